@@ -1,0 +1,1 @@
+"""blobnet: train and run convolutional networks through OpenCL, on padded blobs."""

@@ -1,0 +1,323 @@
+"""OpenCL devices: the only module that imports pyopencl.
+
+Finding drivers, choosing a device, building and caching programs, buffers, launches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.errors import BuildError, DeviceError, near_matches
+
+_SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+
+
+def cache_folder() -> Path:
+    """The folder for programs and fetched data: $XDG_CACHE_HOME/blobnet, by default ~/.cache/blobnet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobnet"
+
+
+def _intel_runtime() -> Path | None:
+    """The library of PyPI's intel-opencl-rt, if it is installed in this environment."""
+    library = Path(sys.prefix) / "lib" / "libintelocl.so"
+    return library if library.exists() else None
+
+
+def _point_loader() -> None:
+    """Shows the OpenCL loader the Intel runtime of this environment, beside the system's drivers.
+
+    NOTE: the .icd file in Intel's wheel names a path that exists nowhere, and the loader reads only one folder; so
+    that folder is made anew in the cache, with the system's files and one that names the library. A user's own
+    OCL_ICD_VENDORS is left alone.
+    """
+    library = _intel_runtime()
+    if library is None or os.environ.get("OCL_ICD_VENDORS"):
+        return
+    entries = {"intel-cpu-pypi.icd": f"{library}\n"}
+    if _SYSTEM_VENDORS.is_dir():
+        entries |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_SYSTEM_VENDORS.glob("*.icd"))}
+    digest = hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:16]
+    try:
+        folder = cache_folder() / "vendors" / digest
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="blobnet-vendors-"))
+    for name, text in entries.items():
+        if not (folder / name).exists():
+            _write_atomically(folder / name, text.encode())
+    os.environ["OCL_ICD_VENDORS"] = str(folder)
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
+
+
+_point_loader()
+
+try:
+    import pyopencl as cl
+except ImportError as error:  # pragma: no cover - pyopencl is a core dependency
+    raise DeviceError("OpenCL", "pyopencl must be importable", cause=error, hint="pip install pyopencl") from error
+
+# NOTE: drivers print remarks about programs that build well; only failures matter here.
+warnings.filterwarnings("ignore", category=cl.CompilerWarning)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What ``blobnet devices`` shows of a device."""
+
+    platform_index: int
+    device_index: int
+    platform: str
+    name: str
+    kind: str
+    compute_units: int
+    memory: int
+    largest_allocation: int
+    local_memory: int
+    driver: str
+    handle: cl.Device
+
+    @property
+    def address(self) -> str:
+        """The device as ``platform:device`` numbers, which --device takes."""
+        return f"{self.platform_index}:{self.device_index}"
+
+    def __str__(self) -> str:
+        return f"{self.address} {self.name} ({self.kind}; {self.platform}, driver {self.driver})"
+
+
+def devices() -> list[DeviceInfo]:
+    """All OpenCL devices that the loader finds; empty if there are none."""
+    try:
+        platforms = cl.get_platforms()
+    except (cl.Error, RuntimeError):
+        return []
+    found = []
+    for platform_index, platform in enumerate(platforms):
+        try:
+            handles = platform.get_devices()
+        except cl.Error:
+            continue
+        for device_index, handle in enumerate(handles):
+            kind = "gpu" if handle.type & cl.device_type.GPU else "cpu" if handle.type & cl.device_type.CPU else "other"
+            found.append(
+                DeviceInfo(
+                    platform_index=platform_index,
+                    device_index=device_index,
+                    platform=f"{platform.name.strip()} {_platform_version(platform)}".strip(),
+                    name=handle.name.strip(),
+                    kind=kind,
+                    compute_units=handle.max_compute_units,
+                    memory=handle.global_mem_size,
+                    largest_allocation=handle.max_mem_alloc_size,
+                    local_memory=handle.local_mem_size,
+                    driver=handle.driver_version.strip(),
+                    handle=handle,
+                )
+            )
+    return found
+
+
+def _platform_version(platform: cl.Platform) -> str:
+    words = platform.version.split()
+    return " ".join(words[2:4]).rstrip(",") if len(words) > 2 else ""
+
+
+def choose(name: str | None = None) -> DeviceInfo:
+    """The device called ``name``: part of a platform's or device's name, or ``platform:device`` by number or name part.
+
+    Without a name: $BLOBNET_DEVICE, else the GPU that looks fastest, else a CPU.
+
+    Raises:
+        DeviceError: there is no device at all, or none of that name.
+    """
+    found = devices()
+    if not found:
+        raise no_platform_error()
+    name = name or os.environ.get("BLOBNET_DEVICE") or None
+    if name is None:
+        return max(found, key=_rank)
+    matches = [info for info in found if _matches(info, name)]
+    if not matches:
+        known = [info.address for info in found] + [info.name for info in found] + [info.platform for info in found]
+        listed = "; ".join(str(info) for info in found)
+        hint = f"{near_matches(name, known)} Devices here: {listed}."
+        raise DeviceError("--device", "the device must be one that OpenCL lists", device=name, hint=hint)
+    return max(matches, key=_rank)
+
+
+def _matches(info: DeviceInfo, name: str) -> bool:
+    platform, colon, device = name.partition(":")
+    if not colon:
+        return name.lower() in info.name.lower() or name.lower() in info.platform.lower()
+    return _part(platform, info.platform_index, info.platform) and _part(device, info.device_index, info.name)
+
+
+def _part(wanted: str, index: int, name: str) -> bool:
+    return int(wanted) == index if wanted.isdigit() else wanted.lower() in name.lower()
+
+
+def _rank(info: DeviceInfo) -> tuple[int, int, int]:
+    kinds = {"gpu": 2, "cpu": 1}
+    # Of several CPU drivers: those whose compiled code was measured as faster (docs/measurements.md).
+    drivers = [word in info.platform for word in ("3.0-rc", "Portable", "Intel")]
+    speed = drivers.index(True) if any(drivers) else -1
+    units = info.compute_units * (1 if info.kind != "gpu" else info.handle.max_clock_frequency)
+    return kinds.get(info.kind, 0), speed if info.kind == "cpu" else 0, units
+
+
+def no_platform_error() -> DeviceError:
+    """What to say where the loader finds no platform: what it was told, what there is, what to install."""
+    folder = Path(os.environ.get("OCL_ICD_VENDORS") or _SYSTEM_VENDORS)
+    seen = [str(path) for path in sorted(folder.glob("*.icd"))] if folder.is_dir() else []
+    return DeviceError(
+        "OpenCL",
+        "at least one OpenCL platform must be installed",
+        OCL_ICD_VENDORS=os.environ.get("OCL_ICD_VENDORS", "unset"),
+        icd_files=seen or "none",
+        hint="for a CPU: pip install 'blobnet[cpu]'; for a GPU: the driver of its vendor, which puts an .icd file into "
+        f"{_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed elsewhere, set OCL_ICD_VENDORS "
+        "to the folder of its .icd file.",
+    )
+
+
+class Device:
+    """One OpenCL device with its context and in-order queue."""
+
+    def __init__(self, info: DeviceInfo | str | None = None) -> None:
+        self.info = info if isinstance(info, DeviceInfo) else choose(info)
+        try:
+            self.context = cl.Context([self.info.handle])
+            self.queue = cl.CommandQueue(self.context)
+        except cl.Error as error:
+            raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
+        self._programs: dict[str, cl.Program] = {}
+
+    @property
+    def kind(self) -> str:
+        """The device class that tunables have defaults for: ``cpu`` or ``gpu``."""
+        return "cpu" if self.info.kind == "cpu" else "gpu"
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> cl.Buffer:
+        """A buffer of ``size`` bytes, all zero.
+
+        Raises:
+            DeviceError: the device has no room for it.
+        """
+        try:
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
+            cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size // 4 * 4)
+            return buffer
+        except cl.Error as error:
+            rule = "the device must have room for a buffer"
+            raise DeviceError(self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch.") from error
+
+    def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
+        """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
+        if values.size:
+            cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
+
+    def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
+        """``elements`` values from byte ``offset`` of a buffer."""
+        values = np.empty(elements, dtype)
+        if elements:
+            cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
+        return values
+
+    def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
+        """Sets the first ``size`` bytes of a buffer to zero."""
+        cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size)
+
+    def finish(self) -> None:
+        """Waits for all that was launched.
+
+        Raises:
+            DeviceError: the driver reports that a launch failed.
+        """
+        try:
+            self.queue.finish()
+        except cl.Error as error:
+            raise DeviceError(self.info.name, "every launch must succeed", cause=error) from error
+
+    # -- programs ----------------------------------------------------------------------------------------------------
+
+    def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
+        """A kernel object of its own (never shared between launch sites) of a program, built at most once.
+
+        Raises:
+            BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
+        """
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        program = self._programs.get(digest)
+        if program is None:
+            program = self._programs[digest] = self._build(source, digest, what)
+        return cl.Kernel(program, entry)
+
+    @cached_property
+    def _cache(self) -> Path | None:
+        """Where binaries of this device and driver are kept; None where the driver keeps its own.
+
+        NOTE: on PoCL, asking for a binary compiles every kernel once more.
+        """
+        if any(name in self.info.platform for name in ("Portable Computing", "NVIDIA")):
+            return None
+        identity = f"{self.info.platform}|{self.info.name}|{self.info.driver}"
+        folder = cache_folder() / "programs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None
+        return folder
+
+    def _build(self, source: str, digest: str, what: str) -> cl.Program:
+        cached = self._cache / f"{digest}.bin" if self._cache else None
+        if cached and cached.exists():
+            try:
+                return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=False)
+            except cl.Error:
+                cached.unlink(missing_ok=True)
+        options = ["-cl-std=CL1.2", "-cl-mad-enable"]
+        try:
+            program = cl.Program(self.context, source).build(options=options, cache_dir=False)
+        except (cl.Error, RuntimeError) as error:
+            with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
+                file.write(source)
+            raise BuildError(
+                what,
+                f"{self.info.name} must build the kernel",
+                options=" ".join(options),
+                source=file.name,
+                log=f"\n{str(error).strip()}\n",
+                hint="report this with the source file and the output of 'blobnet devices'.",
+            ) from error
+        if cached:
+            try:
+                _write_atomically(cached, program.get_info(cl.program_info.BINARIES)[0])
+            except (cl.Error, OSError):
+                pass  # A cache that cannot be written costs time, not results.
+        return program
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def launch(self, kernel: cl.Kernel, global_size: Sequence[int], local_size: Sequence[int] | None) -> None:
+        """Puts a kernel whose arguments are set into the queue."""
+        cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)

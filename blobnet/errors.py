@@ -1,0 +1,86 @@
+"""Every error that blobnet raises on purpose.
+
+A message has one form: ``<subject>: <rule>. Received a=1, b=2. Hint: <what to do>``; the command line prints it as it
+is, without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class BlobnetError(Exception):
+    """Base of all of blobnet's errors.
+
+    Args:
+        subject: what failed: a layer (``conv1 (Conv2D)``), an option (``--device``), a file.
+        rule: what must hold, as a sentence without its full stop.
+        hint: what the reader can do about it.
+        received: the values that broke the rule, by name.
+    """
+
+    def __init__(self, subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
+        message = f"{subject}: {rule}."
+        if received:
+            message += " Received " + ", ".join(f"{name}={value}" for name, value in received.items()) + "."
+        if hint:
+            message += f" Hint: {hint}"
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors travel between processes (data loaders, test workers) as the message that they carry.
+        return _rebuild, (type(self), str(self))
+
+
+def _rebuild(kind: type[BlobnetError], message: str) -> BlobnetError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    return error
+
+
+class OptionError(BlobnetError, ValueError):
+    """A hyperparameter or an option has a value that is not allowed."""
+
+
+class ShapeError(BlobnetError, ValueError):
+    """Shapes do not fit together."""
+
+
+class DataError(BlobnetError, ValueError):
+    """Arrays or data files hold something that cannot be trained on."""
+
+
+class FileError(BlobnetError, OSError):
+    """A file cannot be read or written, or is not what it should be."""
+
+
+class KernelError(BlobnetError):
+    """A kernel's header, macros and call do not agree: a mistake in blobnet or in a layer, not in its use."""
+
+
+class BuildError(KernelError):
+    """A driver refused to build a kernel."""
+
+
+class DeviceError(BlobnetError):
+    """No OpenCL device, an unknown one, or one that fails."""
+
+
+class PlanError(BlobnetError):
+    """A model cannot be planned, or its plan does not fit the device."""
+
+
+class PromiseError(BlobnetError):
+    """A launch wrote outside the data cells of the blobs that it may write (debug mode)."""
+
+
+class TrainingError(BlobnetError):
+    """Training cannot go on: the loss is not finite."""
+
+
+def near_matches(name: str, known: list[str]) -> str:
+    """A hint: the known names that look like ``name``, or all of them if none does."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(repr(match) for match in near)}?"
+    return "known names: " + ", ".join(sorted(known)) + "."

@@ -1,0 +1,178 @@
+"""Graphs of layers: an ordered list of named vertices, made from nodes, a list of layers, or a file's description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from blobnet.blob import Shape
+from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.layers.base import Layer, Node, ParameterSpec
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """One layer in a graph; ``inputs`` are indices of earlier vertices. A layer in a graph always has a name."""
+
+    index: int
+    layer: Layer
+    inputs: tuple[int, ...]
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        """The layer's name in the model."""
+        assert self.layer.name is not None
+        return self.layer.name
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Vertices in an order in which each comes after its inputs: the first is the input, the last the output."""
+
+    vertices: tuple[Vertex, ...]
+
+    @property
+    def input(self) -> Vertex:
+        """The vertex that data enters by."""
+        return self.vertices[0]
+
+    @property
+    def output(self) -> Vertex:
+        """The vertex whose blob is the model's result."""
+        return self.vertices[-1]
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each vertex, the indices of those that read it (twice, if it is read twice)."""
+        readers: list[list[int]] = [[] for _ in self.vertices]
+        for vertex in self.vertices:
+            for source in vertex.inputs:
+                readers[source].append(vertex.index)
+        return tuple(tuple(items) for items in readers)
+
+    def input_shapes(self, vertex: Vertex) -> list[Shape]:
+        """The shapes that ``vertex`` reads."""
+        return [self.vertices[source].shape for source in vertex.inputs]
+
+    def parameters(self, vertex: Vertex) -> tuple[ParameterSpec, ...]:
+        """The parameters of ``vertex``."""
+        return vertex.layer.parameters(self.input_shapes(vertex))
+
+    @cached_property
+    def named_parameters(self) -> dict[str, ParameterSpec]:
+        """All parameters as ``<layer>/<parameter>``, in the order of the vertices."""
+        return {f"{vertex.name}/{spec.name}": spec for vertex in self.vertices for spec in self.parameters(vertex)}
+
+    def description(self) -> list[dict[str, Any]]:
+        """The graph as plain data that :func:`from_description` takes (JSON)."""
+        return [
+            {
+                "kind": vertex.layer.kind,
+                "config": vertex.layer.config(),
+                "inputs": [self.vertices[source].name for source in vertex.inputs],
+            }
+            for vertex in self.vertices
+        ]
+
+
+def from_nodes(inputs: Node | Sequence[Node], outputs: Node | Sequence[Node]) -> Graph:
+    """The graph between one input node and one output node.
+
+    Raises:
+        OptionError: there is not exactly one input and one output, or they are not connected.
+    """
+    ends = []
+    for side, nodes in (("inputs", inputs), ("outputs", outputs)):
+        items = [nodes] if isinstance(nodes, Node) else list(nodes)
+        if len(items) != 1 or not isinstance(items[0], Node):
+            raise OptionError("Model", f"{side} must be one node", received=[type(item).__name__ for item in items])
+        ends.append(items[0])
+    source, target = ends
+    order: list[Node] = []
+    found: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(target, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in found:
+            found.add(node)
+            stack.append((node, True))
+            stack.extend((item, False) for item in reversed(node.inputs))
+    entries = [node for node in order if not node.inputs]
+    if entries != [source]:
+        names = [node.layer.subject for node in entries]
+        raise OptionError("Model", "the outputs must depend on exactly the input that is given", inputs=names)
+    order.remove(source)
+    return _build([source, *order], {node: node.inputs for node in order})
+
+
+def sequential(layers: Iterable[Layer]) -> Graph:
+    """A chain of layers, the first an Input.
+
+    Raises:
+        OptionError: the list does not begin with its one Input.
+    """
+    items = list(layers)
+    entries = [index for index, layer in enumerate(items) if layer.arity == (0, 0)]
+    if entries != [0] or len(items) < 2:
+        kinds = [getattr(layer, "kind", type(layer).__name__) for layer in items]
+        raise OptionError("Sequential", "the layers must be one Input and then at least one other layer", layers=kinds)
+    nodes: list[Node] = []
+    for layer in _named(items):
+        nodes.append(layer(*nodes[-1:]))
+    return from_nodes(nodes[0], nodes[-1])
+
+
+def from_description(description: Sequence[dict[str, Any]], subject: str) -> Graph:
+    """Rebuilds what :meth:`Graph.description` gave; ``subject`` is the file, for errors."""
+    nodes: dict[str, Node] = {}
+    try:
+        for entry in description:
+            kind = entry["kind"]
+            if kind not in Layer.kinds:
+                hint = near_matches(kind, list(Layer.kinds))
+                raise FileError(subject, "every layer kind must be one of blobnet's", kind=kind, hint=hint)
+            config = {key: _tuples(value) for key, value in entry["config"].items()}
+            layer = Layer.kinds[kind](**config)
+            nodes[config["name"]] = layer([nodes[name] for name in entry["inputs"]])
+        values = list(nodes.values())
+        return from_nodes(values[0], values[-1])
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise FileError(subject, "the architecture must be a list of layers with kind, config and inputs") from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _named(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, those without a name numbered by kind: conv2d_1, conv2d_2, dense_1."""
+    taken = [layer.name for layer in layers if layer.name]
+    doubled = sorted({name for name in taken if taken.count(name) > 1})
+    if doubled:
+        raise OptionError("Model", "layer names must be unique", doubled=doubled)
+    numbers: dict[str, int] = {}
+    named = []
+    for layer in layers:
+        name = layer.name
+        while name is None or (layer.name is None and name in taken):
+            numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
+            name = f"{layer.kind.lower()}_{numbers[layer.kind]}"
+        named.append(replace(layer, name=name))
+    return named
+
+
+def _build(order: Sequence[Node], inputs: dict[Node, tuple[Node, ...]]) -> Graph:
+    vertices: list[Vertex] = []
+    index: dict[Node, int] = {}
+    for node, layer in zip(order, _named([node.layer for node in order]), strict=True):
+        sources = tuple(index[item] for item in inputs.get(node, ()))
+        for part in layer.expanded():
+            vertices.append(Vertex(len(vertices), part, sources, node.shape))
+            sources = (len(vertices) - 1,)
+        index[node] = len(vertices) - 1
+    return Graph(tuple(vertices))

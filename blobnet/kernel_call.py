@@ -1,0 +1,153 @@
+"""A launch as data: which kernel, on which blobs and arrays, with which macros and work size.
+
+Layers make calls without a device; the executor binds and launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from blobnet import kernel_source
+from blobnet.blob import BlobLayout, Shape
+from blobnet.kernel_source import Macro
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob as a call sees it: the storage that holds it, and its layout there."""
+
+    storage: str
+    layout: BlobLayout
+
+    @property
+    def shape(self) -> Shape:
+        """The planes that lie in memory."""
+        return Shape(self.layout.unit_count, self.layout.unit_height, self.layout.unit_width)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
+
+    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on.
+    ``persistent`` memory is not the plan's to reuse.
+    """
+
+    storage: str
+    elements: int
+    per_sample: int = 0
+    offset: int = 0
+    persistent: bool = False
+
+
+@dataclass(frozen=True)
+class GlobalSize:
+    """Work-items along each dimension; ``units`` is for one sample when ``per_sample``, and then times the batch."""
+
+    width: int
+    height: int = 1
+    units: int = 1
+    per_sample: bool = True
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch.
+
+    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
+    asks for them, are added here. ``label`` is for people: ``conv1 forward``.
+    """
+
+    kernel: str
+    label: str
+    global_size: GlobalSize
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    macros: Mapping[str, Macro] = field(default_factory=dict)
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    local_size: tuple[int, int, int] | None = None
+
+    @property
+    def source(self) -> kernel_source.KernelSource:
+        """The kernel's file."""
+        return kernel_source.load(self.kernel)
+
+    def assemble(self) -> str:
+        """The source text for the driver.
+
+        Raises:
+            KernelError: roles or macros differ from those that the header declares.
+        """
+        source = self.source
+        subject = f"kernel {self.kernel} ({self.label})"
+        kernel_source.check_names(subject, "blobs", self.blobs, source.blobs)
+        kernel_source.check_names(subject, "arrays", self.arrays, source.arrays)
+        sizes: dict[str, Macro] = {}
+        for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
+            sizes[f"GLOBAL_{name}"] = self.dimensions[axis]
+            sizes[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
+        macros = {**self.macros, **self.tunables, **{key: sizes[key] for key in source.macros if key in sizes}}
+        blob_macros: dict[str, Macro] = {}
+        for role, blob in self.blobs.items():
+            blob_macros |= blob.layout.macros(role)
+        return source.assemble(macros, blob_macros)
+
+    @property
+    def dimensions(self) -> tuple[int, int, int]:
+        """GLOBAL_WIDTH, GLOBAL_HEIGHT, GLOBAL_UNITS: the work of one sample, not rounded to the local size."""
+        return self.global_size.width, self.global_size.height, self.global_size.units
+
+    def work_size(self, count: int) -> tuple[int, int, int]:
+        """The global size for a batch of ``count``, each dimension a multiple of the local one."""
+        width, height, units = self.dimensions
+        sizes = (width, height, units * count if self.global_size.per_sample else units)
+        local = self.local_size or (1, 1, 1)
+        return tuple(-(-size // step) * step for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Values for the tunables: those of a class of device, and overrides for single kernels."""
+
+    device_class: str = "cpu"
+    overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def of(self, kernel: str) -> dict[str, int]:
+        """The tunables of ``kernel``."""
+        return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
+
+
+def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that loop ``y`` and ``x`` from their global id in steps of GLOBAL_HEIGHT and GLOBAL_WIDTH.
+
+    A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
+    """
+    if tuning.device_class == "cpu":
+        return GlobalSize(1, 1, shape.units), None
+    width = min(_power_of_two(shape.width), 64)
+    height = min(_power_of_two(shape.height), 128 // width)
+    rows = -(-shape.height // height) * height
+    return GlobalSize(width, rows, shape.units), (width, height, max(1, 128 // (width * height)))
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()
+
+
+def copy_call(label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False) -> list[KernelCall]:
+    """The call that copies a blob into another, or adds it; none where both are the same memory already."""
+    if source == target and not accumulate:
+        return []
+    width = 1 if tuning.device_class == "cpu" else 64
+    runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
+    return [
+        KernelCall(
+            "blob/copy",
+            label,
+            GlobalSize(width, 1, runs),
+            blobs={"INPUT": source, "OUTPUT": target},
+            macros={"ACCUMULATE": int(accumulate)},
+            local_size=None if width == 1 else (width, 1, 1),
+        )
+    ]

@@ -1,0 +1,186 @@
+"""Kernel files: their parsed headers, and the source text that a driver gets.
+
+Every ``.cl`` file opens with a comment that lists what the kernel takes (docs/kernels.md shows one). The header is
+checked against every call, so it is always true: ``#if UNKNOWN`` would build silently as 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from blobnet.errors import KernelError
+
+Macro = int | float | str
+
+_SECTIONS = ("Blobs", "Arrays", "Scalars", "Macros", "Tunables", "Global", "Local")
+_ACCESS = ("read", "write", "update")
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A number that changes a kernel's speed but not its result."""
+
+    defaults: Mapping[str, int]
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One kernel file and its header.
+
+    ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
+    Kernel parameters follow in the order blobs, arrays, scalars.
+    """
+
+    name: str
+    text: str
+    purpose: str
+    blobs: Mapping[str, str]
+    arrays: Mapping[str, str]
+    scalars: tuple[str, ...]
+    macros: tuple[str, ...]
+    tunables: Mapping[str, Tunable]
+    dimensions: Mapping[str, str]
+
+    @property
+    def entry(self) -> str:
+        """The name of the ``__kernel`` function."""
+        return self.name.replace("/", "_")
+
+    def tuning(self, device_class: str, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
+        """The tunables' values for a class of device, with ``overrides`` checked against the legal values."""
+        values = {name: tunable.defaults[device_class] for name, tunable in self.tunables.items()}
+        for name, value in (overrides or {}).items():
+            if name not in self.tunables or value not in self.tunables[name].choices:
+                raise KernelError(
+                    f"kernel {self.name}",
+                    f"a tunable must be one of {sorted(self.tunables)} and have a legal value",
+                    tunable=name,
+                    value=value,
+                )
+            values[name] = value
+        return values
+
+    def assemble(self, macros: Mapping[str, Macro], blob_macros: Mapping[str, Macro]) -> str:
+        """The whole text for the driver: every macro as a ``#define``, then the file with its includes in place.
+
+        Raises:
+            KernelError: ``macros`` and the macros and tunables declared are not the same.
+        """
+        check_names(f"kernel {self.name}", "macros", macros, (*self.macros, *self.tunables))
+        values = {**macros, **blob_macros}
+        defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
+        return defines + _expand(self.text, f"{self.name}.cl")
+
+
+def check_names(subject: str, kind: str, given: Iterable[str], declared: Iterable[str]) -> None:
+    """Raises KernelError unless the names given are exactly the names that a header declares."""
+    missing, unknown = set(declared) - set(given), set(given) - set(declared)
+    if missing or unknown:
+        rule = f"the {kind} given must be those that its header declares"
+        raise KernelError(subject, rule, missing=sorted(missing), unknown=sorted(unknown))
+
+
+def _literal(value: Macro) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value!r}f" if abs(value) != float("inf") else ("INFINITY" if value > 0 else "(-INFINITY)")
+    return str(value) if isinstance(value, str) or value >= 0 else f"({value})"
+
+
+def _expand(text: str, name: str) -> str:
+    """Text with its quoted includes in place, so that a hash of the result covers all of it."""
+    lines = [f'#line 1 "{name}"']
+    for number, line in enumerate(text.splitlines(), start=1):
+        include = re.match(r'#include "([^"]+)"', line)
+        if include:
+            lines += [_expand(_read(include.group(1)), include.group(1)), f'#line {number + 1} "{name}"']
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _read(path: str) -> str:
+    return resources.files("blobnet.kernels").joinpath(path).read_text(encoding="utf-8")
+
+
+def all_kernels() -> list[str]:
+    """The names of all kernels, sorted: ``<family>/<direction>``."""
+    names = []
+    for family in resources.files("blobnet.kernels").iterdir():
+        if family.is_dir() and not family.name.startswith("_"):
+            names += [f"{family.name}/{file.name[:-3]}" for file in family.iterdir() if file.name.endswith(".cl")]
+    return sorted(names)
+
+
+@cache
+def load(name: str) -> KernelSource:
+    """The kernel file ``kernels/<name>.cl``, its header parsed.
+
+    Raises:
+        KernelError: there is no such file, or its header breaks the form.
+    """
+    try:
+        text = _read(f"{name}.cl")
+    except (FileNotFoundError, IsADirectoryError):
+        raise KernelError(f"kernel {name}", "a kernel file must exist in kernels/", known=all_kernels()) from None
+    return parse(name, text)
+
+
+def parse(name: str, text: str) -> KernelSource:
+    """A :class:`KernelSource` from a file's text."""
+    header = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
+    if not header:
+        raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
+    sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+    purpose: list[str] = []
+    section = ""
+    for raw in header.group(1).splitlines():
+        line = raw.strip().lstrip("*").strip()
+        if line.endswith(":") and line[:-1] in _SECTIONS:
+            section = line[:-1]
+        elif not section:
+            purpose.append(line)
+        elif line:
+            word, _, rest = line.partition(" ")
+            if section in ("Global", "Local"):
+                sections[section][word.rstrip(":")] = rest.strip()
+            elif _NAME.match(word):
+                sections[section][word] = rest.strip()
+            # Other lines continue the remark of the line above.
+    accesses = {}
+    for kind in ("Blobs", "Arrays"):
+        accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
+        for role, access in accesses[kind].items():
+            if access not in _ACCESS:
+                raise KernelError(f"kernel {name}", f"{role} needs one of {_ACCESS} after its name", header=access)
+    return KernelSource(
+        name=name,
+        text=text,
+        purpose=" ".join(purpose).strip(),
+        blobs=accesses["Blobs"],
+        arrays=accesses["Arrays"],
+        scalars=tuple(sections["Scalars"]),
+        macros=tuple(sections["Macros"]),
+        tunables={role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()},
+        dimensions=sections["Global"],
+    )
+
+
+def _tunable(kernel: str, name: str, text: str) -> Tunable:
+    """Parses ``cpu 16, gpu 1 of 1 2 4 8 16: remark``."""
+    match = re.match(r"cpu (\d+), gpu (\d+) of ([\d ]+?)(:|$)", text)
+    if not match:
+        form = "a tunable reads 'NAME cpu <default>, gpu <default> of <legal values>: remark'"
+        raise KernelError(f"kernel {kernel}", form, line=f"{name} {text}")
+    choices = tuple(int(choice) for choice in match.group(3).split())
+    defaults = {"cpu": int(match.group(1)), "gpu": int(match.group(2))}
+    if not set(defaults.values()) <= set(choices):
+        raise KernelError(f"kernel {kernel}", f"the defaults of {name} must be among its legal values", line=text)
+    return Tunable(defaults, choices)

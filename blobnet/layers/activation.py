@@ -1,0 +1,103 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blobnet.blob import Shape
+from blobnet.errors import near_matches
+from blobnet.kernel_call import KernelCall, elementwise_work
+from blobnet.layers.base import Layer, Placement, Site
+
+#: Functions whose derivative follows from their output.
+FROM_OUTPUT = ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "softmax")
+#: Functions whose derivative needs their input.
+FROM_INPUT = ("silu", "gelu")
+ACTIVATIONS = FROM_OUTPUT + FROM_INPUT
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """output = f(input), cell by cell; ``softmax`` runs over the units at each position.
+
+    leaky_relu has the slope 0.01 below 0, elu has alpha 1, gelu is the exact one (erf).
+
+    Args:
+        function: one of ACTIVATIONS.
+
+    Raises:
+        OptionError: an unknown function.
+    """
+
+    function: str
+
+    def __post_init__(self) -> None:
+        known = self.function in ACTIVATIONS
+        hint = None if known else near_matches(str(self.function), list(ACTIVATIONS))
+        self._require(known, "the activation must be a known function", function=self.function, hint=hint)
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        return self.function in FROM_INPUT
+
+    @property
+    def backward_reads_output(self) -> bool:
+        return self.function in FROM_OUTPUT
+
+    @property
+    def elementwise(self) -> bool:
+        return self.function != "softmax"
+
+    @property
+    def epilogue(self) -> str | None:
+        return self.function if self.elementwise else None
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return inputs[0]
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.SEPARATE if training and self.backward_reads_inputs else Placement.IN_PLACE
+
+    def delta_placement(self) -> Placement:
+        return Placement.IN_PLACE
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        softmax = self.function == "softmax"
+        size, local = elementwise_work(site.output.shape.one_unit if softmax else site.output.shape, site.tuning)
+        return [
+            KernelCall(
+                "activation/softmax_forward" if softmax else "activation/forward",
+                f"{site.name} forward",
+                size,
+                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+                macros={} if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}"},
+                local_size=local,
+            )
+        ]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        delta = site.input_deltas[0]
+        if delta is None:
+            return []
+        softmax = self.function == "softmax"
+        size, local = elementwise_work(delta.shape.one_unit if softmax else delta.shape, site.tuning)
+        value = site.inputs[0] if self.backward_reads_inputs else site.output
+        macros = {"ACCUMULATE": int(site.accumulate[0])}
+        return [
+            KernelCall(
+                "activation/softmax_backward" if softmax else "activation/backward",
+                f"{site.name} backward data",
+                size,
+                blobs={"VALUE": value, "OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
+                macros=macros if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}", **macros},
+                local_size=local,
+            )
+        ]
+
+
+def split(layer: Layer, plain: Layer, activation: str | None) -> tuple[Layer, ...]:
+    """``plain`` and, behind it, ``layer``'s activation as a layer of its own: <name>_<activation>."""
+    if activation is None:
+        return (plain,)
+    return plain, Activation(activation, name=f"{layer.name}_{activation}")

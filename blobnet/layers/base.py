@@ -1,0 +1,258 @@
+"""The layer contract (docs/adding_a_layer.md).
+
+A layer is a frozen dataclass of hyperparameters: it knows no device, no buffers and no neighbours. The planner asks it
+for shapes, parameters, halos and placements, finds memory for its blobs, and then asks it for kernel calls.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from blobnet.blob import Halo, Shape
+from blobnet.errors import OptionError, ShapeError
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+
+
+class Placement(enum.Enum):
+    """Where a layer's output (or, backward, its input's delta) may lie."""
+
+    SEPARATE = "separate"
+    """Memory of its own."""
+    IN_PLACE = "in place"
+    """May overwrite an input (backward: its output's delta) as the kernel reads it, cell by cell."""
+    SHARED = "shared"
+    """Is the same values in the same memory: no launch at all."""
+    CONCAT = "concat"
+    """The inputs lie one behind the other in the output, unit by unit: no launch at all."""
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """A parameter of a layer.
+
+    ``initializer`` names a function of blobnet.initializers; ``decayed`` says whether weight decay applies to it;
+    what is not ``trainable`` (running statistics) has no gradient.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    initializer: str
+    decayed: bool = False
+    trainable: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Values in the parameter."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True)
+class Site:
+    """A layer's place in a plan: the memory that it got. The only thing that turns a layer into kernel calls.
+
+    Attributes:
+        name: the layer's name in the model.
+        inputs, output: the blobs to read and to write.
+        input_deltas: dL/d input, None for an input that needs none.
+        output_delta: dL/d output; None in an inference plan.
+        accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
+        training: whether this is a training plan (batch statistics, dropout).
+        activation: the activation to apply in the epilogue; only for layers with ``fuses_activation``.
+        in_place_of: the input whose memory is also the output's, or None.
+        tuning: values for the kernels' tunables.
+        ordinal: a number of this layer's own, the same in every plan of the model (random streams).
+        array: makes or finds memory: see :meth:`parameter`, :meth:`gradient` and :meth:`memory`.
+    """
+
+    name: str
+    inputs: tuple[Blob, ...]
+    output: Blob
+    array: Callable[[str, str, int, int], Array]
+    input_deltas: tuple[Blob | None, ...] = ()
+    output_delta: Blob | None = None
+    accumulate: tuple[bool, ...] = ()
+    training: bool = False
+    activation: str | None = None
+    in_place_of: int | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+    ordinal: int = 0
+
+    def parameter(self, name: str) -> Array:
+        """A parameter of this layer."""
+        return self.array("parameter", name, 0, 0)
+
+    def gradient(self, name: str) -> Array:
+        """The gradient of a parameter of this layer."""
+        return self.array("gradient", name, 0, 0)
+
+    def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
+        """Memory of the layer's own: ``elements + count * per_sample`` elements of 4 bytes.
+
+        The same name is the same memory in every call of this site; it lives from the first call that names it to the
+        last, so what forward leaves there is there for backward.
+        """
+        return self.array("memory", name, elements, per_sample)
+
+    def shared(self, name: str) -> Array:
+        """Memory that the trainer fills: ``samples`` (the batch, densely packed) or ``step`` (seed and step, uint32)."""
+        return self.array("shared", name, 0, 0)
+
+    @property
+    def delta(self) -> Blob:
+        """The output's delta, where there must be one."""
+        assert self.output_delta is not None, f"{self.name}: backward calls asked of an inference plan"
+        return self.output_delta
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A layer's output in a graph that is being built; ``shape`` is known at once."""
+
+    layer: Layer
+    inputs: tuple[Node, ...]
+    shape: Shape
+
+    def __add__(self, other: Node) -> Node:
+        return Layer.kinds["Add"]()([self, other])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer(ABC):
+    """Base of all layers. Subclasses are final: none inherits from another that can be used itself."""
+
+    name: str | None = None
+
+    #: Every layer class by its name, for files and for ``a + b``.
+    kinds: ClassVar[dict[str, type[Layer]]] = {}
+
+    #: Inputs that the layer takes: (least, most); None: any number.
+    arity: ClassVar[tuple[int, int | None]] = (1, 1)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Layer.kinds[cls.__name__] = cls
+
+    @property
+    def kind(self) -> str:
+        """The layer's class, for people and files."""
+        return type(self).__name__
+
+    @property
+    def subject(self) -> str:
+        """How errors name this layer."""
+        return f"{self.name} ({self.kind})" if self.name else self.kind
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        """Whether the backward pass reads what the forward pass read: the planner then keeps it."""
+        return False
+
+    @property
+    def backward_reads_output(self) -> bool:
+        """Whether the backward pass reads the output: the planner then keeps it."""
+        return False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each value depends on the values at its own position alone.
+
+        Such a layer takes its elements in any memory shape, so Flatten needs no copy in front of it.
+        """
+        return False
+
+    @property
+    def flattens_input(self) -> bool:
+        """Whether the layer reads a sample of any shape as one flat vector."""
+        return False
+
+    @property
+    def fuses_activation(self) -> bool:
+        """Whether ``forward`` can apply ``site.activation`` to what it stores."""
+        return False
+
+    @property
+    def epilogue(self) -> str | None:
+        """For an activation: its name, if the layer before it may apply it as it stores its output."""
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """The hyperparameters, as keyword arguments that build an equal layer."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def __call__(self, *inputs: Node | Sequence[Node]) -> Node:
+        """Puts this layer behind one node, or a list of nodes, of a graph.
+
+        Raises:
+            ShapeError: the number of inputs or their shapes do not fit the layer.
+        """
+        nodes = tuple(node for item in inputs for node in ((item,) if isinstance(item, Node) else item))
+        least, most = self.arity
+        wanted = str(least) if most == least else f"at least {least}"
+        fits = least <= len(nodes) <= (most if most is not None else len(nodes))
+        self._require_shape(fits, f"the layer takes {wanted} input(s)", inputs=len(nodes))
+        return Node(self, nodes, self.output_shape([node.shape for node in nodes]))
+
+    @abstractmethod
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The shape of the output; ShapeError names the layer, the rule and the shapes received."""
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        """The layer's parameters."""
+        return ()
+
+    def input_halo(self, inputs: Sequence[Shape]) -> Halo:
+        """Zeros that the forward and parameter-gradient kernels read around every input."""
+        return Halo()
+
+    def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
+        """Zeros that the backward kernels read around the output's delta."""
+        return Halo()
+
+    def same_pitch(self, inputs: Sequence[Shape]) -> bool:
+        """Whether the layer's kernels run faster if its blobs have the same row pitch (flat planes)."""
+        return self.elementwise
+
+    def placement(self, training: bool) -> Placement:
+        """Where the output may lie."""
+        return Placement.SEPARATE
+
+    def delta_placement(self) -> Placement:
+        """Where the input's delta may lie, seen from the output's."""
+        return Placement.SEPARATE
+
+    @abstractmethod
+    def forward(self, site: Site) -> list[KernelCall]:
+        """Calls that write ``site.output``."""
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        """Calls that set the gradients of all trainable parameters."""
+        return []
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
+        return []
+
+    def expanded(self) -> tuple[Layer, ...]:
+        """The layers that this one stands for: itself, with an activation split off behind it."""
+        return (self,)
+
+    # -- checks for subclasses -----------------------------------------------------------------------------------
+
+    def _require(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
+        if not condition:
+            raise OptionError(self.subject, rule, hint=hint, **received)
+
+    def _require_shape(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
+        if not condition:
+            raise ShapeError(self.subject, rule, hint=hint, **received)
+
+    def _require_rank(self, shape: Shape, rank: int) -> None:
+        axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
+        self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)

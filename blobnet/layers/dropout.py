@@ -1,0 +1,98 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blobnet.blob import Shape
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Macro, Tuning, copy_call
+from blobnet.layers.base import Layer, Placement, Site
+
+#: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
+_BLOCKS_OF_A_WORK_ITEM = 8
+#: Work-items of a GPU's work-group.
+_GROUP_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Inverted dropout: in training, values are set to 0 with the probability ``rate``, and the others are scaled.
+
+    output = kept ? input / (1 - rate) : 0. In inference the output is the input, and nothing is launched (Srivastava et
+    al., *Dropout: A Simple Way to Prevent Neural Networks from Overfitting*, 2014). Shapes: any, unchanged.
+
+    Which values are kept follows from the seed, the step, the layer's place in the model, the sample and the position
+    alone (Philox4x32-10; Salmon et al., *Parallel Random Numbers: As Easy as 1, 2, 3*, 2011): the backward pass makes
+    the same mask again, nothing is stored, and the device and the memory layout make no difference.
+
+    Args:
+        rate: the probability that a value is dropped, from 0 to below 1.
+
+    Raises:
+        OptionError: a rate out of its range.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
+        self._require(is_number and 0 <= self.rate < 1, "rate must be at least 0 and below 1", rate=self.rate)
+
+    @property
+    def elementwise(self) -> bool:
+        return True
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return inputs[0]
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.IN_PLACE if training else Placement.SHARED
+
+    def delta_placement(self) -> Placement:
+        return Placement.IN_PLACE
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        label = f"{site.name} forward"
+        if not site.training:
+            return copy_call(label, site.inputs[0], site.output, site.tuning)
+        blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
+        return [self._call("dropout/forward", label, site, blobs, {"IN_PLACE": int(site.inputs[0] == site.output)})]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        target = site.input_deltas[0]
+        if target is None:
+            return []
+        blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target}
+        macros: dict[str, Macro] = {"IN_PLACE": int(site.delta == target), "ACCUMULATE": int(site.accumulate[0])}
+        return [self._call("dropout/backward", f"{site.name} backward data", site, blobs, macros)]
+
+    def _call(
+        self, kernel: str, label: str, site: Site, blobs: dict[str, Blob], macros: dict[str, Macro]
+    ) -> KernelCall:
+        tunables = site.tuning.of(kernel)
+        blocks = -(-site.output.shape.elements // (4 * tunables["LANES"]))
+        size, local = _block_work(blocks, site.tuning)
+        return KernelCall(
+            kernel,
+            label,
+            size,
+            blobs=blobs,
+            arrays={"STEP": site.shared("step")},
+            macros={
+                "THRESHOLD": f"{min(2**32 - 1, round(self.rate * 2**32))}U",
+                "SCALE": float(1 / (1 - self.rate)),
+                "ORDINAL": site.ordinal,
+                **macros,
+            },
+            tunables=tunables,
+            local_size=local,
+        )
+
+
+def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work-items for the blocks of a sample: several blocks each on a CPU, one each on a GPU."""
+    if tuning.device_class == "cpu":
+        return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
+    width = min(_GROUP_SIZE, 1 << (blocks - 1).bit_length())
+    return GlobalSize(-(-blocks // width) * width), (width, 1, _GROUP_SIZE // width)

@@ -1,0 +1,37 @@
+"""Calls for gradients that several layers need: biases, and the second stage of split sums."""
+
+from __future__ import annotations
+
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work
+from blobnet.layers.base import Site
+
+
+def bias_gradient(site: Site, bias_mode: int) -> list[KernelCall]:
+    """The gradient of ``bias``: mode 0 has none, 1 has one a unit, 2 one a position."""
+    arrays = {"GRADIENT": site.gradient("bias")} if bias_mode else {}
+    label = f"{site.name} backward bias"
+    if bias_mode == 1:
+        tunables = site.tuning.of("gradient/unit_bias")
+        local = tunables["GROUP_WIDTH"]
+        size = GlobalSize(local, 1, site.delta.shape.units, per_sample=False)
+        blobs = {"OUTPUT_DELTA": site.delta}
+        return [KernelCall("gradient/unit_bias", label, size, blobs, arrays, {}, tunables, (local, 1, 1))]
+    if bias_mode == 2:
+        size, local_size = elementwise_work(site.delta.shape, site.tuning)
+        size = GlobalSize(size.width, size.height, size.units, per_sample=False)
+        blobs = {"OUTPUT_DELTA": site.delta}
+        return [KernelCall("gradient/position_bias", label, size, blobs, arrays, local_size=local_size)]
+    return []
+
+
+def reduce_splits(site: Site, label: str, partials: Array, gradient: Array, splits: int) -> KernelCall:
+    """Adds ``splits`` partial sums of a gradient."""
+    run = 256 if site.tuning.device_class == "cpu" else 1
+    width = min(-(-gradient.elements // run), 16384)
+    return KernelCall(
+        "gradient/reduce",
+        label,
+        GlobalSize(width, per_sample=False),
+        arrays={"PARTIALS": partials, "GRADIENT": gradient},
+        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+    )

@@ -1,0 +1,67 @@
+"""Where samples enter the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from blobnet.blob import Shape
+from blobnet.kernel_call import KernelCall, elementwise_work
+from blobnet.layers.base import Layer, Node, ParameterSpec, Site
+
+
+@dataclass(frozen=True)
+class Input(Layer):
+    """The input of a model: samples of ``units`` x ``height`` x ``width``, normalised a unit at a time.
+
+    output = (sample - mean) / deviation. The statistics are kept with the model; they start as 0 and 1.
+
+    Args:
+        units: channels.
+        height: rows; left out for samples of (units, width) or (units,).
+        width: columns; left out for samples of (units,).
+    """
+
+    units: int
+    height: int | None = None
+    width: int | None = None
+    arity: ClassVar[tuple[int, int | None]] = (0, 0)
+
+    def __post_init__(self) -> None:
+        sizes = {"units": self.units, "height": self.height, "width": self.width}
+        for name, size in sizes.items():
+            fits = size is None if name != "units" else False
+            self._require(fits or (isinstance(size, int) and size >= 1), f"{name} must be an int of at least 1", **sizes)
+        self._require(self.height is None or self.width is not None, "an input with a height needs a width", **sizes)
+
+    def node(self) -> Node:
+        """This input as the first node of a graph."""
+        return self()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        rank = (self.height is not None) + (self.width is not None)
+        return Shape(self.units, self.height or 1, self.width or 1, rank)
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        return (
+            ParameterSpec("mean", (self.units,), "zeros", trainable=False),
+            ParameterSpec("deviation", (self.units,), "ones", trainable=False),
+        )
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        size, local = elementwise_work(site.output.shape, site.tuning)
+        return [
+            KernelCall(
+                "input/forward",
+                f"{site.name} forward",
+                size,
+                blobs={"OUTPUT": site.output},
+                arrays={
+                    "SAMPLES": site.shared("samples"),
+                    "MEAN": site.parameter("mean"),
+                    "DEVIATION": site.parameter("deviation"),
+                },
+                local_size=local,
+            )
+        ]

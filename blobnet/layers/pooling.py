@@ -1,0 +1,259 @@
+"""Pooling over windows and over whole planes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from blobnet.blob import Shape
+from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, window_axes
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Macro, elementwise_work
+from blobnet.layers.base import Layer, Site
+
+
+@dataclass(frozen=True)
+class _Pool(Layer):
+    """Base of the layers that pool windows.
+
+    Their kernels clamp every window to the data, forward and backward, so they ask for no halo at all.
+    """
+
+    pool_size: int | Pair
+    stride: int | Pair | None = None
+    padding: Padding = 0
+    rank: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        pair(self.subject, "pool_size", self.pool_size, self.rank)
+        pair(self.subject, "stride", self._stride, self.rank)
+        check_padding(self.subject, self.padding, self.rank)
+        # 'same' depends on the input, and is always smaller than the window.
+        explicit = self._axes(Shape(1)) if self.padding != "same" else ()
+        smaller = all(max(axis.padding) < axis.kernel for axis in explicit)
+        received = {"padding": self.padding, "pool_size": self.pool_size}
+        self._require(smaller, "the padding on every side must be smaller than the window", **received)
+
+    @property
+    def _stride(self) -> int | Pair:
+        return self.pool_size if self.stride is None else self.stride
+
+    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
+        window = pair(self.subject, "pool_size", self.pool_size, self.rank)
+        stride = pair(self.subject, "stride", self._stride, self.rank)
+        return window_axes(window, stride, (1, 1), self.padding, (shape.height, shape.width), self.rank)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        shape = inputs[0]
+        self._require_rank(shape, self.rank)
+        vertical, horizontal = self._axes(shape)
+        self._require_shape(
+            vertical.fits(shape.height) and horizontal.fits(shape.width),
+            "the window must not be larger than the padded input",
+            input=shape,
+            pool_size=self.pool_size,
+            padding=self.padding,
+        )
+        height, width = vertical.output_size(shape.height), horizontal.output_size(shape.width)
+        return replace(shape, height=height, width=width)
+
+    def _macros(self, blob: Blob) -> dict[str, Macro]:
+        """The macros of the window over the planes of ``blob``."""
+        vertical, horizontal = self._axes(blob.shape)
+        return {
+            "WINDOW_HEIGHT": vertical.kernel,
+            "WINDOW_WIDTH": horizontal.kernel,
+            "STRIDE_HEIGHT": vertical.stride,
+            "STRIDE_WIDTH": horizontal.stride,
+            "PAD_TOP": vertical.padding[0],
+            "PAD_LEFT": horizontal.padding[0],
+        }
+
+    def _forward_call(self, site: Site, kernel: str) -> KernelCall:
+        size, local = elementwise_work(site.output.shape, site.tuning)
+        return KernelCall(
+            kernel,
+            f"{site.name} forward",
+            size,
+            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+            macros=self._macros(site.inputs[0]),
+            local_size=local,
+        )
+
+    def _backward_calls(self, site: Site, kernel: str) -> list[KernelCall]:
+        delta = site.input_deltas[0]
+        if delta is None:
+            return []
+        _, horizontal = self._axes(delta.shape)
+        groups = (delta.shape.width - 1 + horizontal.padding[0]) // horizontal.stride + 1
+        size, local = elementwise_work(replace(delta.shape, width=groups), site.tuning)
+        return [
+            KernelCall(
+                kernel,
+                f"{site.name} backward data",
+                size,
+                blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
+                macros={**self._macros(delta), "ACCUMULATE": int(site.accumulate[0])},
+                local_size=local,
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class _MaxPool(_Pool):
+    """Base of max pooling."""
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        if not site.training:
+            return [self._forward_call(site, "pooling/max_forward")]
+        call = self._forward_call(site, "pooling/max_forward_training")
+        winners = site.memory("winners", per_sample=site.output.shape.elements)
+        return [replace(call, arrays={"WINNERS": winners})]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        winners = site.memory("winners", per_sample=site.output.shape.elements)
+        return [replace(call, arrays={"WINNERS": winners}) for call in self._backward_calls(site, "pooling/max_backward")]
+
+
+@dataclass(frozen=True)
+class _AveragePool(_Pool):
+    """Base of average pooling."""
+
+    count_include_pad: bool = True
+
+    def _macros(self, blob: Blob) -> dict[str, Macro]:
+        return {**super()._macros(blob), "COUNT_INCLUDE_PAD": int(self.count_include_pad)}
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return [self._forward_call(site, "pooling/average_forward")]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        return self._backward_calls(site, "pooling/average_backward")
+
+
+@dataclass(frozen=True)
+class MaxPool2D(_MaxPool):
+    """The largest value in a window that slides over each plane.
+
+        output(n, z, y, x) = max over v, u of input(n, z, y * stride - top + v, x * stride - left + u)
+
+    (N, C, H, W) -> (N, C, floor((H + top + bottom - v) / stride) + 1, likewise for W). Padding never wins. Where a
+    maximum occurs twice, the first one in row-major order gets the delta; a NaN wins over everything (as in PyTorch).
+
+    Args:
+        pool_size: the window: rows and columns, or one int for both.
+        stride: the step from window to window; the window itself if None. It may be smaller or larger.
+        padding: an int, (vertical, horizontal), ((top, bottom), (left, right)), "same" or "valid"; smaller than the
+            window on every side.
+
+    Raises:
+        OptionError: a size, stride or padding that is not allowed.
+        ShapeError: the input has not these axes, or the window is larger than the padded input.
+    """
+
+    rank: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class MaxPool1D(_MaxPool):
+    """The largest value in a window that slides along each unit.
+
+        output(n, z, x) = max over u of input(n, z, x * stride - left + u)
+
+    (N, C, W) -> (N, C, floor((W + left + right - u) / stride) + 1). Ties and NaN as in :class:`MaxPool2D`.
+
+    Args:
+        pool_size: the window's length.
+        stride: the step from window to window; the window itself if None.
+        padding: an int, (left, right), "same" or "valid"; smaller than the window on either side.
+
+    Raises:
+        OptionError: a size, stride or padding that is not allowed.
+        ShapeError: the input has not these axes, or the window is larger than the padded input.
+    """
+
+    rank: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class AveragePool2D(_AveragePool):
+    """The mean over a window that slides over each plane.
+
+        output(n, z, y, x) = sum over v, u of input(n, z, y * stride - top + v, x * stride - left + u) / divisor
+
+    (N, C, H, W) -> (N, C, floor((H + top + bottom - v) / stride) + 1, likewise for W).
+
+    Args:
+        pool_size: the window: rows and columns, or one int for both.
+        stride: the step from window to window; the window itself if None. It may be smaller or larger.
+        padding: an int, (vertical, horizontal), ((top, bottom), (left, right)), "same" or "valid"; smaller than the
+            window on every side.
+        count_include_pad: whether the divisor is the window's area, or else the number of its cells that are data.
+
+    Raises:
+        OptionError: a size, stride or padding that is not allowed.
+        ShapeError: the input has not these axes, or the window is larger than the padded input.
+    """
+
+    rank: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class AveragePool1D(_AveragePool):
+    """The mean over a window that slides along each unit.
+
+        output(n, z, x) = sum over u of input(n, z, x * stride - left + u) / divisor
+
+    (N, C, W) -> (N, C, floor((W + left + right - u) / stride) + 1).
+
+    Args:
+        pool_size: the window's length.
+        stride: the step from window to window; the window itself if None.
+        padding: an int, (left, right), "same" or "valid"; smaller than the window on either side.
+        count_include_pad: whether the divisor is the window's length, or else the number of its cells that are data.
+
+    Raises:
+        OptionError: a size, stride or padding that is not allowed.
+        ShapeError: the input has not these axes, or the window is larger than the padded input.
+    """
+
+    rank: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool(Layer):
+    """The mean of each unit's plane (Lin et al., *Network in Network*, 2013).
+
+        output(n, z) = sum over y, x of input(n, z, y, x) / (H * W)
+
+    (N, C, any axes) -> (N, C).
+    """
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return Shape.flat(inputs[0].units)
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return [
+            KernelCall(
+                "pooling/global_average_forward",
+                f"{site.name} forward",
+                GlobalSize(1, 1, site.output.shape.units),
+                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+            )
+        ]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        delta = site.input_deltas[0]
+        if delta is None:
+            return []
+        size, local = elementwise_work(delta.shape, site.tuning)
+        return [
+            KernelCall(
+                "pooling/global_average_backward",
+                f"{site.name} backward data",
+                size,
+                blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
+                macros={"ACCUMULATE": int(site.accumulate[0])},
+                local_size=local,
+            )
+        ]

@@ -1,0 +1,616 @@
+"""From a graph to a plan: which memory every blob gets, and which kernels run in which order.
+
+Pure passes, no device (DESIGN section 3):
+
+1. forward storage: concat and in-place layers join blobs into one storage, through unit offsets (`_assign_forward`);
+2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
+3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
+4. kernel calls, from the layers (`_schedule`);
+5. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.errors import OptionError
+from blobnet.graph import Graph, Vertex
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, elementwise_work
+from blobnet.layers.base import Placement, Site
+from blobnet.losses import Loss
+
+#: Elements behind the last blob of every buffer that vector loads may read, and throw away.
+READ_OVERRUN = 4096
+#: Parameters start at multiples of this many elements.
+PARAMETER_ALIGNMENT = 16
+_NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation: room for ``elements + count * per_sample`` elements and READ_OVERRUN more."""
+
+    name: str
+    elements: int
+    per_sample: int
+
+    def bytes(self, count: int) -> int:
+        """Bytes for a batch of ``count``."""
+        return 4 * (self.elements + count * self.per_sample + READ_OVERRUN)
+
+
+@dataclass(frozen=True)
+class ParameterSlice:
+    """Where a parameter lies within the buffer of all parameters (and its gradient within that of all gradients)."""
+
+    offset: int
+    shape: tuple[int, ...]
+    elements: int
+
+
+@dataclass(frozen=True)
+class ParameterTable:
+    """All parameters of a graph in one buffer: first those that decay, then the other trainable ones, then the rest."""
+
+    slices: Mapping[str, ParameterSlice]
+    decayed_elements: int
+    trainable_elements: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that an executor needs to run a graph on a batch of up to ``batch_size`` samples.
+
+    ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
+    not share memory; ``outputs`` and ``deltas`` give each vertex's blob by layer name.
+    """
+
+    graph: Graph
+    batch_size: int
+    training: bool
+    tuning: Tuning
+    calls: tuple[tuple[str, KernelCall], ...]
+    buffers: Mapping[str, Buffer]
+    placed: Mapping[str, str]
+    parameters: ParameterTable
+    outputs: Mapping[str, Blob]
+    deltas: Mapping[str, Blob]
+    loss: Loss | None = None
+
+    def phase(self, name: str) -> list[KernelCall]:
+        """The calls of one phase: ``forward``, ``loss`` or ``backward``."""
+        return [call for phase, call in self.calls if phase == name]
+
+    @property
+    def copies(self) -> list[str]:
+        """Labels of launches that only copy."""
+        return [call.label for _, call in self.calls if call.kernel == "blob/copy"]
+
+    def bytes(self, count: int | None = None) -> int:
+        """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
+        return sum(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
+
+    def largest_allocation(self, count: int | None = None) -> int:
+        """Bytes of the largest buffer."""
+        return max(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
+
+    def largest_batch(self, memory: int, allocation: int, reserved: int = 0) -> int:
+        """The largest batch whose plan fits ``memory`` bytes in buffers of at most ``allocation`` bytes; 0 if none.
+
+        ``reserved`` is what others need besides (optimizer state).
+        """
+        low, high = 0, 1
+        while high < _NEVER and self._fits(high, memory, allocation, reserved):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(middle, memory, allocation, reserved) else (low, middle)
+        return low
+
+    def _fits(self, count: int, memory: int, allocation: int, reserved: int) -> bool:
+        return self.bytes(count) + reserved <= memory and self.largest_allocation(count) <= allocation
+
+
+def parameter_table(graph: Graph) -> ParameterTable:
+    """Lays out all parameters of a graph."""
+    ranked = sorted(
+        graph.named_parameters.items(), key=lambda item: (not item[1].trainable, not item[1].decayed)
+    )
+    slices: dict[str, ParameterSlice] = {}
+    offset = decayed = trainable = 0
+    for name, spec in ranked:
+        slices[name] = ParameterSlice(offset, spec.shape, spec.elements)
+        offset += -(-spec.elements // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+        if spec.trainable:
+            trainable = offset
+            decayed = offset if spec.decayed else decayed
+    return ParameterTable(slices, decayed, trainable, max(offset, 1))
+
+
+def make_plan(
+    graph: Graph,
+    batch_size: int,
+    *,
+    loss: Loss | None = None,
+    training: bool = False,
+    tuning: Tuning | None = None,
+    input_delta: bool = False,
+    share: bool = True,
+    reuse: bool = True,
+) -> Plan:
+    """Plans a graph for training, or for inference.
+
+    Args:
+        loss: what to measure at the output; training needs one.
+        input_delta: also compute dL/d input.
+        share: let blobs share memory (concat, in place); without it every join is an explicit copy.
+        reuse: give memory that is no longer needed to later blobs.
+
+    Raises:
+        OptionError: the batch size is not a positive int, or training has no loss.
+        ShapeError: the loss does not fit the output.
+    """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError("plan", "batch_size must be an int of at least 1", batch_size=batch_size)
+    if training and not loss:
+        raise OptionError("plan", "training needs a loss", loss=loss)
+    if loss:
+        loss.check(graph.output.shape)
+    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, share).plan(reuse)
+
+
+@dataclass
+class _Region:
+    """Where a blob lies before there are layouts: units of a storage."""
+
+    storage: int
+    unit_offset: int
+    units: int
+
+    def overlaps(self, other: _Region) -> bool:
+        return (
+            self.storage == other.storage
+            and self.unit_offset < other.unit_offset + other.units
+            and other.unit_offset < self.unit_offset + self.units
+        )
+
+
+@dataclass
+class _Storage:
+    name: str
+    planes: Shape
+    halo: Halo = field(default_factory=Halo)
+    pitch: int = 0
+
+
+class _Planner:
+    def __init__(
+        self,
+        graph: Graph,
+        batch_size: int,
+        loss: Loss | None,
+        training: bool,
+        tuning: Tuning,
+        input_delta: bool,
+        share: bool,
+    ) -> None:
+        self.graph = graph
+        self.batch_size = batch_size
+        self.loss = loss
+        self.training = training
+        self.tuning = tuning
+        self.share = share
+        self.storages: list[_Storage] = []
+        self.arrays: dict[str, Array] = {}
+        self.parameters = parameter_table(graph)
+        self.planes = self._physical_planes()
+        self.regions: dict[int, _Region] = {}
+        self.in_place_of: dict[int, int] = {}
+        self.delta_regions: dict[int, _Region] = {}
+        self.accumulate: dict[tuple[int, int], bool] = {}
+        self.needs_delta = self._needs_delta(input_delta)
+
+    def plan(self, reuse: bool) -> Plan:
+        self._assign_forward()
+        if self.training:
+            self._assign_deltas()
+        self._lay_out()
+        calls = self._schedule()
+        calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
+        for name, elements in self._persistent().items():
+            buffers[name] = Buffer(name, *elements)
+            placed[name] = name
+        vertices = self.graph.vertices
+        return Plan(
+            graph=self.graph,
+            batch_size=self.batch_size,
+            training=self.training,
+            tuning=self.tuning,
+            calls=tuple(calls),
+            buffers=buffers,
+            placed=placed,
+            parameters=self.parameters,
+            outputs={vertex.name: self._blob(self.regions[vertex.index]) for vertex in vertices},
+            deltas={vertices[index].name: self._blob(region) for index, region in self.delta_regions.items()},
+            loss=self.loss,
+        )
+
+    # -- pass 0: what lies in memory ---------------------------------------------------------------------------------
+
+    def _physical_planes(self) -> list[Shape]:
+        """The planes in memory of every vertex: Flatten keeps those of its input if all its readers can do with them."""
+        planes: list[Shape] = []
+        for vertex in self.graph.vertices:
+            shape = vertex.shape
+            if vertex.layer.elementwise and vertex.inputs and self._any_planes_do(vertex.index):
+                shape = planes[vertex.inputs[0]]
+            planes.append(shape)
+        return planes
+
+    def _any_planes_do(self, index: int) -> bool:
+        """Whether all readers of a flat vertex take its elements in any memory shape."""
+        if self.graph.vertices[index].shape.rank:
+            return True
+        readers = [self.graph.vertices[reader] for reader in self.graph.readers[index]]
+        return bool(readers) and all(
+            reader.layer.flattens_input
+            or (reader.layer.elementwise and len(reader.inputs) == 1 and self._any_planes_do(reader.index))
+            for reader in readers
+        )
+
+    def _needs_delta(self, input_delta: bool) -> list[bool]:
+        needed: list[bool] = []
+        for vertex in self.graph.vertices:
+            trained = any(spec.trainable for spec in self.graph.parameters(vertex))
+            wanted = trained or any(needed[source] for source in vertex.inputs)
+            needed.append(wanted or (input_delta and not vertex.inputs))
+        return needed
+
+    # -- pass 1: forward storage -------------------------------------------------------------------------------------
+
+    def _new_region(self, vertex: Vertex, kind: str) -> _Region:
+        planes = self.planes[vertex.index]
+        self.storages.append(_Storage(f"{vertex.name} {kind}", planes))
+        return _Region(len(self.storages) - 1, 0, planes.units)
+
+    def _assign_forward(self) -> None:
+        """Gives every vertex's output a region, from the output backwards, so that joins pull their inputs in."""
+        for vertex in reversed(self.graph.vertices):
+            if vertex.index not in self.regions:
+                self.regions[vertex.index] = self._new_region(vertex, "output")
+            region = self.regions[vertex.index]
+            placement = vertex.layer.placement(self.training)
+            if placement is Placement.CONCAT:
+                offset = region.unit_offset
+                for source in vertex.inputs:
+                    units = self.planes[source].units
+                    self._join(source, _Region(region.storage, offset, units), vertex)
+                    offset += units
+            elif placement is not Placement.SEPARATE:
+                for position, source in enumerate(vertex.inputs):
+                    if self._join(source, region, vertex):
+                        self.in_place_of[vertex.index] = position
+                        break
+
+    def _join(self, source: int, region: _Region, reader: Vertex) -> bool:
+        """Puts ``source`` into ``region`` of its ``reader`` if no value is overwritten before its last read."""
+        planes, target = self.planes[source], self.planes[reader.index]
+        if not self.share or source in self.regions or reader.inputs.count(source) > 1:
+            return False
+        if (planes.height, planes.width) != (target.height, target.width):
+            return False
+        if self._overwritten(source, region) < self._last_read(source):
+            return False
+        self.regions[source] = region
+        return True
+
+    def _overwritten(self, source: int, region: _Region) -> int:
+        """When (at which vertex) a blob that lies in ``region`` from ``source`` on is first overwritten."""
+        writers = (
+            index
+            for index, other in self.regions.items()
+            if index > source
+            and other.overlaps(region)
+            and self.graph.vertices[index].layer.placement(self.training) is Placement.IN_PLACE
+        )
+        return min(writers, default=_NEVER)
+
+    def _last_read(self, source: int) -> int:
+        """The last vertex that reads a blob; _NEVER if the backward pass or the caller does."""
+        vertex = self.graph.vertices[source]
+        readers = self.graph.readers[source]
+        if source == self.graph.output.index:
+            return _NEVER
+        if self.training and (
+            vertex.layer.backward_reads_output
+            or any(self.graph.vertices[reader].layer.backward_reads_inputs for reader in readers)
+        ):
+            return _NEVER - 1
+        return max(readers, default=source)
+
+    # -- pass 2: delta storage ---------------------------------------------------------------------------------------
+
+    def _assign_deltas(self) -> None:
+        """Gives every delta a region, in the order of the backward pass.
+
+        Backward runs from the last vertex to the first, so 'later' is 'smaller index' here.
+        """
+        output = self.graph.output
+        if self.needs_delta[output.index]:
+            self.delta_regions[output.index] = self._new_region(output, "delta")
+        for vertex in reversed(self.graph.vertices):
+            if not self.needs_delta[vertex.index]:
+                continue
+            own = self.delta_regions[vertex.index]
+            placement = vertex.layer.delta_placement() if self.share else Placement.SEPARATE
+            offset = own.unit_offset
+            for position, source in enumerate(vertex.inputs):
+                units = self.planes[source].units
+                if self.needs_delta[source]:
+                    first = source not in self.delta_regions
+                    self.accumulate[vertex.index, position] = not first
+                    if first:
+                        wanted = replace(own, unit_offset=offset, units=units)
+                        region = wanted if placement is Placement.CONCAT else own
+                        shareable = placement is not Placement.SEPARATE and self._delta_joins(
+                            vertex, source, region, placement
+                        )
+                        self.delta_regions[source] = (
+                            region if shareable else self._new_region(self.graph.vertices[source], "delta")
+                        )
+                if placement is Placement.CONCAT or vertex.layer.placement(True) is Placement.CONCAT:
+                    offset += units
+
+    def _delta_joins(self, vertex: Vertex, source: int, region: _Region, placement: Placement) -> bool:
+        """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
+        planes, target = self.planes[source], self.planes[vertex.index]
+        if (planes.height, planes.width) != (target.height, target.width):
+            return False
+        pending = [
+            index
+            for index, other in self.delta_regions.items()
+            if index < vertex.index and other.overlaps(region)
+        ]
+        if placement is Placement.IN_PLACE:
+            return not pending
+        # Each delta in the region must have been read before another reader of the other one adds to it.
+        return all(
+            self._next_addition(source, vertex.index) < other and self._next_addition(other, vertex.index) < source
+            for other in pending
+        )
+
+    def _next_addition(self, source: int, now: int) -> int:
+        """The next vertex in backward order, from ``now`` on, that adds to the delta of ``source``; -1 if none."""
+        later = [reader for reader in self.graph.readers[source] if reader < now]
+        twice = self.graph.vertices[now].inputs.count(source) > 1
+        return now if twice else max(later, default=-1)
+
+    # -- pass 3: halos and pitch -------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        groups = _Groups(len(self.storages))
+        for vertex in self.graph.vertices:
+            shapes = self.graph.input_shapes(vertex)
+            linked = []
+            for source in vertex.inputs:
+                self._widen(self.regions.get(source), vertex.layer.input_halo(shapes))
+                linked += [self.regions.get(source), self.delta_regions.get(source)]
+            self._widen(self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes) if shapes else Halo())
+            linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
+            if shapes and vertex.layer.same_pitch(shapes):
+                present = [region.storage for region in linked if region]
+                groups.join([item for item in present if self.storages[item].planes.width > 1])
+        for members in groups.groups():
+            storages = [self.storages[member] for member in members]
+            pitch = max(item.planes.width + max(item.halo.left, item.halo.right) for item in storages)
+            for item in storages:
+                item.pitch = pitch
+
+    def _widen(self, region: _Region | None, halo: Halo) -> None:
+        if region:
+            storage = self.storages[region.storage]
+            storage.halo = storage.halo.merged(halo)
+
+    def _blob(self, region: _Region) -> Blob:
+        storage = self.storages[region.storage]
+        layout = BlobLayout.padded(
+            replace(storage.planes, units=region.units),
+            storage.halo,
+            pitch=storage.pitch,
+            unit_offset=region.unit_offset,
+            unit_memory_count=storage.planes.units,
+        )
+        return Blob(storage.name, layout)
+
+    # -- pass 4: calls -----------------------------------------------------------------------------------------------
+
+    def _site(self, vertex: Vertex) -> Site:
+        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
+            if kind in ("parameter", "gradient"):
+                piece = self.parameters.slices[f"{vertex.name}/{name}"]
+                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            if kind == "shared":
+                return Array(name, 0, persistent=True)
+            key = f"{vertex.name} {name}"
+            return self.arrays.setdefault(key, Array(key, elements, per_sample))
+
+        deltas = self.delta_regions
+        sources = range(len(vertex.inputs))
+        wanted = [(vertex.index, position) in self.accumulate for position in sources]
+        return Site(
+            name=vertex.name,
+            inputs=tuple(self._blob(self.regions[source]) for source in vertex.inputs),
+            output=self._blob(self.regions[vertex.index]),
+            array=array,
+            input_deltas=tuple(
+                self._blob(deltas[vertex.inputs[position]]) if wanted[position] else None for position in sources
+            ),
+            output_delta=self._blob(deltas[vertex.index]) if vertex.index in deltas else None,
+            accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
+            training=self.training,
+            activation=self._fused_activation(vertex),
+            in_place_of=self.in_place_of.get(vertex.index),
+            tuning=self.tuning,
+            ordinal=vertex.index,
+        )
+
+    def _fused_activation(self, vertex: Vertex) -> str | None:
+        """The activation behind ``vertex`` that its epilogue can apply: in place, and nobody wants the value before."""
+        readers = self.graph.readers[vertex.index]
+        if not vertex.layer.fuses_activation or len(readers) != 1 or readers[0] not in self.in_place_of:
+            return None
+        return self.graph.vertices[readers[0]].layer.epilogue
+
+    def _schedule(self) -> list[tuple[str, KernelCall]]:
+        sites = [self._site(vertex) for vertex in self.graph.vertices]
+        calls: list[tuple[str, KernelCall]] = []
+        for vertex, site in zip(self.graph.vertices, sites, strict=True):
+            fused = vertex.inputs and sites[vertex.inputs[0]].activation and vertex.layer.epilogue
+            if not fused:
+                calls += [("forward", call) for call in vertex.layer.forward(site)]
+        if self.loss:
+            output = self.graph.output.index
+            delta = self._blob(self.delta_regions[output]) if output in self.delta_regions else None
+            calls += [("loss", call) for call in self.loss.calls(sites[output].output, delta, self.tuning)]
+        if self.training:
+            for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
+                if self.needs_delta[vertex.index]:
+                    calls += [("backward", call) for call in vertex.layer.backward_parameters(site)]
+                    calls += [("backward", call) for call in vertex.layer.backward_data(site)]
+        return calls
+
+    def _persistent(self) -> dict[str, tuple[int, int]]:
+        """Buffers that are not the plan's to reuse: (elements, elements per sample)."""
+        buffers = {
+            "parameters": (self.parameters.elements, 0),
+            "samples": (0, self.graph.input.shape.elements),
+            "step": (STEP_WORDS, 0),
+        }
+        if self.training:
+            buffers["gradients"] = (self.parameters.elements, 0)
+        if self.loss:
+            buffers["totals"] = (Loss.SAMPLE_METRICS + 1, 0)
+            buffers["labels"] = (0, self.loss.label_elements(self.graph.output.shape))
+            buffers["sample_metrics"] = (0, Loss.SAMPLE_METRICS)
+        return buffers
+
+
+#: Words of the ``step`` array: seed (low, high), step number, and one to spare.
+STEP_WORDS = 4
+
+
+class _Groups:
+    """Disjoint sets of numbers."""
+
+    def __init__(self, count: int) -> None:
+        self.parent = list(range(count))
+
+    def root(self, item: int) -> int:
+        while self.parent[item] != item:
+            item = self.parent[item]
+        return item
+
+    def join(self, items: list[int]) -> None:
+        for item in items[1:]:
+            self.parent[self.root(item)] = self.root(items[0])
+
+    def groups(self) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        for item in range(len(self.parent)):
+            found.setdefault(self.root(item), []).append(item)
+        return list(found.values())
+
+
+# -- pass 5: lifetimes and reuse ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Occupant:
+    """A storage or array with the calls that use it."""
+
+    name: str
+    first: int
+    last: int
+    elements: int
+    per_sample: int
+    blob: Blob | None
+
+    def size(self, count: int) -> int:
+        return self.elements + count * self.per_sample
+
+
+def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use."""
+    found: dict[str, _Occupant] = {}
+    for position, (_, call) in enumerate(calls):
+        for blob in call.blobs.values():
+            if blob.storage not in found:
+                layout = blob.layout
+                whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
+                found[blob.storage] = _Occupant(blob.storage, position, position, 0, layout.memory_elements, whole)
+            found[blob.storage].last = position
+        for array in call.arrays.values():
+            if not array.persistent:
+                if array.storage not in found:
+                    found[array.storage] = _Occupant(
+                        array.storage, position, position, array.elements, array.per_sample, None
+                    )
+                found[array.storage].last = position
+    return list(found.values())
+
+
+def _allocate(
+    calls: list[tuple[str, KernelCall]],
+    reuse: bool,
+    batch_size: int,
+    tuning: Tuning,
+) -> tuple[list[tuple[str, KernelCall]], dict[str, str], dict[str, Buffer]]:
+    """Shares buffers between storages whose lifetimes do not meet; returns calls with zero-halo calls put in.
+
+    A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
+    free one that is large enough, else the largest free one, grown.
+    """
+    slots: list[list[_Occupant]] = []
+    for occupant in _occupants(calls):
+        free = [slot for slot in slots if reuse and max(item.last for item in slot) < occupant.first]
+        size = occupant.size(batch_size)
+
+        def waste(slot: list[_Occupant], wanted: _Occupant = occupant, size: int = size) -> tuple[bool, bool, int]:
+            room = max(item.size(batch_size) for item in slot)
+            same = all(_plane(item) == _plane(wanted) for item in slot)
+            return room < size, not same, abs(room - size)
+
+        if free:
+            min(free, key=waste).append(occupant)
+        else:
+            slots.append([occupant])
+    placed: dict[str, str] = {}
+    buffers: dict[str, Buffer] = {}
+    cleared: dict[int, list[KernelCall]] = {}
+    for slot in slots:
+        buffer = slot[0].name
+        elements, per_sample = (max(getattr(item, part) for item in slot) for part in ("elements", "per_sample"))
+        buffers[buffer] = Buffer(buffer, elements, per_sample)
+        mixed = len({_plane(item) for item in slot}) > 1
+        for item in slot:
+            placed[item.name] = buffer
+            if mixed and item.blob and item.blob.layout.extent > item.blob.layout.unit_elements:
+                cleared.setdefault(item.first, []).append(_zero_halo(item.blob, tuning))
+    result = []
+    for position, (phase, call) in enumerate(calls):
+        result += [(phase, clearing) for clearing in cleared.get(position, [])]
+        result.append((phase, call))
+    return result, placed, buffers
+
+
+def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
+    return occupant.blob.layout.plane if occupant.blob else None
+
+
+def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
+    planes = replace(blob.shape, height=blob.layout.unit_memory_height + 1, width=blob.layout.unit_memory_width)
+    size, local = elementwise_work(planes, tuning)
+    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

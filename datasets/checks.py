@@ -1,0 +1,122 @@
+"""What arrays must be before anything is trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.datasets.dataset import CHUNK_ELEMENTS, Split
+from blobnet.errors import DataError
+
+FLOAT32_LIMIT = float(np.finfo(np.float32).max)
+
+
+def check_arrays(
+    x: npt.NDArray[Any], y: npt.NDArray[Any] | None = None, classes: int | None = None, subject: str = "data"
+) -> None:
+    """Check samples, and the labels or targets that belong to them.
+
+    Args:
+        x: samples, (N, C, H, W), (N, C, L) or (N, C), of any real type.
+        y: class numbers (N,) of any integer type (or whole numbers in a float type, if ``classes`` is given), float
+            targets (N, ...), or None where there is only ``x`` (prediction).
+        classes: how many classes there are; None where ``y`` may be targets.
+        subject: what the error names.
+
+    Raises:
+        DataError: a wrong type or rank, no samples, numbers of samples that differ, a value that is not finite, a label
+            that is no class number; it points at the first offending value.
+    """
+    _check_type(x, "x", subject, hint="convert it, for example with x.astype(numpy.float32)")
+    if not 2 <= x.ndim <= 4:
+        raise DataError(
+            subject,
+            "x must have the axes (samples, units[, height][, width])",
+            hint="add the missing axes, for example x[:, None] for gray images (N, H, W) or x[None] for one sample",
+            shape=x.shape,
+        )
+    if x.size == 0:
+        raise DataError(subject, "x must hold at least one sample and no axis of size 0", shape=x.shape)
+    if y is not None:
+        _check_type(
+            y, "y", subject, hint="class names become numbers with names, y = numpy.unique(y, return_inverse=True)"
+        )
+        if y.ndim == 0 or len(y) != len(x):
+            raise DataError(subject, "x and y must hold the same number of samples", x_shape=x.shape, y_shape=y.shape)
+        if y.size == 0:
+            raise DataError(subject, "y must have no axis of size 0", shape=y.shape)
+    _check_finite(x, "x", subject)
+    if y is not None:
+        _check_finite(y, "y", subject)
+        if classes is not None or y.dtype.kind != "f":
+            _check_labels(y, classes, subject)
+
+
+def as_split(x: npt.NDArray[Any], y: npt.NDArray[Any], classes: int | None, subject: str) -> Split:
+    """Check arrays and bring them into the types of a :class:`Split`."""
+    check_arrays(x, y, classes, subject)
+    is_target = classes is None and y.dtype.kind == "f"
+    return Split(
+        np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32),
+        np.ascontiguousarray(y, dtype=np.float32 if is_target else np.int64),
+    )
+
+
+def _check_type(values: object, name: str, subject: str, hint: str) -> None:
+    """The array holds real numbers."""
+    if not isinstance(values, np.ndarray):
+        raise DataError(
+            subject, f"{name} must be a numpy array", hint=f"numpy.asarray({name})", type=type(values).__name__
+        )
+    if values.dtype.kind not in "biuf":
+        raise DataError(subject, f"{name} must hold real numbers", hint=hint, dtype=values.dtype)
+
+
+def _chunks(values: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Runs of samples, so that a check never needs a second copy of the data."""
+    step = max(1, CHUNK_ELEMENTS * len(values) // max(1, values.size))
+    for first in range(0, len(values), step):
+        yield first, values[first : first + step]
+
+
+def _check_finite(values: npt.NDArray[Any], name: str, subject: str) -> None:
+    """No NaN, no infinity, nothing that would become one: everything is trained in float32."""
+    if values.dtype.kind != "f":
+        return
+    for first, chunk in _chunks(values):
+        is_wrong = ~np.isfinite(chunk) if chunk.itemsize <= 4 else ~(np.abs(chunk) <= FLOAT32_LIMIT)
+        if is_wrong.any():
+            place = np.unravel_index(int(is_wrong.argmax()), chunk.shape)
+            index = (first + int(place[0]), *(int(axis) for axis in place[1:]))
+            raise DataError(
+                subject,
+                f"{name} must hold finite float32 values",
+                hint="drop or repair the samples that hold NaN, infinity or values beyond 3.4e38",
+                index=index,
+                value=chunk[place],
+            )
+
+
+def _check_labels(y: npt.NDArray[Any], classes: int | None, subject: str) -> None:
+    """Whole numbers from 0 to classes-1."""
+    if y.ndim != 1:
+        raise DataError(
+            subject,
+            "class numbers must have the shape (samples,)",
+            hint="one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type",
+            shape=y.shape,
+        )
+    is_fraction = y != np.floor(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
+    is_negative = y < 0
+    is_beyond = y >= classes if classes is not None else np.zeros(len(y), dtype=bool)
+    for is_wrong, rule, hint in (
+        (is_fraction, "class numbers must be whole numbers", "only a model with a regression loss takes targets"),
+        (is_negative, "class numbers must not be negative", "classes count from 0; targets must be of a float type"),
+        (is_beyond, f"class numbers must be below {classes}", "classes count from 0, so the last one is classes - 1"),
+    ):
+        if is_wrong.any():
+            sample = int(is_wrong.argmax())
+            raise DataError(subject, rule, hint=hint, sample=sample, label=y[sample])

@@ -1,0 +1,38 @@
+/*
+ * Activation functions. ACTIVATION names one of the macros below: NAME(x) is the function, NAME_SLOPE(x, y) its
+ * derivative; those in the first group need only the output y, those in the second only the input x.
+ * At kinks the derivative is the one from the left, except for leaky ReLU and ELU at 0 as in PyTorch.
+ */
+#define ACTIVATION_linear(x) (x)
+#define ACTIVATION_linear_SLOPE(x, y) 1.0f
+#define ACTIVATION_relu(x) ((x) < 0 ? 0.0f : (x))
+#define ACTIVATION_relu_SLOPE(x, y) ((y) > 0 ? 1.0f : 0.0f)
+#define ACTIVATION_relu6(x) ((x) < 0 ? 0.0f : (x) > 6 ? 6.0f : (x))
+#define ACTIVATION_relu6_SLOPE(x, y) ((y) > 0 && (y) < 6 ? 1.0f : 0.0f)
+#define ACTIVATION_leaky_relu(x) ((x) > 0 ? (x) : 0.01f * (x))
+#define ACTIVATION_leaky_relu_SLOPE(x, y) ((y) > 0 ? 1.0f : 0.01f)
+#define ACTIVATION_elu(x) ((x) > 0 ? (x) : expm1(x))
+#define ACTIVATION_elu_SLOPE(x, y) ((y) > 0 ? 1.0f : (y) + 1)
+#define ACTIVATION_sigmoid(x) (1 / (1 + exp(-(x))))
+#define ACTIVATION_sigmoid_SLOPE(x, y) ((y) * (1 - (y)))
+#define ACTIVATION_tanh(x) tanh(x)
+#define ACTIVATION_tanh_SLOPE(x, y) (1 - (y) * (y))
+#define ACTIVATION_softplus(x) (fmax((x), 0.0f) + log1p(exp(-fabs(x))))
+#define ACTIVATION_softplus_SLOPE(x, y) (-expm1(-(y)))
+
+#define ACTIVATION_silu(x) ((x) / (1 + exp(-(x))))
+#define ACTIVATION_silu_SLOPE(x, y) silu_slope(x)
+#define ACTIVATION_gelu(x) (0.5f * (x) * (1 + erf((x)*M_SQRT1_2_F)))
+#define ACTIVATION_gelu_SLOPE(x, y) (0.5f * (1 + erf((x)*M_SQRT1_2_F)) + (x)*0.39894228f * exp(-0.5f * (x) * (x)))
+
+inline float silu_slope(const float x)
+{
+    const float sigmoid = 1 / (1 + exp(-x));
+    return sigmoid * (1 + x * (1 - sigmoid));
+}
+
+#define ACTIVATION_JOIN_(a, b) a##b
+#define ACTIVATION_JOIN(a, b) ACTIVATION_JOIN_(a, b)
+/* The functions of the build's ACTIVATION, e.g. -DACTIVATION=ACTIVATION_relu. */
+#define ACTIVATE(x) ACTIVATION(x)
+#define ACTIVATION_SLOPE(x, y) ACTIVATION_JOIN(ACTIVATION, _SLOPE)(x, y)

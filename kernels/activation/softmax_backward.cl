@@ -1,0 +1,52 @@
+/*
+ * Softmax over the units at each position, backward; may run in place.
+ *     input_delta[z] = y[z] * (output_delta[z] - sum over u of output_delta[u] * y[u])
+ * VALUE is the layer's output y.
+ *
+ * Blobs:
+ *   VALUE        read
+ *   OUTPUT_DELTA read
+ *   INPUT_DELTA  update
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   ACCUMULATE     1: add to INPUT_DELTA
+ *   GLOBAL_WIDTH   step along x
+ *   GLOBAL_HEIGHT  step along y
+ *   GLOBAL_UNITS   1: a work-item loops over the units
+ * Global:
+ *   width   columns
+ *   height  rows
+ *   units   COUNT
+ */
+#include "blob.h"
+
+__kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
+                                          const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    for (int y = get_global_id(1); y < VALUE_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+        for (int x = get_global_id(0); x < VALUE_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+            __global const real_t *values = value + BLOB_INDEX(VALUE, n, 0, y, x);
+            __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
+            __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, 0, y, x);
+            accumulator_t sum = 0;
+            for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
+                const real_t delta = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS];
+                sum = MULTIPLY_ADD(delta, values[z * VALUE_UNIT_MEMORY_ELEMENTS], sum);
+            }
+            for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
+                const real_t shifted = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS] - sum;
+                const real_t result = values[z * VALUE_UNIT_MEMORY_ELEMENTS] * shifted;
+#if ACCUMULATE
+                to[z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] += result;
+#else
+                to[z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] = result;
+#endif
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+/*
+ * The memory model of every kernel: types, the index equation, kernel parameters. See docs/memory_layout.md.
+ */
+
+typedef float real_t;
+typedef float accumulator_t;
+
+/* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
+#define BLOB_INDEX(ROLE, n, z, y, x)                                                               \
+    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                                         \
+     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y))                         \
+     + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
+
+/*
+ * Kernel parameters. A blob is its buffer and the unit where it starts there; an array is its buffer and its first
+ * element. The host binds them in the order of the header.
+ * NOTE: elementwise kernels may run in place, so that two of their parameters are the same memory: they take MUTABLE
+ * and SHARED parameters, which promise the compiler nothing. All others use the restrict forms.
+ */
+#define READ_BLOB(name) __global const real_t *restrict name, const int name##_unit_offset
+#define WRITE_BLOB(name) __global real_t *restrict name, const int name##_unit_offset
+#define SHARED_BLOB(name) __global const real_t *name, const int name##_unit_offset
+#define MUTABLE_BLOB(name) __global real_t *name, const int name##_unit_offset
+#define READ_ARRAY(type, name) __global const type *restrict name##_array, const int name##_offset
+#define WRITE_ARRAY(type, name) __global type *restrict name##_array, const int name##_offset
+#define ARRAY(name) (name##_array + name##_offset)
+
+/* NOTE: fma() is exact but slow where the device has none; mad() may round twice. */
+#ifdef FP_FAST_FMAF
+#define MULTIPLY_ADD(a, b, c) fma(a, b, c)
+#else
+#define MULTIPLY_ADD(a, b, c) mad(a, b, c)
+#endif

@@ -1,0 +1,160 @@
+/*
+ * Convolution, backward, gradient of the weights: gradient[o][k] = sum over samples and positions of
+ * delta[o] * input at the shift of column k = (input unit, filter row, filter column).
+ * A tile of BLOCK_UNITS x BLOCK_COLUMNS sums; lanes (and the work-items of a group) run over positions.
+ * FLAT planes (stride 1, one pitch): a plane is one long row, and deltas are 0 between rows. Else a row at a time.
+ * Splits of the samples go to a partial sum each; reduce.cl adds them in a fixed order.
+ *
+ * Blobs:
+ *   INPUT        read  its halo is the padding
+ *   OUTPUT_DELTA read
+ * Arrays:
+ *   PARTIALS write  (SPLITS, OIHW)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   GROUPS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   FLAT            1: a plane is one long row
+ *   SPLITS
+ *   LANES           positions in a vector
+ *   BLOCK_COLUMNS   columns a work-item
+ *   BLOCK_UNITS     output units a work-item
+ *   LOCAL_WIDTH     work-items that share the positions
+ * Tunables:
+ *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_COLUMNS      cpu 6, gpu 8 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
+ *   MAXIMUM_UNITS        cpu 6, gpu 8 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
+ *   MAXIMUM_ACCUMULATORS cpu 24, gpu 64 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
+ *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ *   TARGET_GROUPS        cpu 32, gpu 1024 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
+ *   MAXIMUM_SPLITS       cpu 8, gpu 64 of 1 2 4 8 16 32 64 128: most splits
+ * Global:
+ *   width   blocks of columns * LOCAL_WIDTH
+ *   height  blocks of output units, group by group
+ *   units   SPLITS
+ */
+#include "blob.h"
+#include "vector.h"
+
+#define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
+#define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
+#if FLAT
+#define ROWS 1
+#define ROW_POSITIONS ((OUTPUT_DELTA_UNIT_HEIGHT - 1) * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + OUTPUT_DELTA_UNIT_WIDTH)
+#else
+#define ROWS OUTPUT_DELTA_UNIT_HEIGHT
+#define ROW_POSITIONS OUTPUT_DELTA_UNIT_WIDTH
+#endif
+#define WHOLE (ROW_POSITIONS / LANES * LANES)
+
+__kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
+                                          WRITE_ARRAY(real_t, partials), const int count)
+{
+    const int split = get_global_id(2);
+    const int group = get_global_id(1) / BLOCKS;
+    const int first = get_global_id(1) % BLOCKS * BLOCK_UNITS;
+    const int column = get_group_id(0) * BLOCK_COLUMNS;
+    const int lane = get_local_id(0) * LANES;
+
+    int shifts[BLOCK_COLUMNS];
+    int planes[BLOCK_UNITS];
+    vector_t sums[BLOCK_UNITS][BLOCK_COLUMNS];
+#pragma unroll
+    for (int c = 0; c < BLOCK_COLUMNS; c++) {
+        /* Columns and units past the last one repeat it; their sums are not stored. */
+        const int k = min(column + c, COLUMNS - 1);
+        shifts[c] = k / (FILTER_HEIGHT * FILTER_WIDTH) * INPUT_UNIT_MEMORY_ELEMENTS
+                    + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
+                    + k % FILTER_WIDTH * DILATION_X - PAD_LEFT;
+    }
+#pragma unroll
+    for (int u = 0; u < BLOCK_UNITS; u++) {
+        planes[u] = min(first + u, GROUP_OUTPUT_UNITS - 1) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
+#pragma unroll
+        for (int c = 0; c < BLOCK_COLUMNS; c++) {
+            sums[u][c] = 0;
+        }
+    }
+
+    const int last_sample = (int)((long)count * (split + 1) / SPLITS);
+    for (int n = (int)((long)count * split / SPLITS); n < last_sample; n++) {
+        for (int y = 0; y < ROWS; y++) {
+            __global const real_t *values = input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
+            __global const real_t *deltas =
+                output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
+            for (int q = lane; q < WHOLE; q += LOCAL_WIDTH * LANES) {
+                vector_t delta[BLOCK_UNITS];
+#pragma unroll
+                for (int u = 0; u < BLOCK_UNITS; u++) {
+                    delta[u] = VECTOR_LOAD(deltas + planes[u] + q);
+                }
+#pragma unroll
+                for (int c = 0; c < BLOCK_COLUMNS; c++) {
+                    const vector_t value = VECTOR_LOAD_STRIDED(values + shifts[c] + q * STRIDE_X);
+#pragma unroll
+                    for (int u = 0; u < BLOCK_UNITS; u++) {
+                        sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
+                    }
+                }
+            }
+#if WHOLE < ROW_POSITIONS
+            /* The last vector: lanes past the end may hold slack, so both factors are cut off. */
+            if (get_local_id(0) == 0) {
+                const index_vector_t keep = VECTOR_LANE_NUMBERS < ROW_POSITIONS - WHOLE;
+                vector_t delta[BLOCK_UNITS];
+#pragma unroll
+                for (int u = 0; u < BLOCK_UNITS; u++) {
+                    delta[u] = VECTOR_KEEP(VECTOR_LOAD(deltas + planes[u] + WHOLE), keep);
+                }
+#pragma unroll
+                for (int c = 0; c < BLOCK_COLUMNS; c++) {
+                    const vector_t value =
+                        VECTOR_KEEP(VECTOR_LOAD_STRIDED(values + shifts[c] + WHOLE * STRIDE_X), keep);
+#pragma unroll
+                    for (int u = 0; u < BLOCK_UNITS; u++) {
+                        sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
+                    }
+                }
+            }
+#endif
+        }
+    }
+
+    __global real_t *results =
+        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS + first * COLUMNS + column;
+#if LOCAL_WIDTH > 1
+    __local real_t shared[LOCAL_WIDTH];
+#endif
+#pragma unroll
+    for (int u = 0; u < BLOCK_UNITS; u++) {
+#pragma unroll
+        for (int c = 0; c < BLOCK_COLUMNS; c++) {
+            real_t sum = VECTOR_SUM(sums[u][c]);
+#if LOCAL_WIDTH > 1
+            shared[get_local_id(0)] = sum;
+            for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
+                barrier(CLK_LOCAL_MEM_FENCE);
+                if (get_local_id(0) < half_width) {
+                    shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
+                }
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+            sum = shared[0];
+            barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+            if (get_local_id(0) == 0 && first + u < GROUP_OUTPUT_UNITS && column + c < COLUMNS) {
+                results[u * COLUMNS + c] = sum;
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+/*
+ * Convolution, forward, stride 1, on flat planes: output = f(bias + sum over input units and taps of weight * input).
+ * Position q of a plane is a cell of one long row at the input's pitch: each tap is a contiguous load at a fixed shift
+ * (docs/memory_layout.md). What is computed between two rows is replaced by 0.
+ *
+ * Blobs:
+ *   INPUT  read   its halo is the padding
+ *   OUTPUT write
+ * Arrays:
+ *   WEIGHT read   OIHW, I counted within a group
+ *   BIAS   read   nothing, a unit or a position: BIAS_MODE
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   BIAS_MODE      0 none, 1 one a unit, 2 one a position
+ *   ACTIVATION     applied to what is stored
+ *   LANES          positions in a vector
+ *   BLOCK_VECTORS  vectors a work-item
+ *   BLOCK_UNITS    output units a work-item
+ *   LOCAL_WIDTH    work-items side by side
+ * Tunables:
+ *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
+ *   MAXIMUM_UNITS        cpu 12, gpu 16 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
+ *   MAXIMUM_ACCUMULATORS cpu 24, gpu 32 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
+ *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ * Global:
+ *   width   tiles of positions * LOCAL_WIDTH
+ *   height  blocks of output units, group by group
+ *   units   COUNT
+ */
+#include "blob.h"
+#include "vector.h"
+#include "activation/functions.h"
+
+#define DEPTH GROUP_INPUT_UNITS
+#define TAPS_Y FILTER_HEIGHT
+#define TAPS_X FILTER_WIDTH
+#define TAP_Y_FIRST 0
+#define TAP_Y_STEP 1
+#define TAP_X_FIRST 0
+#define TAP_X_STEP 1
+#define ROW_FIRST (-PAD_TOP)
+#define ROW_STEP DILATION_Y
+#define COLUMN_FIRST (-PAD_LEFT)
+#define COLUMN_STEP DILATION_X
+#define SOURCE_PITCH INPUT_UNIT_MEMORY_WIDTH
+#define SOURCE_PLANE INPUT_UNIT_MEMORY_ELEMENTS
+#define SOURCE_LOAD VECTOR_LOAD
+#define WEIGHT_UNIT_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
+#define WEIGHT_DEPTH_STRIDE (FILTER_HEIGHT * FILTER_WIDTH)
+#define UNITS_DIVIDE (GROUP_OUTPUT_UNITS % BLOCK_UNITS == 0)
+#include "convolution/tile.h"
+
+#define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
+#define POSITIONS ((OUTPUT_UNIT_HEIGHT - 1) * SOURCE_PITCH + OUTPUT_UNIT_WIDTH)
+#define SAME_PITCH (OUTPUT_UNIT_MEMORY_WIDTH == SOURCE_PITCH)
+
+__kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
+                                       READ_ARRAY(real_t, bias), const int count)
+{
+    const int n = get_global_id(2);
+    const int group = get_global_id(1) / BLOCKS;
+    const int first = get_global_id(1) % BLOCKS * BLOCK_UNITS;
+    const int units = min(BLOCK_UNITS, GROUP_OUTPUT_UNITS - first);
+    const int start = (get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0)) * LANES;
+
+    int positions[BLOCK_VECTORS];
+    vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
+#pragma unroll
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        positions[v] = start + v * LOCAL_WIDTH * LANES;
+#pragma unroll
+        for (int u = 0; u < BLOCK_UNITS; u++) {
+            accumulators[u][v] = 0;
+        }
+    }
+    const int unit = group * GROUP_OUTPUT_UNITS + first;
+    accumulate_tile(accumulators, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, 0, 0), positions,
+                    ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
+
+#pragma unroll
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        const int q = positions[v];
+#pragma unroll
+        for (int u = 0; u < BLOCK_UNITS; u++) {
+            if (u >= units || q >= POSITIONS) {
+                continue;
+            }
+            vector_t value = accumulators[u][v];
+#if BIAS_MODE == 1
+            value += ARRAY(bias)[unit + u];
+#endif
+#if BIAS_MODE != 2
+            value = ACTIVATE(value);
+#endif
+#if SAME_PITCH && BIAS_MODE != 2
+            if (q + LANES <= POSITIONS) {
+#if SOURCE_PITCH > OUTPUT_UNIT_WIDTH
+                value = VECTOR_KEEP(value, (q + VECTOR_LANE_NUMBERS) % SOURCE_PITCH < OUTPUT_UNIT_WIDTH);
+#endif
+                VECTOR_STORE(value, output + BLOB_INDEX(OUTPUT, n, unit + u, 0, 0) + q);
+                continue;
+            }
+#endif
+            real_t lanes[LANES];
+            VECTOR_STORE(value, lanes);
+            for (int lane = 0; lane < LANES; lane++) {
+                const int y = (q + lane) / SOURCE_PITCH;
+                const int x = (q + lane) % SOURCE_PITCH;
+                if (y < OUTPUT_UNIT_HEIGHT && x < OUTPUT_UNIT_WIDTH) {
+                    real_t result = lanes[lane];
+#if BIAS_MODE == 2
+                    result += ARRAY(bias)[((unit + u) * OUTPUT_UNIT_HEIGHT + y) * OUTPUT_UNIT_WIDTH + x];
+                    result = ACTIVATE(result);
+#endif
+                    output[BLOB_INDEX(OUTPUT, n, unit + u, y, x)] = result;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/*
+ * The inner loops of convolutions whose lanes are positions: a tile of BLOCK_UNITS units x BLOCK_VECTORS vectors.
+ *
+ * accumulate[u][v] += sum over DEPTH source units and TAPS_Y x TAPS_X taps of weight * source at the tap's shift.
+ * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
+ * ROW_FIRST + a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away. Weights are OIHW.
+ */
+inline void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
+                            const int positions[BLOCK_VECTORS], __global const real_t *weight, const int units)
+{
+    for (int depth = 0; depth < DEPTH; depth++) {
+        for (int a = 0; a < TAPS_Y; a++) {
+#pragma unroll
+            for (int b = 0; b < TAPS_X; b++) {
+                const int shift = (ROW_FIRST + a * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST + b * COLUMN_STEP;
+                const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
+                vector_t values[BLOCK_VECTORS];
+#pragma unroll
+                for (int v = 0; v < BLOCK_VECTORS; v++) {
+                    values[v] = SOURCE_LOAD(source + positions[v] + shift);
+                }
+#pragma unroll
+                for (int u = 0; u < BLOCK_UNITS; u++) {
+                    /* Units past the last one repeat it; their sums are not stored. */
+                    const int unit = UNITS_DIVIDE || u < units ? u : units - 1;
+                    const real_t factor = weight[unit * WEIGHT_UNIT_STRIDE + tap];
+#pragma unroll
+                    for (int v = 0; v < BLOCK_VECTORS; v++) {
+                        accumulators[u][v] = MULTIPLY_ADD((vector_t)(factor), values[v], accumulators[u][v]);
+                    }
+                }
+            }
+        }
+        source += SOURCE_PLANE;
+        weight += WEIGHT_DEPTH_STRIDE;
+    }
+}

@@ -1,0 +1,67 @@
+/*
+ * The gradient of a bias per unit: gradient[z] = sum over samples and positions of delta[z].
+ *
+ * Blobs:
+ *   OUTPUT_DELTA read
+ * Arrays:
+ *   GRADIENT write  a unit
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   LOCAL_WIDTH  work-items that share a unit
+ * Tunables:
+ *   GROUP_WIDTH cpu 1, gpu 128 of 1 32 64 128 256: LOCAL_WIDTH
+ * Global:
+ *   width  LOCAL_WIDTH
+ *   units  units
+ */
+#include "blob.h"
+
+#define SUMS 16
+
+__kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gradient), const int count)
+{
+    const int z = get_global_id(2);
+    /* NOTE: partial sums in an array let a compiler vectorize what it may not reorder by itself. */
+    accumulator_t sums[SUMS];
+    for (int i = 0; i < SUMS; i++) {
+        sums[i] = 0;
+    }
+    for (int n = 0; n < count; n++) {
+        for (int y = 0; y < OUTPUT_DELTA_UNIT_HEIGHT; y++) {
+            __global const real_t *row = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
+#if LOCAL_WIDTH > 1
+            for (int x = get_local_id(0); x < OUTPUT_DELTA_UNIT_WIDTH; x += LOCAL_WIDTH) {
+                sums[0] += row[x];
+            }
+#else
+            for (int x = 0; x + SUMS <= OUTPUT_DELTA_UNIT_WIDTH; x += SUMS) {
+                for (int i = 0; i < SUMS; i++) {
+                    sums[i] += row[x + i];
+                }
+            }
+            for (int x = OUTPUT_DELTA_UNIT_WIDTH / SUMS * SUMS; x < OUTPUT_DELTA_UNIT_WIDTH; x++) {
+                sums[x % SUMS] += row[x];
+            }
+#endif
+        }
+    }
+    accumulator_t sum = 0;
+    for (int i = 0; i < SUMS; i++) {
+        sum += sums[i];
+    }
+#if LOCAL_WIDTH > 1
+    __local accumulator_t shared[LOCAL_WIDTH];
+    shared[get_local_id(0)] = sum;
+    for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (get_local_id(0) < half_width) {
+            shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
+        }
+    }
+    sum = shared[0];
+#endif
+    if (get_local_id(0) == 0) {
+        ARRAY(gradient)[z] = sum;
+    }
+}

@@ -1,0 +1,78 @@
+/*
+ * Vectors of LANES consecutive values. LANES is 1 on devices whose work-items are lanes already.
+ */
+#define VECTOR_JOIN_(a, b) a##b
+#define VECTOR_JOIN(a, b) VECTOR_JOIN_(a, b)
+
+#if LANES == 1
+typedef real_t vector_t;
+typedef int index_vector_t;
+#define VECTOR_LOAD(pointer) (*(pointer))
+#define VECTOR_STORE(value, pointer) (*(pointer) = (value))
+#define VECTOR_LANE_NUMBERS 0
+#define VECTOR_SUM(value) (value)
+#else
+typedef VECTOR_JOIN(float, LANES) vector_t;
+typedef VECTOR_JOIN(int, LANES) index_vector_t;
+#define VECTOR_LOAD(pointer) VECTOR_JOIN(vload, LANES)(0, pointer)
+#define VECTOR_STORE(value, pointer) VECTOR_JOIN(vstore, LANES)(value, 0, pointer)
+#if LANES == 2
+#define VECTOR_LANE_NUMBERS (int2)(0, 1)
+#define VECTOR_SUM(value) ((value).s0 + (value).s1)
+#elif LANES == 4
+#define VECTOR_LANE_NUMBERS (int4)(0, 1, 2, 3)
+#define VECTOR_SUM(value) vector_sum(value)
+inline float vector_sum(const float4 v)
+{
+    return (v.s0 + v.s2) + (v.s1 + v.s3);
+}
+#elif LANES == 8
+#define VECTOR_LANE_NUMBERS (int8)(0, 1, 2, 3, 4, 5, 6, 7)
+#define VECTOR_SUM(value) vector_sum(value)
+inline float vector_sum(const float8 v)
+{
+    const float4 half_sum = v.lo + v.hi;
+    const float2 quarter_sum = half_sum.lo + half_sum.hi;
+    return quarter_sum.s0 + quarter_sum.s1;
+}
+#elif LANES == 16
+#define VECTOR_LANE_NUMBERS (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define VECTOR_SUM(value) vector_sum(value)
+inline float vector_sum(const float16 v)
+{
+    const float8 half_sum = v.lo + v.hi;
+    const float4 quarter_sum = half_sum.lo + half_sum.hi;
+    const float2 eighth_sum = quarter_sum.lo + quarter_sum.hi;
+    return eighth_sum.s0 + eighth_sum.s1;
+}
+#else
+#error "LANES must be 1, 2, 4, 8 or 16"
+#endif
+#endif
+
+/* The lanes of a vector for which `keep` (an index_vector_t comparison) holds, 0 in the others: NaN vanishes too. */
+#if LANES == 1
+#define VECTOR_KEEP(value, keep) ((keep) ? (value) : 0)
+#else
+#define VECTOR_KEEP(value, keep) select((vector_t)(0), value, keep)
+#endif
+
+/* LANES values STRIDE_X apart. */
+#ifdef STRIDE_X
+#if STRIDE_X == 1 || LANES == 1
+#define VECTOR_LOAD_STRIDED(pointer) VECTOR_LOAD(pointer)
+#elif STRIDE_X == 2
+#define VECTOR_LOAD_STRIDED(pointer)                                                               \
+    ((vector_t)(VECTOR_LOAD(pointer).even, VECTOR_LOAD((pointer) + LANES).even))
+#else
+#define VECTOR_LOAD_STRIDED(pointer) vector_load_strided(pointer)
+inline vector_t vector_load_strided(__global const real_t *pointer)
+{
+    real_t lanes[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+        lanes[lane] = pointer[lane * STRIDE_X];
+    }
+    return VECTOR_LOAD(lanes);
+}
+#endif
+#endif

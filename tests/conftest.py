@@ -1,0 +1,41 @@
+"""Fixtures of all tests: the OpenCL devices that they run on.
+
+$BLOBNET_TEST_DEVICES chooses them: names as $BLOBNET_DEVICE takes them, separated by commas, or ``all``; by default the
+one device that blobnet itself would choose. Where there is none, the tests fail with blobnet's message.
+
+NOTE: nothing here may import blobnet.device before a test asks for a device: tests/unit runs without OpenCL.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from blobnet.device import Device
+
+_DEFAULT = "default"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames:
+        metafunc.parametrize("device", _device_names(), indirect=True, scope="session")
+
+
+def _device_names() -> list[str]:
+    wanted = os.environ.get("BLOBNET_TEST_DEVICES", "")
+    if wanted != "all":
+        return [name.strip() for name in wanted.split(",") if name.strip()] or [_DEFAULT]
+    from blobnet.device import devices
+
+    return [info.address for info in devices() if info.kind != "other"] or [_DEFAULT]
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Device:
+    """A device, with its programs, for all tests."""
+    from tests.layers.recording_device import recording_device
+
+    return recording_device(None if request.param == _DEFAULT else request.param)

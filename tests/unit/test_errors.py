@@ -1,0 +1,57 @@
+"""The form of blobnet's errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from blobnet import errors
+from blobnet.errors import BlobnetError, near_matches
+
+KINDS = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, BlobnetError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+class TestMessage:
+    def test_rule_alone(self, kind: type[BlobnetError]) -> None:
+        assert str(kind("--device", "the name must be known")) == "--device: the name must be known."
+
+    def test_received(self, kind: type[BlobnetError]) -> None:
+        error = kind("conv1 (Conv2D)", "stride must be at least 1", stride=0, input=(3, 8, 8))
+        assert str(error) == "conv1 (Conv2D): stride must be at least 1. Received stride=0, input=(3, 8, 8)."
+
+    def test_hint(self, kind: type[BlobnetError]) -> None:
+        assert str(kind("a.h5", "the file must exist", hint="try b.h5.")) == (
+            "a.h5: the file must exist. Hint: try b.h5."
+        )
+
+    def test_everything(self, kind: type[BlobnetError]) -> None:
+        error = kind("Dense", "units must be at least 1", hint="give 1.", units=None)
+        assert str(error) == "Dense: units must be at least 1. Received units=None. Hint: give 1."
+        assert error.args == (str(error),)
+
+    def test_pickles(self, kind: type[BlobnetError]) -> None:
+        """Errors cross process boundaries (data loaders, parallel test runs)."""
+        error = kind("Dense", "units must be at least 1", units=0)
+        copied = pickle.loads(pickle.dumps(error))
+        assert type(copied) is kind
+        assert str(copied) == str(error)
+
+
+def test_builtin_bases() -> None:
+    """Callers may catch what Python would have raised."""
+    for name in ("OptionError", "ShapeError", "DataError"):
+        assert issubclass(getattr(errors, name), ValueError)
+    assert issubclass(errors.FileError, OSError)
+    assert issubclass(errors.BuildError, errors.KernelError)
+    assert len(KINDS) >= 10
+
+
+def test_near_matches() -> None:
+    known = ["Conv2D", "Conv1D", "Dense", "Dropout"]
+    assert near_matches("Dens", known) == "did you mean 'Dense'?"
+    assert near_matches("Conv3D", known) == "did you mean 'Conv2D' or 'Conv1D'?"
+    assert near_matches("xyz", known) == "known names: Conv1D, Conv2D, Dense, Dropout."
+    assert len(near_matches("Conv", ["Conv" + letter for letter in "abcdef"]).split(" or ")) == 3
+    assert known == ["Conv2D", "Conv1D", "Dense", "Dropout"]

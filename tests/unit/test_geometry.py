@@ -1,0 +1,160 @@
+"""Window arithmetic against brute force: which cells do the taps touch?"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from blobnet.blob import Halo
+from blobnet.errors import OptionError
+from blobnet.geometry import WindowAxis, check_padding, halo, pair, window_axes
+
+SIZES = range(1, 17)
+STRIDES = range(1, 5)
+
+
+def overhang(positions: list[int], size: int) -> tuple[int, int]:
+    """How far positions reach before 0 and behind size - 1."""
+    return max([0, *(-item for item in positions)]), max([0, *(item - size + 1 for item in positions)])
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3], ids="dilation{}".format)
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5], ids="kernel{}".format)
+def test_axis_exhaustively(kernel: int, dilation: int) -> None:
+    cases = 0
+    taps = [k * dilation for k in range(kernel)]
+    for stride, before, after, size in itertools.product(STRIDES, range(4), range(4), SIZES):
+        axis = WindowAxis(kernel, stride, dilation, (before, after))
+        case = f"{axis}, size={size}"
+        windows = [
+            start for start in range(0, size + before + after, stride) if start + taps[-1] < size + before + after
+        ]
+        assert axis.span == taps[-1] + 1, case
+        assert axis.fits(size) == bool(windows), case
+        if not windows:
+            assert axis.output_size(size) < 1, case
+            continue
+        outputs = axis.output_size(size)
+        assert outputs == len(windows), case
+
+        touched = [start + tap - before for start in windows for tap in taps]
+        assert axis.input_halo(size) == overhang(touched, size), case
+
+        # A gather without branches: each input cell reads every output that its taps could have come from.
+        sums = [x + before - tap for x in range(size) for tap in taps]
+        needed = overhang([item // stride for item in sums if item % stride == 0], outputs)
+        declared = axis.delta_halo(size)
+        assert declared[0] >= needed[0], case
+        assert declared[1] >= needed[1], case
+        if size >= stride:  # every residue of the stride occurs among the input cells
+            assert declared == needed, case
+        cases += 1
+    assert cases > 400
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3], ids="dilation{}".format)
+def test_same(dilation: int) -> None:
+    """ceil(size / stride) outputs; no zero more than needed; the odd one after the data."""
+    for kernel, stride, size in itertools.product(range(1, 8), STRIDES, range(1, 12)):
+        axis = window_axes((1, kernel), (1, stride), (1, dilation), "same", (1, size), 2)[1]
+        case = f"{axis}, size={size}"
+        wanted = -(-size // stride)
+        assert axis.output_size(size) == wanted, case
+        before, after = axis.padding
+        assert after - before in (0, 1), case
+        if after:
+            fewer = WindowAxis(kernel, stride, dilation, (before, after - 1))
+            assert fewer.output_size(size) < wanted, case
+
+
+@pytest.mark.parametrize(
+    ("padding", "rank", "vertical", "horizontal"),
+    [
+        (0, 2, (0, 0), (0, 0)),
+        (2, 2, (2, 2), (2, 2)),
+        ((1, 3), 2, (1, 1), (3, 3)),
+        (((1, 2), (3, 4)), 2, (1, 2), (3, 4)),
+        ("valid", 2, (0, 0), (0, 0)),
+        ("same", 2, (0, 1), (1, 1)),
+        (2, 1, (0, 0), (2, 2)),
+        ((1, 3), 1, (0, 0), (1, 3)),
+        ("valid", 1, (0, 0), (0, 0)),
+        ("same", 1, (0, 0), (1, 1)),
+    ],
+)
+def test_padding_forms(padding: Any, rank: int, vertical: Any, horizontal: Any) -> None:
+    assert check_padding("conv1 (Conv2D)", padding, rank) is padding
+    kernel, size = ((1, 3), (1, 9)) if rank == 1 else ((2, 3), (8, 9))
+    axes = window_axes(kernel, (1, 1), (1, 1), padding, size, rank)
+    assert axes == (WindowAxis(kernel[0], padding=vertical), WindowAxis(3, padding=horizontal))
+
+
+def test_window_axes_order() -> None:
+    """Vertical before horizontal in every pair."""
+    vertical, horizontal = window_axes((2, 3), (4, 5), (6, 7), ((1, 2), (3, 4)), (50, 60), 2)
+    assert vertical == WindowAxis(2, 4, 6, (1, 2))
+    assert horizontal == WindowAxis(3, 5, 7, (3, 4))
+
+
+FORMS_1D = "an int, (left, right), 'same' or 'valid'"
+FORMS_2D = "an int, (vertical, horizontal), ((top, bottom), (left, right)), 'same' or 'valid'"
+BAD_PADDING = [-1, 1.5, None, "SAME", "", (1,), (1, 2, 3), (-1, 0), ((1, 2),), ((0, 0), (0, -1)), (1, (1, 2)), (1.5, 2)]
+
+
+@pytest.mark.parametrize("rank", [1, 2], ids="rank{}".format)
+@pytest.mark.parametrize(
+    "padding",
+    [
+        *BAD_PADDING,
+        ((1,), (1, 2, 3)),
+        ((), (1, 2)),
+        ((1, 2), ()),
+    ],
+    ids=repr,
+)
+def test_bad_padding(padding: Any, rank: int) -> None:
+    if padding == ((1,), (1, 2, 3)) and rank == 1:
+        padding = ((), (2, 1))
+    forms = FORMS_1D if rank == 1 else FORMS_2D
+    with pytest.raises(OptionError) as caught:
+        check_padding("conv1 (Conv2D)", padding, rank)
+    assert str(caught.value) == (
+        f"conv1 (Conv2D): padding must be {forms}, without negative numbers. Received padding={padding}."
+    )
+
+
+def test_sides_of_two_axes_in_1d() -> None:
+    with pytest.raises(OptionError, match=r"padding must be an int, \(left, right\), 'same' or 'valid', without"):
+        check_padding("conv1 (Conv1D)", ((1, 1), (2, 2)), 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "rank", "expected"),
+    [(3, 2, (3, 3)), ((2, 3), 2, (2, 3)), ([2, 3], 2, (2, 3)), (3, 1, (1, 3)), ((3,), 1, (1, 3))],
+    ids=str,
+)
+def test_pair(value: Any, rank: int, expected: tuple[int, int]) -> None:
+    assert pair("conv1 (Conv2D)", "stride", value, rank) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "rank"),
+    [
+        *((item, 2) for item in (0, -1, (1, 0), (2,), (1, 2, 3), (), (1.5, 2), "ab")),
+        *((item, 1) for item in (0, (1, 2), "a")),
+        (1.5, 2),
+        (None, 2),
+    ],
+    ids=repr,
+)
+def test_bad_pair(value: Any, rank: int) -> None:
+    numbers = "an int" if rank == 1 else "an int or a pair of ints"
+    with pytest.raises(OptionError) as caught:
+        pair("conv1 (Conv2D)", "stride", value, rank)
+    assert str(caught.value) == f"conv1 (Conv2D): stride must be {numbers} of at least 1. Received stride={value}."
+
+
+def test_halo_of_a_pair_of_axes() -> None:
+    assert halo((1, 2), (3, 4)) == Halo(top=1, bottom=2, left=3, right=4)
