@@ -74,9 +74,6 @@ try:
 except ImportError as error:  # pragma: no cover - pyopencl is a core dependency
     raise DeviceError("OpenCL", "pyopencl must be importable", cause=error, hint="pip install pyopencl") from error
 
-# NOTE: drivers print remarks about programs that build well; only failures matter here.
-warnings.filterwarnings("ignore", category=cl.CompilerWarning)
-
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -269,7 +266,10 @@ class Device:
         digest = hashlib.sha256(source.encode()).hexdigest()
         program = self._programs.get(digest)
         if program is None:
-            program = self._programs[digest] = self._build(source, digest, what)
+            with warnings.catch_warnings():
+                # NOTE: drivers print remarks about programs that build well; only failures matter here.
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                program = self._programs[digest] = self._build(source, digest, what)
         return cl.Kernel(program, entry)
 
     @cached_property

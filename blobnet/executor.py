@@ -38,7 +38,7 @@ class Executor:
     Args:
         device: where to run.
         plan: what to run.
-        shared: buffers to use instead of own ones, by name: the parameters that several plans share.
+        shared: buffers to use besides, or instead of, own ones, by name: parameters of several plans, optimizer state.
         debug: check the promise after every launch; $BLOBNET_CHECK if None.
     """
 
@@ -52,7 +52,7 @@ class Executor:
         for name, buffer in plan.buffers.items():
             if name not in self.buffers:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
-        self._placed: dict[str, Any] = {name: self.buffers[buffer] for name, buffer in plan.placed.items()}
+        self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         self._bound: dict[tuple[str, int], list[Launch]] = {}
 
     # -- launches ----------------------------------------------------------------------------------------------------

@@ -43,12 +43,17 @@ class Array:
 
 @dataclass(frozen=True)
 class GlobalSize:
-    """Work-items along each dimension; ``units`` is for one sample when ``per_sample``, and then times the batch."""
+    """Work-items along each dimension.
+
+    ``units`` is for one sample when ``per_sample``, and then times the batch; or, if a work-item takes ``samples``
+    samples at once, times the batch in blocks of so many.
+    """
 
     width: int
     height: int = 1
     units: int = 1
     per_sample: bool = True
+    samples: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ class KernelCall:
     def work_size(self, count: int) -> tuple[int, int, int]:
         """The global size for a batch of ``count``, each dimension a multiple of the local one."""
         width, height, units = self.dimensions
-        sizes = (width, height, units * count if self.global_size.per_sample else units)
+        blocks = -(-count // self.global_size.samples) if self.global_size.per_sample else 1
+        sizes = (width, height, units * blocks)
         local = self.local_size or (1, 1, 1)
         return tuple(-(-size // step) * step for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from blobnet.blob import BlobLayout, Halo, Shape
+import numpy as np
+
+from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, elementwise_work
@@ -59,6 +61,20 @@ class ParameterTable:
     trainable_elements: int
     elements: int
 
+    def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
+        """All parameters in one flat array, as they lie in the buffer."""
+        flat = np.zeros(self.elements, np.float32)
+        for name, piece in self.slices.items():
+            flat[piece.offset : piece.offset + piece.elements] = weights[name].reshape(-1)
+        return flat
+
+    def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:
+        """Every parameter (or gradient), by name, of a flat array."""
+        return {
+            name: flat[piece.offset : piece.offset + piece.elements].reshape(piece.shape).copy()
+            for name, piece in self.slices.items()
+        }
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -87,7 +103,7 @@ class Plan:
     @property
     def copies(self) -> list[str]:
         """Labels of launches that only copy."""
-        return [call.label for _, call in self.calls if call.kernel == "blob/copy"]
+        return [call.label for _, call in self.calls if call.kernel == "blob/copy" and not call.macros["ACCUMULATE"]]
 
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""

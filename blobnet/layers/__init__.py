@@ -3,7 +3,29 @@
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Layer, Node
 from blobnet.layers.convolution import Conv1D, Conv2D
+from blobnet.layers.dense import Dense
+from blobnet.layers.dropout import Dropout
 from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten
+from blobnet.layers.normalization import BatchNorm
+from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
 
-__all__ = ["Activation", "Add", "Concat", "Conv1D", "Conv2D", "Flatten", "Input", "Layer", "Node"]
+__all__ = [
+    "Activation",
+    "Add",
+    "AveragePool1D",
+    "AveragePool2D",
+    "BatchNorm",
+    "Concat",
+    "Conv1D",
+    "Conv2D",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "GlobalAveragePool",
+    "Input",
+    "Layer",
+    "MaxPool1D",
+    "MaxPool2D",
+    "Node",
+]

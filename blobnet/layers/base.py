@@ -129,7 +129,7 @@ class Layer(ABC):
 
     name: str | None = None
 
-    #: Every layer class by its name, for files and for ``a + b``.
+    #: Every layer class by its name, for files and for ``a + b``; not the bases, whose names start with an underscore.
     kinds: ClassVar[dict[str, type[Layer]]] = {}
 
     #: Inputs that the layer takes: (least, most); None: any number.
@@ -137,7 +137,8 @@ class Layer(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        Layer.kinds[cls.__name__] = cls
+        if not cls.__name__.startswith("_"):
+            Layer.kinds[cls.__name__] = cls
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,163 @@
+"""What may happen between the epochs of a training."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from blobnet.blob import FloatArray
+from blobnet.checkpoint import ModelFile, check_writable, save
+from blobnet.errors import FileError, OptionError, near_matches
+
+if TYPE_CHECKING:
+    from blobnet.trainer import Progress
+
+
+class Callback:
+    """Base of all callbacks; every method does nothing."""
+
+    #: Whether training must read the loss of every step, and stop if it is not finite.
+    needs_finite_loss: ClassVar[bool] = False
+
+    def begin(self, progress: Progress) -> None:
+        """Before the first epoch."""
+
+    def epoch_end(self, progress: Progress) -> None:
+        """After every epoch; ``progress.history`` ends with its values."""
+
+    def end(self, progress: Progress) -> None:
+        """After the last epoch, unless an error ended the training."""
+
+
+class StopOnNaN(Callback):
+    """Stops training at the first loss that is not finite, before it reaches the weights.
+
+    The error names the first layer whose output holds NaN or infinity. Costs one small read a step.
+    """
+
+    needs_finite_loss: ClassVar[bool] = True
+
+
+class Checkpoint(Callback):
+    """Saves a model file that training can be resumed from, all or nothing, after every ``every`` epochs and at the end.
+
+    Args:
+        path: the HDF5 file.
+        every: epochs between two files.
+        class_names: names of the classes, kept with the model.
+
+    Raises:
+        FileError: (before the first epoch) the file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: int = 1, class_names: tuple[str, ...] = ()) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise OptionError("Checkpoint", "every must be an int of at least 1", every=every)
+        self.path = path
+        self.every = every
+        self.class_names = class_names
+
+    def begin(self, progress: Progress) -> None:
+        trainer = progress.trainer
+        slots = len(trainer.optimizer.state_slots)
+        check_writable(self.path, 4 * trainer.table.elements * (1 + slots))
+
+    def epoch_end(self, progress: Progress) -> None:
+        if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
+            self._save(progress)
+
+    def _save(self, progress: Progress) -> None:
+        trainer = progress.trainer
+        loss = {"kind": type(trainer.loss).__name__, "config": trainer.loss.config()}
+        save(
+            self.path,
+            ModelFile(
+                description=trainer.graph.description(),
+                weights=trainer.weights(),
+                class_names=self.class_names,
+                history=progress.history,
+                loss=loss,
+                training=trainer.state(),
+            ),
+        )
+
+
+class EarlyStopping(Callback):
+    """Stops when a value of the history has not become better for ``patience`` epochs.
+
+    Args:
+        monitor: a name in the history: ``validation_loss``, ``validation_accuracy``, ``loss``, ...
+        patience: epochs to wait.
+        minimum_change: what counts as better.
+        restore_best: whether to end with the weights of the best epoch.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "validation_loss",
+        patience: int = 3,
+        minimum_change: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        if not isinstance(patience, int) or patience < 1:
+            raise OptionError("EarlyStopping", "patience must be an int of at least 1", patience=patience)
+        self.monitor = monitor
+        self.patience = patience
+        self.minimum_change = minimum_change
+        self.restore_best = restore_best
+        self._best: float | None = None
+        self._waited = 0
+        self._weights: dict[str, FloatArray] = {}
+
+    def begin(self, progress: Progress) -> None:
+        self._best, self._waited, self._weights = None, 0, {}
+
+    def epoch_end(self, progress: Progress) -> None:
+        if self.monitor not in progress.history:
+            hint = near_matches(self.monitor, list(progress.history))
+            raise OptionError("EarlyStopping", "monitor must be in the history", monitor=self.monitor, hint=hint)
+        value = progress.history[self.monitor][-1]
+        # Losses should fall, everything else should rise.
+        gain = 0.0 if self._best is None else self._best - value if "loss" in self.monitor else value - self._best
+        if self._best is None or gain > self.minimum_change:
+            self._best, self._waited = value, 0
+            self._weights = progress.trainer.weights() if self.restore_best else {}
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            progress.stop = f"{self.monitor} has not become better than {self._best:.4f} for {self.patience} epochs"
+
+    def end(self, progress: Progress) -> None:
+        if self._weights:
+            trainer = progress.trainer
+            trainer.executor.write_array("parameters", trainer.table.pack(self._weights))
+
+
+class CSVLog(Callback):
+    """Writes the history as CSV, a line an epoch.
+
+    Raises:
+        FileError: (before the first epoch) the file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def begin(self, progress: Progress) -> None:
+        self._write(progress)
+
+    def epoch_end(self, progress: Progress) -> None:
+        self._write(progress)
+
+    def _write(self, progress: Progress) -> None:
+        names = list(progress.history)
+        try:
+            with self.path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(["epoch", *names])
+                for epoch, values in enumerate(zip(*progress.history.values(), strict=True), start=1):
+                    writer.writerow([epoch, *values])
+        except OSError as error:
+            raise FileError(str(self.path), "the CSV log must be writable", cause=error) from error

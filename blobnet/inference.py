@@ -1,0 +1,124 @@
+"""Running a model on data without training it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import FloatArray
+from blobnet.datasets import check_arrays
+from blobnet.device import Device
+from blobnet.errors import DataError, PlanError
+from blobnet.executor import Executor
+from blobnet.graph import Graph
+from blobnet.losses import Loss
+from blobnet.planner import Plan, Tuning, make_plan
+
+#: Metrics in the order of a loss's totals.
+METRICS = ("loss", "accuracy", "top_5")
+
+
+def check_samples(graph: Graph, x: npt.NDArray[Any], subject: str) -> None:
+    """Raises DataError unless ``x`` holds finite samples of the model's input shape."""
+    check_arrays(x, None, None, subject)
+    wanted = graph.input.shape.dimensions
+    if tuple(x.shape[1:]) != wanted:
+        received = tuple(x.shape[1:])
+        raise DataError(subject, "each sample must have the shape of the model's input", sample=received, input=wanted)
+
+
+def prepare_labels(graph: Graph, loss: Loss, x: npt.NDArray[Any], y: npt.NDArray[Any], subject: str) -> npt.NDArray[Any]:
+    """Labels as the device takes them: int32 class numbers, or float32 targets of the output's shape.
+
+    Raises:
+        DataError: labels that are not classes of the model, or targets of another shape.
+    """
+    output = graph.output.shape
+    if loss.takes_classes:
+        check_arrays(x, y, output.units, subject)
+        return np.ascontiguousarray(y, np.int32)
+    check_arrays(x, np.asarray(y, np.float32) if y.dtype.kind in "biu" else y, None, subject)
+    if y[0].size != output.elements:
+        rule = "each target must have as many values as the model's output"
+        raise DataError(subject, rule, target=tuple(y.shape[1:]), output=output)
+    return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
+
+
+def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
+    """Raises PlanError if a plan needs more memory than the device has; names the largest batch that fits."""
+    info = device.info
+    largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
+    if plan.batch_size > largest:
+        raise PlanError(
+            f"plan for {info.name}",
+            "all buffers must fit the device's memory",
+            batch_size=plan.batch_size,
+            needed=f"{(plan.bytes() + reserved) / 2**20:.1f} MiB",
+            largest_buffer=f"{plan.largest_allocation() / 2**20:.1f} MiB",
+            memory=f"{info.memory / 2**20:.1f} MiB",
+            largest_allocation=f"{info.largest_allocation / 2**20:.1f} MiB",
+            hint=f"the largest batch that fits is {largest}." if largest else "not even a batch of 1 fits.",
+        )
+
+
+def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
+    """The means of the totals that a loss kept on the device; accuracies only where labels are classes."""
+    samples = max(float(totals[-1]), 1.0)
+    names = METRICS if loss.takes_classes else METRICS[:1]
+    return {name: float(total) / samples for name, total in zip(names, totals[:-1], strict=False)}
+
+
+class Evaluator:
+    """An inference plan with memory: predictions and metrics.
+
+    Args:
+        device: where to run.
+        graph: the model.
+        parameters: the buffer of all parameters, which may be a trainer's.
+        batch_size: the most samples at once.
+        loss: what to measure; None for predictions only.
+        debug: see Executor.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        graph: Graph,
+        parameters: Any,
+        batch_size: int,
+        loss: Loss | None = None,
+        debug: bool | None = None,
+    ) -> None:
+        self.loss = loss
+        self.plan = make_plan(graph, batch_size, loss=loss, tuning=Tuning(device.kind))
+        check_fits(self.plan, device)
+        self.executor = Executor(device, self.plan, {"parameters": parameters}, debug=debug)
+
+    def predict(self, x: npt.NDArray[Any]) -> FloatArray:
+        """The model's output: (N, units[, height][, width])."""
+        graph = self.plan.graph
+        shape = graph.output.shape.dimensions
+        result = np.empty((len(x), *shape), np.float32)
+        for first in range(0, len(x), self.plan.batch_size):
+            batch = x[first : first + self.plan.batch_size]
+            self.executor.write_array("samples", np.asarray(batch, np.float32))
+            self.executor.run("forward", len(batch))
+            values = self.executor.read_blob(self.plan.outputs[graph.output.name], len(batch))
+            result[first : first + len(batch)] = values.reshape(len(batch), *shape)
+        return result
+
+    def evaluate(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
+        """The mean loss and, for classes, the accuracies; ``labels`` as :func:`prepare_labels` gives them."""
+        assert self.loss is not None
+        executor, device = self.executor, self.executor.device
+        device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+        for first in range(0, len(x), self.plan.batch_size):
+            batch = slice(first, first + self.plan.batch_size)
+            count = len(x[batch])
+            executor.write_array("samples", np.asarray(x[batch], np.float32))
+            executor.write_array("labels", labels[batch])
+            executor.run("forward", count)
+            executor.run("loss", count)
+        return metrics_of(device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1), self.loss)

@@ -1,0 +1,330 @@
+"""The public face of a network: build, train, measure, predict, save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet import checkpoint, graph, initializers, optimizers
+from blobnet.blob import FloatArray
+from blobnet.callbacks import Callback
+from blobnet.checkpoint import ModelFile, TrainingState
+from blobnet.device import Device
+from blobnet.errors import OptionError, ShapeError, near_matches
+from blobnet.inference import Evaluator, check_samples, prepare_labels
+from blobnet.layers import Layer, Node
+from blobnet.losses import CrossEntropy, Loss
+from blobnet.optimizers import Optimizer
+from blobnet.planner import Plan, Tuning, make_plan
+from blobnet.trainer import Trainer
+
+
+class Model:
+    """A network between one input node and one output node.
+
+    Args:
+        inputs: the node of an Input layer.
+        outputs: the node whose value is the result.
+        class_names: names of the outputs, kept in files.
+        seed: of the initial weights.
+
+    Raises:
+        OptionError: the nodes do not make a network with one input and one output.
+    """
+
+    def __init__(
+        self,
+        inputs: Node | Sequence[Node],
+        outputs: Node | Sequence[Node],
+        *,
+        class_names: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self._start(graph.from_nodes(inputs, outputs), class_names, seed)
+
+    def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
+        self.graph = network
+        self.class_names = tuple(class_names)
+        self.history: dict[str, list[float]] = {}
+        self.loss: Loss | None = None
+        self.training_state: TrainingState | None = None
+        self._device: Device | None = None
+        self._weights: dict[str, FloatArray] = {}
+        self.initialize(seed)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def initialize(self, seed: int) -> None:
+        """Draws all weights anew; they depend on the seed and on their own names alone."""
+        specs = self.graph.named_parameters
+        self._weights = {name: initializers.initialize(spec, name, seed) for name, spec in specs.items()}
+
+    @property
+    def weights(self) -> dict[str, FloatArray]:
+        """Copies of all parameters: ``<layer>/<parameter>`` to float32; convolutions OIHW, Dense OI."""
+        return {name: values.copy() for name, values in self._weights.items()}
+
+    def set_weights(self, weights: Mapping[str, npt.ArrayLike]) -> None:
+        """Replaces the parameters that are named; the others stay.
+
+        Raises:
+            OptionError: a name that the model does not have.
+            ShapeError: an array of another shape.
+        """
+        for name, values in weights.items():
+            if name not in self._weights:
+                hint = near_matches(name, list(self._weights))
+                raise OptionError("set_weights", "every name must be a parameter of the model", name=name, hint=hint)
+            array = np.array(values, np.float32)
+            if array.shape != self._weights[name].shape:
+                wanted = self._weights[name].shape
+                raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
+            self._weights[name] = array
+
+    def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
+        """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit."""
+        name = self.graph.input.name
+        self.set_weights({f"{name}/mean": mean, f"{name}/deviation": deviation})
+
+    # -- training and inference --------------------------------------------------------------------------------------
+
+    def _on(self, device: Device | str | None) -> Device:
+        if isinstance(device, Device):
+            self._device = device
+        elif self._device is None or device is not None:
+            self._device = Device(device)
+        return self._device
+
+    def fit(
+        self,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        epochs: int = 1,
+        batch_size: int = 128,
+        optimizer: Optimizer | None = None,
+        loss: Loss | None = None,
+        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        callbacks: Sequence[Callback] = (),
+        seed: int = 0,
+        resume: bool = False,
+        device: Device | str | None = None,
+        debug: bool | None = None,
+        verbose: bool = True,
+    ) -> dict[str, list[float]]:
+        """Trains the model.
+
+        Args:
+            x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type; NumPy.
+            y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
+            epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
+            batch_size: samples a step; the last step of an epoch may have fewer.
+            optimizer: Adam(1e-3) if None.
+            loss: CrossEntropy() if None.
+            validation: (x, y) to measure after each epoch.
+            callbacks: see blobnet.callbacks.
+            seed: of the samples' order and of dropout.
+            resume: go on from the state that the model was loaded with.
+            device: a device or its name; the best one if None.
+            debug: check every launch's writes; $BLOBNET_CHECK if None.
+            verbose: show progress bars.
+
+        Returns:
+            The history: a value an epoch for ``loss``, ``accuracy``, ``validation_loss``, ...
+
+        Raises:
+            DataError, OptionError, ShapeError: what was given does not fit.
+            PlanError: the plan does not fit the device.
+            TrainingError: the loss is not finite (callback StopOnNaN).
+        """
+        if not isinstance(epochs, int) or epochs < 1:
+            raise OptionError("fit", "epochs must be an int of at least 1", epochs=epochs)
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise OptionError("fit", "seed must be an int from 0 to below 2^63", seed=seed)
+        loss = loss or CrossEntropy()
+        trainer = Trainer(
+            self._on(device),
+            self.graph,
+            self._weights,
+            loss,
+            optimizer or optimizers.Adam(),
+            batch_size,
+            seed,
+            debug=debug,
+        )
+        if resume:
+            if self.training_state is None:
+                hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
+                raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
+            trainer.restore(self.training_state)
+        progress = trainer.fit(
+            x,
+            y,
+            epochs,
+            validation=validation,
+            callbacks=callbacks,
+            history=self.history if resume else None,
+            verbose=verbose,
+        )
+        self._weights = trainer.weights()
+        self.history = progress.history
+        self.loss = loss
+        self.training_state = trainer.state()
+        return self.history
+
+    def evaluate(
+        self,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        loss: Loss | None = None,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+    ) -> dict[str, float]:
+        """The mean loss over (x, y), and for classes ``accuracy`` and ``top_5``; ``loss`` is that of training if None."""
+        loss = loss or self.loss or CrossEntropy()
+        check_samples(self.graph, x, "x")
+        labels = prepare_labels(self.graph, loss, x, y, "y")
+        return self._evaluator(device, min(batch_size, len(x)), loss).evaluate(x, labels)
+
+    def predict(
+        self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None
+    ) -> FloatArray:
+        """The model's output for every sample: (N, units[, height][, width])."""
+        check_samples(self.graph, x, "x")
+        return self._evaluator(device, min(batch_size, len(x)), None).predict(x)
+
+    def _evaluator(self, device: Device | str | None, batch_size: int, loss: Loss | None) -> Evaluator:
+        where = self._on(device)
+        flat = make_plan(self.graph, 1).parameters.pack(self._weights)
+        buffer = where.allocate(flat.nbytes)
+        where.write(buffer, flat)
+        return Evaluator(where, self.graph, buffer, batch_size, loss)
+
+    def gradients(
+        self,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        loss: Loss | None = None,
+        seed: int = 0,
+        device: Device | str | None = None,
+        debug: bool | None = None,
+    ) -> dict[str, FloatArray]:
+        """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are."""
+        loss = loss or CrossEntropy()
+        check_samples(self.graph, x, "x")
+        labels = prepare_labels(self.graph, loss, x, y, "y")
+        trainer = Trainer(
+            self._on(device),
+            self.graph,
+            self._weights,
+            loss,
+            optimizers.SGD(),
+            len(x),
+            seed,
+            input_delta=True,
+            debug=debug,
+        )
+        trainer.load_batch(x, labels)
+        trainer.compute_gradients(len(x))
+        delta = trainer.executor.read_blob(trainer.plan.deltas[self.graph.input.name], len(x))
+        # The input's delta is that of the normalised sample.
+        deviation = self._weights[f"{self.graph.input.name}/deviation"][:, None, None]
+        return {**trainer.gradients(), "input": (delta / deviation).reshape(x.shape)}
+
+    def plan(
+        self, batch_size: int = 128, *, training: bool = True, loss: Loss | None = None, device_class: str = "cpu"
+    ) -> Plan:
+        """The memory plan, which can be printed; needs no device."""
+        loss = (loss or self.loss or CrossEntropy()) if training else None
+        return make_plan(self.graph, batch_size, loss=loss, training=training, tuning=Tuning(device_class))
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes architecture, weights, class names and history to an HDF5 file, all or nothing.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        loss = {"kind": type(self.loss).__name__, "config": self.loss.config()} if self.loss else None
+        checkpoint.save(
+            path,
+            ModelFile(
+                description=self.graph.description(),
+                weights=self._weights,
+                class_names=self.class_names,
+                history=self.history,
+                loss=loss,
+                training=self.training_state,
+            ),
+        )
+
+    # -- for people --------------------------------------------------------------------------------------------------
+
+    @property
+    def parameter_count(self) -> int:
+        """Trainable values."""
+        return sum(spec.elements for spec in self.graph.named_parameters.values() if spec.trainable)
+
+    def __repr__(self) -> str:
+        rows = [("layer", "kind", "output", "parameters")]
+        for vertex in self.graph.vertices:
+            count = sum(spec.elements for spec in self.graph.parameters(vertex))
+            rows.append((vertex.name, vertex.layer.kind, str(vertex.shape), str(count) if count else ""))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if column == 3 else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*lines, f"{self.parameter_count:,} trainable parameters"])
+
+
+class Sequential(Model):
+    """A chain of layers, the first an Input.
+
+    Args:
+        layers: the layers in order.
+        class_names: names of the outputs, kept in files.
+        seed: of the initial weights.
+
+    Raises:
+        OptionError: the list does not begin with its one Input.
+        ShapeError: two neighbours do not fit.
+    """
+
+    def __init__(self, layers: Iterable[Layer], *, class_names: Sequence[str] = (), seed: int = 0) -> None:
+        self._start(graph.sequential(layers), class_names, seed)
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """The model in an HDF5 file: architecture, weights, class names, history and, in a checkpoint, training state.
+
+    Raises:
+        FileError: the file is missing, damaged, or not one of blobnet's.
+    """
+    file = checkpoint.load(path)
+    model = Model.__new__(Model)
+    model._start(file.graph, file.class_names, 0)
+    model.set_weights(file.weights)
+    model.history = dict(file.history)
+    model.training_state = file.training
+    if file.loss:
+        model.loss = _loss(file.loss, str(path))
+    return model
+
+
+def _loss(description: Mapping[str, Any], subject: str) -> Loss:
+    kind = description["kind"]
+    if kind not in Loss.kinds:
+        raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=near_matches(kind, [*Loss.kinds]))
+    build: Callable[..., Loss] = Loss.kinds[kind]
+    return build(**description["config"])

@@ -1,0 +1,416 @@
+"""Optimizers: one launch over all trainable parameters, in PyTorch's definitions.
+
+All parameters lie in one buffer (:class:`blobnet.planner.ParameterTable`), their gradients in another at the same
+offsets. The zeros between two parameters have gradients of 0, so that every optimizer leaves them 0. Weight decay
+applies to the decayed parameters alone, which come first.
+
+In the equations w is a parameter, g its gradient, t = 1, 2, ... the step, and everything else starts as 0. With
+``clip_norm``, every g is first multiplied by min(1, clip_norm / (norm + 1e-6)), norm = sqrt(sum of g^2 over all
+parameters) (Pascanu et al., *On the difficulty of training recurrent neural networks*, 2013).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from blobnet import schedules
+from blobnet.blob import FloatArray
+from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_source import Macro
+from blobnet.planner import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.schedules import Constant, Schedule, check_number
+
+#: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
+HYPERPARAMETERS = "optimizer hyperparameters"
+HYPERPARAMETER_COUNT = 8
+#: The factor that clipping multiplied the last step's gradients by.
+CLIP_SCALE = "optimizer clip_scale"
+_CLIP_PARTIALS = "optimizer clip_partials"
+#: The most sums that clipping splits the sum of squares into.
+_MOST_PARTIALS = 256
+#: Vectors that a CPU's work-item sums in a row.
+_SUM_RUN = 256
+#: Work-items of a work-group, and the most of a launch, on a GPU.
+_GROUP, _MOST_ITEMS = 256, 1 << 18
+#: Below it, epsilon would be 0 in float32, and 0 / 0 stand in the place of zeros.
+_LEAST_EPSILON = 1e-30
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """Base of all optimizers: hyperparameters, the memory to allocate, and the calls of a step. Knows no device.
+
+    A trainer allocates :meth:`memory`, zeroed; before every step it writes :meth:`step_values` to HYPERPARAMETERS; it
+    launches :meth:`calls`; and it saves and restores :attr:`state_slots`.
+    """
+
+    learning_rate: float | Schedule
+    weight_decay: float = field(default=0.0, kw_only=True)
+    clip_norm: float | None = field(default=None, kw_only=True)
+
+    #: Every optimizer by the name of its class, for files and options.
+    kinds: ClassVar[dict[str, type[Optimizer]]] = {}
+    #: The kernel of a step.
+    kernel: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.__name__.startswith("_"):
+            Optimizer.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.learning_rate, Schedule):
+            self._check("learning_rate", least=0)
+        self._check("weight_decay", least=0)
+        if self.clip_norm is not None:
+            self._check("clip_norm", above=0)
+
+    @property
+    def _subject(self) -> str:
+        return type(self).__name__
+
+    def _check(
+        self, name: str, *, least: float | None = None, above: float | None = None, below: float | None = None
+    ) -> None:
+        check_number(self._subject, name, getattr(self, name), least=least, above=above, below=below)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate as a schedule; a number stands for a constant one."""
+        return self.learning_rate if isinstance(self.learning_rate, Schedule) else Constant(self.learning_rate)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: value.description() if isinstance(value, Schedule) else schedules.plain(value)
+            for name, value in values.items()
+        }
+
+    def description(self) -> dict[str, Any]:
+        """Kind and config, as plain data that :func:`from_description` takes."""
+        return {"kind": type(self).__name__, "config": self.config()}
+
+    # -- what subclasses say -----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def state_slots(self) -> tuple[str, ...]:
+        """Vectors that the optimizer keeps from step to step, one value for each trainable element."""
+
+    @abstractmethod
+    def _roles(self) -> dict[str, str | None]:
+        """The kernel's roles for state, each with its slot, or None where this optimizer does without it."""
+
+    @abstractmethod
+    def _macros(self) -> dict[str, Macro]:
+        """Macros of the kernel, besides those of all optimizers."""
+
+    def step_values(self, step: int, learning_rate: float) -> FloatArray:
+        """What depends on the step, for HYPERPARAMETERS: the learning rate, and what the optimizer adds.
+
+        Args:
+            step: steps done before this one, over the whole training.
+            learning_rate: of this step: ``schedule.value(step, ...)``.
+        """
+        values = np.zeros(HYPERPARAMETER_COUNT, np.float32)
+        values[0] = learning_rate
+        return values
+
+    # -- memory and calls --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def storage(slot: str) -> str:
+        """The storage that holds a state slot."""
+        return f"optimizer {slot}"
+
+    def memory(self, table: ParameterTable) -> dict[str, int]:
+        """Elements of each float32 buffer that a trainer must allocate, by storage."""
+        buffers = {self.storage(slot): table.trainable_elements for slot in self.state_slots}
+        buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT
+        if self.clip_norm is not None:
+            buffers |= {_CLIP_PARTIALS: _MOST_PARTIALS, CLIP_SCALE: 1}
+        return buffers
+
+    def calls(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+        """The calls of one step: with clipping first those that find its factor, then one over all parameters."""
+        if not table.trainable_elements:
+            return []
+        clipping = self._clipping(table, tuning) if self.clip_norm is not None else []
+        return [*clipping, self._step(table, tuning)]
+
+    def _step(self, table: ParameterTable, tuning: Tuning) -> KernelCall:
+        gradients, hyperparameters = _array("gradients", table.elements), _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
+        tunables = tuning.of(self.kernel)
+        runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["VECTOR"]))
+        group = 1 if tuning.device_class == "cpu" else _GROUP
+        # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
+        # touched.
+        states = {
+            role: _array(self.storage(slot), table.trainable_elements) if slot else gradients
+            for role, slot in self._roles().items()
+        }
+        return KernelCall(
+            self.kernel,
+            f"{self._subject} step",
+            GlobalSize(min(-(-runs // group) * group, _MOST_ITEMS), per_sample=False),
+            arrays={
+                "PARAMETERS": _array("parameters", table.elements),
+                "GRADIENTS": gradients,
+                **states,
+                "HYPERPARAMETERS": hyperparameters,
+                "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
+            },
+            macros={
+                "TRAINABLE_ELEMENTS": table.trainable_elements,
+                "DECAYED_ELEMENTS": table.decayed_elements if self.weight_decay else 0,
+                "WEIGHT_DECAY": float(self.weight_decay),
+                "HAS_CLIPPING": int(self.clip_norm is not None),
+                **self._macros(),
+            },
+            tunables=tunables,
+            local_size=(group, 1, 1),
+        )
+
+    def _clipping(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+        assert self.clip_norm is not None
+        on_cpu = tuning.device_class == "cpu"
+        # NOTE: not tunables, since a sum's order changes its last bits.
+        run, vector, group = (_SUM_RUN, PARAMETER_ALIGNMENT, 1) if on_cpu else (1, 1, _GROUP)
+        runs = -(-table.trainable_elements // (run * vector))
+        groups = min(-(-runs // group), _MOST_PARTIALS)
+        partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)
+        return [
+            KernelCall(
+                "optimizer/sum_of_squares",
+                "gradient norm",
+                GlobalSize(groups * group, per_sample=False),
+                arrays={"GRADIENTS": _array("gradients", table.elements), "CLIP_PARTIALS": partials},
+                macros={"TRAINABLE_ELEMENTS": table.trainable_elements, "RUN": run, "VECTOR": vector},
+                local_size=(group, 1, 1),
+            ),
+            KernelCall(
+                "optimizer/clip_scale",
+                "gradient clipping",
+                GlobalSize(1, per_sample=False),
+                arrays={"CLIP_PARTIALS": partials, "CLIP_SCALE": _array(CLIP_SCALE, 1)},
+                macros={"PARTIALS": groups, "CLIP_NORM": float(self.clip_norm)},
+            ),
+        ]
+
+
+def _array(storage: str, elements: int) -> Array:
+    return Array(storage, elements, persistent=True)
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum (Sutskever et al. 2013).
+
+    g += weight_decay * w;  m = momentum * m + g;  w -= learning_rate * (g + momentum * m if nesterov else m)
+
+    Args:
+        learning_rate: a number or a Schedule.
+        momentum: from 0 to below 1.
+        nesterov: look ahead along the momentum.
+        weight_decay: an L2 penalty on the decayed parameters.
+        clip_norm: the largest norm of all gradients together; None for any.
+
+    Raises:
+        OptionError: a value out of its range, or nesterov without momentum.
+    """
+
+    learning_rate: float | Schedule = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+    kernel: ClassVar[str] = "optimizer/sgd"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("momentum", least=0, below=1)
+        if not isinstance(self.nesterov, bool):
+            raise OptionError(self._subject, "nesterov must be True or False", nesterov=repr(self.nesterov))
+        if self.nesterov and not self.momentum:
+            hint = "SGD(momentum=0.9, nesterov=True)."
+            raise OptionError(self._subject, "nesterov needs a momentum above 0", momentum=self.momentum, hint=hint)
+
+    @property
+    def state_slots(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    def _roles(self) -> dict[str, str | None]:
+        return {"MOMENTUM": "momentum" if self.momentum else None}
+
+    def _macros(self) -> dict[str, Macro]:
+        return {
+            "HAS_MOMENTUM": int(self.momentum > 0),
+            "MOMENTUM_FACTOR": float(self.momentum),
+            "NESTEROV": int(self.nesterov),
+        }
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """Steps divided by a running root mean square of the gradient (Hinton 2012, lecture 6e; not centred).
+
+    g += weight_decay * w;  s = alpha * s + (1 - alpha) * g^2;  m = momentum * m + g / (sqrt(s) + epsilon);
+    w -= learning_rate * m
+
+    Args:
+        learning_rate: a number or a Schedule.
+        alpha: how much of the mean square a step keeps, from 0 to below 1.
+        epsilon: keeps the quotient finite.
+        momentum: from 0 to below 1.
+        weight_decay: an L2 penalty on the decayed parameters.
+        clip_norm: the largest norm of all gradients together; None for any.
+
+    Raises:
+        OptionError: a value out of its range.
+    """
+
+    learning_rate: float | Schedule = 1e-3
+    alpha: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
+    kernel: ClassVar[str] = "optimizer/rmsprop"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("alpha", least=0, below=1)
+        self._check("epsilon", least=_LEAST_EPSILON)
+        self._check("momentum", least=0, below=1)
+
+    @property
+    def state_slots(self) -> tuple[str, ...]:
+        return ("mean_square", "momentum") if self.momentum else ("mean_square",)
+
+    def _roles(self) -> dict[str, str | None]:
+        return {"MEAN_SQUARE": "mean_square", "MOMENTUM": "momentum" if self.momentum else None}
+
+    def _macros(self) -> dict[str, Macro]:
+        return {
+            "ALPHA": float(self.alpha),
+            "ONE_MINUS_ALPHA": 1.0 - self.alpha,
+            "EPSILON": float(self.epsilon),
+            "HAS_MOMENTUM": int(self.momentum > 0),
+            "MOMENTUM_FACTOR": float(self.momentum),
+        }
+
+
+@dataclass(frozen=True)
+class _Moments(Optimizer):
+    """What Adam and AdamW share: all but the place where weight decay enters."""
+
+    learning_rate: float | Schedule = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    kernel: ClassVar[str] = "optimizer/adam"
+    #: Whether weight decay shrinks the parameters themselves instead of adding to their gradients.
+    decoupled: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("beta1", least=0, below=1)
+        self._check("beta2", least=0, below=1)
+        self._check("epsilon", least=_LEAST_EPSILON)
+
+    @property
+    def state_slots(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def _roles(self) -> dict[str, str | None]:
+        return {"FIRST_MOMENT": "first_moment", "SECOND_MOMENT": "second_moment"}
+
+    def _macros(self) -> dict[str, Macro]:
+        return {
+            "BETA1": float(self.beta1),
+            "ONE_MINUS_BETA1": 1.0 - self.beta1,
+            "BETA2": float(self.beta2),
+            "ONE_MINUS_BETA2": 1.0 - self.beta2,
+            "EPSILON": float(self.epsilon),
+            "DECOUPLED": int(self.decoupled),
+        }
+
+    def step_values(self, step: int, learning_rate: float) -> FloatArray:
+        """The learning rate, and the bias corrections learning_rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)."""
+        values = super().step_values(step, learning_rate)
+        values[1] = learning_rate / (1.0 - self.beta1 ** (step + 1))
+        values[2] = 1.0 / math.sqrt(1.0 - self.beta2 ** (step + 1))
+        return values
+
+
+@dataclass(frozen=True)
+class Adam(_Moments):
+    """Adam (Kingma and Ba, *Adam: a method for stochastic optimization*, 2015).
+
+    g += weight_decay * w;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2;
+    w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    Args:
+        learning_rate: a number or a Schedule.
+        beta1: how much of the mean gradient a step keeps, from 0 to below 1.
+        beta2: how much of the mean square a step keeps, from 0 to below 1.
+        epsilon: keeps the quotient finite.
+        weight_decay: an L2 penalty on the decayed parameters.
+        clip_norm: the largest norm of all gradients together; None for any.
+
+    Raises:
+        OptionError: a value out of its range.
+    """
+
+    decoupled: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class AdamW(_Moments):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled weight decay regularization*, 2019).
+
+    w -= learning_rate * weight_decay * w for the decayed parameters, then Adam's step without decay.
+
+    Args:
+        learning_rate: a number or a Schedule.
+        beta1: how much of the mean gradient a step keeps, from 0 to below 1.
+        beta2: how much of the mean square a step keeps, from 0 to below 1.
+        epsilon: keeps the quotient finite.
+        weight_decay: what a step takes away of the decayed parameters, as a part of the learning rate.
+        clip_norm: the largest norm of all gradients together; None for any.
+
+    Raises:
+        OptionError: a value out of its range.
+    """
+
+    weight_decay: float = field(default=0.01, kw_only=True)
+    decoupled: ClassVar[bool] = True
+
+
+def from_description(description: Mapping[str, Any], subject: str) -> Optimizer:
+    """Rebuilds what :meth:`Optimizer.description` gave.
+
+    Args:
+        description: kind and config.
+        subject: the file that it was read from, for errors.
+
+    Raises:
+        FileError: it is not the description of an optimizer.
+        OptionError: a value in it is not allowed.
+    """
+    try:
+        kind, config = description["kind"], dict(description["config"])
+        if kind not in Optimizer.kinds:
+            hint = near_matches(kind, list(Optimizer.kinds))
+            raise FileError(subject, "the optimizer must be one of blobnet's", kind=kind, hint=hint)
+        if isinstance(config.get("learning_rate"), Mapping):
+            config["learning_rate"] = schedules.from_description(config["learning_rate"], subject)
+        return Optimizer.kinds[kind](**config)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, BlobnetError):
+            raise
+        raise FileError(subject, "an optimizer must have a kind and its config") from error

@@ -1,0 +1,289 @@
+"""Training: steps, epochs, and what resuming needs.
+
+Same seed, same device: bit-identical weights. The samples' order in epoch e follows from (seed, e) alone, and dropout
+from (seed, step), so that a resumed training continues exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from blobnet.blob import FloatArray
+from blobnet.callbacks import Callback
+from blobnet.checkpoint import TrainingState
+from blobnet.device import Device
+from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.executor import Executor
+from blobnet.graph import Graph
+from blobnet.inference import Evaluator, check_fits, check_samples, metrics_of, prepare_labels
+from blobnet.losses import Loss
+from blobnet.optimizers import HYPERPARAMETERS, Optimizer
+from blobnet.planner import STEP_WORDS, Tuning, make_plan
+
+#: Seconds between two readings of the running metrics for the progress bar.
+DISPLAY_INTERVAL = 0.25
+
+
+@dataclass
+class Progress:
+    """What callbacks see of a training.
+
+    Attributes:
+        trainer: the trainer, for its weights and state.
+        epochs: planned epochs.
+        history: a value an epoch, by name; the last ones are those of the epoch that has just ended.
+        stop: set by a callback that wants training to end after this epoch; says why.
+    """
+
+    trainer: Trainer
+    epochs: int
+    history: dict[str, list[float]] = field(default_factory=dict)
+    stop: str | None = None
+
+
+class Trainer:
+    """A training plan with memory on a device.
+
+    Args:
+        device: where to train.
+        graph: the model.
+        weights: the parameters to start from.
+        loss: what to minimise.
+        optimizer: how.
+        batch_size: samples a step.
+        seed: of the samples' order and of dropout.
+        input_delta: also compute dL/d input.
+        debug: see Executor.
+
+    Raises:
+        PlanError: the plan does not fit the device.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        graph: Graph,
+        weights: Mapping[str, FloatArray],
+        loss: Loss,
+        optimizer: Optimizer,
+        batch_size: int,
+        seed: int = 0,
+        *,
+        input_delta: bool = False,
+        debug: bool | None = None,
+    ) -> None:
+        self.device = device
+        self.graph = graph
+        self.loss = loss
+        self.optimizer = optimizer
+        self.seed = seed
+        self.epoch = 0
+        self.step_number = 0
+        tuning = Tuning(device.kind)
+        self.plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=tuning, input_delta=input_delta)
+        self.table = self.plan.parameters
+        memory = optimizer.memory(self.table)
+        check_fits(self.plan, device, reserved=4 * sum(memory.values()))
+        self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
+        self.executor = Executor(device, self.plan, self._state, debug=debug)
+        self.executor.write_array("parameters", self.table.pack(weights))
+        self._update = self.executor.bind(optimizer.calls(self.table, tuning), 0)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a step."""
+        return self.plan.batch_size
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+        """Puts a batch, and the seed and number of this step, on the device."""
+        self.executor.write_array("samples", np.asarray(x, np.float32))
+        self.executor.write_array("labels", labels)
+        step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.step_number], np.uint32)
+        self.executor.write_array("step", np.pad(step, (0, STEP_WORDS - len(step))))
+
+    def compute_gradients(self, count: int) -> None:
+        """Forward, loss and backward on the batch that is loaded."""
+        for phase in ("forward", "loss", "backward"):
+            self.executor.run(phase, count)
+
+    def update(self, learning_rate: float) -> None:
+        """One step of the optimizer along the gradients."""
+        self.executor.write_array(HYPERPARAMETERS, self.optimizer.step_values(self.step_number, learning_rate))
+        self.executor.launch(self._update, 0)
+        self.step_number += 1
+
+    def read_totals(self) -> FloatArray:
+        """The sums of the metrics since the last :meth:`reset_totals`, and the number of samples."""
+        totals: FloatArray = self.device.read(self.executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)
+        return totals
+
+    def reset_totals(self) -> None:
+        """Starts the metrics anew."""
+        self.device.fill_zero(self.executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+
+    def first_not_finite(self, count: int) -> str:
+        """Runs forward on the batch that is loaded, launch by launch, and names the first that leaves NaN or infinity."""
+        weights = self.weights()
+        for call in self.plan.phase("forward"):
+            self.executor.launch(self.executor.bind([call], count), count)
+            layer = call.label.rsplit(" ", 1)[0]
+            for role, access in call.source.blobs.items():
+                if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
+                    broken = [name for name in weights if name.startswith(f"{layer}/") and _is_broken(weights[name])]
+                    return layer + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
+        return "the loss itself"
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, FloatArray]:
+        """All parameters, by name."""
+        return self.table.unpack(self.device.read(self.executor.buffers["parameters"], self.table.elements))
+
+    def gradients(self) -> dict[str, FloatArray]:
+        """The gradients of all trainable parameters, by name."""
+        flat = self.device.read(self.executor.buffers["gradients"], self.table.elements)
+        trainable = {name for name, spec in self.graph.named_parameters.items() if spec.trainable}
+        return {name: values for name, values in self.table.unpack(flat).items() if name in trainable}
+
+    def state(self) -> TrainingState:
+        """What resuming needs, besides the weights."""
+        slots = {
+            slot: self.device.read(self._state[self.optimizer.storage(slot)], self.table.trainable_elements)
+            for slot in self.optimizer.state_slots
+        }
+        return TrainingState(
+            epoch=self.epoch,
+            step=self.step_number,
+            seed=self.seed,
+            optimizer=self.optimizer.description(),
+            optimizer_state=slots,
+            settings={"batch_size": self.batch_size},
+        )
+
+    def restore(self, state: TrainingState) -> None:
+        """Continues from what :meth:`state` gave.
+
+        Raises:
+            OptionError: the state is that of another optimizer, batch size or seed.
+        """
+        mine = self.state()
+        for name in ("optimizer", "settings", "seed"):
+            if getattr(mine, name) != getattr(state, name):
+                raise OptionError(
+                    "resume",
+                    f"the {'batch size' if name == 'settings' else name} must be that of the interrupted training",
+                    saved=getattr(state, name),
+                    now=getattr(mine, name),
+                )
+        self.epoch, self.step_number = state.epoch, state.step
+        for slot, values in state.optimizer_state.items():
+            self.device.write(self._state[self.optimizer.storage(slot)], values)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        epochs: int,
+        *,
+        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        callbacks: Sequence[Callback] = (),
+        history: Mapping[str, list[float]] | None = None,
+        verbose: bool = True,
+    ) -> Progress:
+        """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
+
+        Raises:
+            DataError: samples or labels that cannot be trained on.
+            TrainingError: the loss is not finite (with the callback StopOnNaN).
+        """
+        check_samples(self.graph, x, "x")
+        labels = prepare_labels(self.graph, self.loss, x, y, "y")
+        held_out = None
+        if validation is not None:
+            check_samples(self.graph, validation[0], "validation x")
+            held_out = prepare_labels(self.graph, self.loss, *validation, "validation y")
+        if len(x) == 0:
+            raise DataError("x", "there must be at least one sample", samples=0)
+        progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
+        evaluator = None
+        if validation is not None:
+            buffer = self.executor.buffers["parameters"]
+            evaluator = Evaluator(
+                self.device, self.graph, buffer, self.batch_size, self.loss, debug=self.executor.debug
+            )
+        for callback in callbacks:
+            callback.begin(progress)
+        while self.epoch < epochs and progress.stop is None:
+            record = self._run_epoch(x, labels, epochs, callbacks, verbose, evaluator, validation, held_out)
+            self.epoch += 1
+            for name, value in record.items():
+                progress.history.setdefault(name, []).append(value)
+            for callback in callbacks:
+                callback.epoch_end(progress)
+        for callback in callbacks:
+            callback.end(progress)
+        return progress
+
+    def _run_epoch(
+        self,
+        x: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        epochs: int,
+        callbacks: Sequence[Callback],
+        verbose: bool,
+        evaluator: Evaluator | None,
+        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
+        held_out: npt.NDArray[Any] | None,
+    ) -> dict[str, float]:
+        guarded = any(callback.needs_finite_loss for callback in callbacks)
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(x))
+        steps = -(-len(x) // self.batch_size)
+        self.reset_totals()
+        title = f"epoch {self.epoch + 1}/{epochs}"
+        with tqdm(total=len(x), desc=title, unit="img", disable=None if verbose else True) as bar:
+            shown = time.perf_counter()
+            for first in range(0, len(x), self.batch_size):
+                chosen = order[first : first + self.batch_size]
+                self.load_batch(x[chosen], labels[chosen])
+                self.compute_gradients(len(chosen))
+                if guarded and not np.isfinite(self.read_totals()[0]):
+                    raise TrainingError(
+                        "training",
+                        "the loss must stay finite",
+                        epoch=self.epoch + 1,
+                        step=self.step_number,
+                        first_layer=self.first_not_finite(len(chosen)),
+                        hint="use a smaller learning rate, or clip the gradients (clip_norm).",
+                    )
+                self.update(self.optimizer.schedule.value(self.step_number, steps, epochs))
+                bar.update(len(chosen))
+                if not bar.disable and time.perf_counter() - shown > DISPLAY_INTERVAL:
+                    shown = time.perf_counter()
+                    bar.set_postfix(_shown(metrics_of(self.read_totals(), self.loss)), refresh=False)
+            record = metrics_of(self.read_totals(), self.loss)
+            if evaluator is not None and validation is not None and held_out is not None:
+                measured = evaluator.evaluate(validation[0], held_out)
+                record |= {f"validation_{name}": value for name, value in measured.items()}
+            bar.set_postfix(_shown(record))
+        return record
+
+
+def _is_broken(values: FloatArray) -> bool:
+    return not bool(np.isfinite(values).all())
+
+
+def _shown(record: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.4f}" for name, value in record.items() if "top_5" not in name}
+
+

@@ -1,0 +1,46 @@
+/*
+ * Batch normalization, backward, second stage: the sums of all planes of a unit, in the order of the samples:
+ * shift_gradient = sum(delta), scale_gradient = sum(delta * normalized).
+ *
+ * Arrays:
+ *   PARTIALS        read   (2, UNITS, COUNT): of every plane: sum(delta), sum(delta * normalized)
+ *   SCALE_GRADIENT  write  (UNITS)
+ *   SHIFT_GRADIENT  write  (UNITS)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   UNITS
+ *   LOCAL_WIDTH  work-items that share a unit
+ *   LOCAL_UNITS  units of a work-group
+ * Global:
+ *   width  work-items that share a unit
+ *   units  UNITS
+ * Local:
+ *   width  all of the global width
+ *   units  units
+ */
+#include "blob.h"
+#include "normalization/group_sum.h"
+
+__kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partials),
+                                                WRITE_ARRAY(real_t, scale_gradient), WRITE_ARRAY(real_t, shift_gradient),
+                                                const int count)
+{
+    __local accumulator_t group[GROUP_SIZE];
+    const int z = get_global_id(2);
+    /* NOTE: barriers need every work-item, so those behind the last unit go through it again and write nothing. */
+    __global const accumulator_t *sums = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
+    __global const accumulator_t *products = sums + (size_t)UNITS * count;
+    accumulator_t sum = 0;
+    accumulator_t product = 0;
+    for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
+        sum += sums[n];
+        product += products[n];
+    }
+    sum = GROUP_SUM(sum, group);
+    product = GROUP_SUM(product, group);
+    if (z < UNITS && get_local_id(0) == 0) {
+        ARRAY(shift_gradient)[z] = sum;
+        ARRAY(scale_gradient)[z] = product;
+    }
+}

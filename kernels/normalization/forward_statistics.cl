@@ -1,0 +1,71 @@
+/*
+ * Batch normalization, forward in training, second stage: the statistics of every unit from those of its planes, in the
+ * order of the samples (Chan, Golub and LeVeque 1983; all planes have as many cells, M = COUNT * CELLS in all):
+ *
+ *     mean = sum(plane means) / COUNT
+ *     variance = (sum(plane squares) + CELLS * sum((plane mean - mean)^2)) / M
+ *     running_mean += MOMENTUM * (mean - running_mean)
+ *     running_variance += MOMENTUM * (variance * M / (M - 1) - running_variance)
+ *
+ * A single value (M = 1) has variance 0, in running_variance too.
+ *
+ * Arrays:
+ *   PARTIALS          read    (3, UNITS, COUNT): of every plane: mean, what its rounding lost, squared deviations
+ *   STATISTICS        write   (3, UNITS): mean, what its rounding lost, 1 / sqrt(variance + EPSILON)
+ *   RUNNING_MEAN      update  (UNITS)
+ *   RUNNING_VARIANCE  update  (UNITS)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   UNITS
+ *   CELLS        values in a plane
+ *   MOMENTUM     weight of this batch in the running statistics
+ *   EPSILON      added to the variance
+ *   LOCAL_WIDTH  work-items that share a unit
+ *   LOCAL_UNITS  units of a work-group
+ * Global:
+ *   width  work-items that share a unit
+ *   units  UNITS
+ * Local:
+ *   width  all of the global width
+ *   units  units
+ */
+#include "blob.h"
+#include "normalization/group_sum.h"
+
+__kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials), WRITE_ARRAY(real_t, statistics),
+                                               WRITE_ARRAY(real_t, running_mean), WRITE_ARRAY(real_t, running_variance),
+                                               const int count)
+{
+    __local accumulator_t group[GROUP_SIZE];
+    const int z = get_global_id(2);
+    /* NOTE: barriers need every work-item, so those behind the last unit go through it again and write nothing. */
+    __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
+    __global const accumulator_t *lost = means + (size_t)UNITS * count;
+    __global const accumulator_t *squares = lost + (size_t)UNITS * count;
+    /* All means are taken relative to the first one: their differences are small where the data has a large mean. */
+    const accumulator_t origin = means[0];
+    accumulator_t sum = 0;
+    for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
+        sum += (means[n] - origin) + lost[n];
+    }
+    const accumulator_t relative = GROUP_SUM(sum, group) / count;
+    accumulator_t within = 0;
+    accumulator_t between = 0;
+    for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
+        const accumulator_t deviation = (means[n] - origin) + lost[n] - relative;
+        within += squares[n];
+        between += deviation * deviation;
+    }
+    const accumulator_t sum_of_squares = GROUP_SUM(within, group) + CELLS * GROUP_SUM(between, group);
+    if (z < UNITS && get_local_id(0) == 0) {
+        const accumulator_t values = (accumulator_t)count * CELLS;
+        const accumulator_t mean = origin + relative;
+        ARRAY(statistics)[z] = mean;
+        ARRAY(statistics)[UNITS + z] = (origin - mean) + relative;
+        ARRAY(statistics)[2 * UNITS + z] = 1 / sqrt(sum_of_squares / values + EPSILON);
+        const accumulator_t unbiased = sum_of_squares / fmax(values - 1, 1.0f);
+        ARRAY(running_mean)[z] = (1 - MOMENTUM) * ARRAY(running_mean)[z] + MOMENTUM * mean;
+        ARRAY(running_variance)[z] = (1 - MOMENTUM) * ARRAY(running_variance)[z] + MOMENTUM * unbiased;
+    }
+}

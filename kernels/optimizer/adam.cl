@@ -1,0 +1,64 @@
+/*
+ * Adam over all trainable parameters, one launch; with DECOUPLED weight decay AdamW:
+ *   g = clip_scale * gradient + weight_decay * w
+ *   (DECOUPLED: w -= learning_rate * weight_decay * w instead)
+ *   m = beta1 * m + (1 - beta1) * g
+ *   v = beta2 * v + (1 - beta2) * g^2
+ *   w -= learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+ *
+ * Arrays:
+ *   PARAMETERS       update
+ *   GRADIENTS        read
+ *   FIRST_MOMENT     update  m
+ *   SECOND_MOMENT    update  v
+ *   HYPERPARAMETERS  read    learning rate, learning rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
+ *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ * Macros:
+ *   TRAINABLE_ELEMENTS
+ *   DECAYED_ELEMENTS   the first parameters, those that decay
+ *   WEIGHT_DECAY
+ *   HAS_CLIPPING
+ *   BETA1
+ *   ONE_MINUS_BETA1
+ *   BETA2
+ *   ONE_MINUS_BETA2    rounded once: 1 - BETA2 would lose half its digits
+ *   EPSILON
+ *   DECOUPLED
+ *   GLOBAL_WIDTH       work-items
+ * Tunables:
+ *   VECTOR cpu 16, gpu 1 of 1 2 4 8 16: elements of a vector
+ *   RUN cpu 256, gpu 1 of 1 4 64 256 1024: vectors in a row that a work-item does
+ * Global:
+ *   width  runs
+ */
+#include "blob.h"
+#include "optimizer/step.h"
+
+__kernel void optimizer_adam(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
+                             WRITE_ARRAY(real_t, first_moment), WRITE_ARRAY(real_t, second_moment),
+                             READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale))
+{
+    const real_t learning_rate = ARRAY(hyperparameters)[0];
+    const real_t step_size = ARRAY(hyperparameters)[1];
+    const real_t correction = ARRAY(hyperparameters)[2];
+    const real_t scale = CLIP_FACTOR;
+    for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
+        for (int i = run * RUN; i < RUN_END(run); i++) {
+            vector_t parameter = LOAD(parameters, i);
+            vector_t gradient = scale * LOAD(gradients, i);
+#if DECOUPLED
+            parameter = ADD_DECAY(parameter, -learning_rate * parameter, i);
+#else
+            gradient = ADD_DECAY(gradient, parameter, i);
+#endif
+            const vector_t mean_part = ONE_MINUS_BETA1 * gradient;
+            const vector_t square_part = ONE_MINUS_BETA2 * gradient * gradient;
+            const vector_t mean = SCALE_ADD(BETA1, LOAD(first_moment, i), mean_part);
+            const vector_t square = SCALE_ADD(BETA2, LOAD(second_moment, i), square_part);
+            STORE(mean, first_moment, i);
+            STORE(square, second_moment, i);
+            const vector_t divisor = SCALE_ADD(correction, sqrt(square), EPSILON);
+            STORE(SCALE_ADD(-step_size, mean / divisor, parameter), parameters, i);
+        }
+    }
+}

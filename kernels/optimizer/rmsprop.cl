@@ -1,0 +1,56 @@
+/*
+ * RMSprop over all trainable parameters, one launch:
+ *   g = clip_scale * gradient + weight_decay * w
+ *   s = alpha * s + (1 - alpha) * g^2
+ *   m = momentum * m + g / (sqrt(s) + epsilon)
+ *   w -= learning_rate * m
+ *
+ * Arrays:
+ *   PARAMETERS       update
+ *   GRADIENTS        read
+ *   MEAN_SQUARE      update
+ *   MOMENTUM         update  not touched without HAS_MOMENTUM
+ *   HYPERPARAMETERS  read    learning rate
+ *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ * Macros:
+ *   TRAINABLE_ELEMENTS
+ *   DECAYED_ELEMENTS   the first parameters, those that decay
+ *   WEIGHT_DECAY
+ *   HAS_CLIPPING
+ *   ALPHA
+ *   ONE_MINUS_ALPHA    rounded once: 1 - ALPHA would lose half its digits
+ *   EPSILON
+ *   HAS_MOMENTUM
+ *   MOMENTUM_FACTOR
+ *   GLOBAL_WIDTH       work-items
+ * Tunables:
+ *   VECTOR cpu 16, gpu 1 of 1 2 4 8 16: elements of a vector
+ *   RUN cpu 256, gpu 1 of 1 4 64 256 1024: vectors in a row that a work-item does
+ * Global:
+ *   width  runs
+ */
+#include "blob.h"
+#include "optimizer/step.h"
+
+__kernel void optimizer_rmsprop(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
+                                WRITE_ARRAY(real_t, mean_square), WRITE_ARRAY(real_t, momentum),
+                                READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale))
+{
+    const real_t learning_rate = ARRAY(hyperparameters)[0];
+    const real_t scale = CLIP_FACTOR;
+    for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
+        for (int i = run * RUN; i < RUN_END(run); i++) {
+            const vector_t parameter = LOAD(parameters, i);
+            const vector_t gradient = ADD_DECAY(scale * LOAD(gradients, i), parameter, i);
+            const vector_t square_part = ONE_MINUS_ALPHA * gradient * gradient;
+            const vector_t square = SCALE_ADD(ALPHA, LOAD(mean_square, i), square_part);
+            STORE(square, mean_square, i);
+            vector_t step = gradient / (sqrt(square) + EPSILON);
+#if HAS_MOMENTUM
+            step = SCALE_ADD(MOMENTUM_FACTOR, LOAD(momentum, i), step);
+            STORE(step, momentum, i);
+#endif
+            STORE(SCALE_ADD(-learning_rate, step, parameter), parameters, i);
+        }
+    }
+}

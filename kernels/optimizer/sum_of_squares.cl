@@ -1,0 +1,48 @@
+/*
+ * The first stage of the gradients' norm: each work-group leaves the sum of its elements' squares.
+ * The elements between parameters are 0. All sums run in a fixed order.
+ *
+ * Arrays:
+ *   GRADIENTS      read
+ *   CLIP_PARTIALS  write  one sum a work-group
+ * Macros:
+ *   TRAINABLE_ELEMENTS
+ *   VECTOR              elements of a vector
+ *   RUN                 vectors in a row that a work-item does
+ *   GLOBAL_WIDTH        work-items
+ *   LOCAL_WIDTH         work-items of a group, a power of two
+ * Global:
+ *   width  runs
+ * Local:
+ *   width  runs of one sum
+ */
+#include "blob.h"
+#include "optimizer/runs.h"
+
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
+optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials))
+{
+    __local accumulator_t sums[LOCAL_WIDTH];
+    vector_t sum = 0;
+    for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
+        for (int i = run * RUN; i < RUN_END(run); i++) {
+            const vector_t gradient = LOAD(gradients, i);
+            sum += gradient * gradient;
+        }
+    }
+    const int item = get_local_id(0);
+    const real_t *lanes = (const real_t *)&sum;
+    sums[item] = lanes[0];
+    for (int lane = 1; lane < VECTOR; lane++) {
+        sums[item] += lanes[lane];
+    }
+    for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (item < half_width) {
+            sums[item] += sums[item + half_width];
+        }
+    }
+    if (item == 0) {
+        ARRAY(clip_partials)[get_group_id(0)] = sums[0];
+    }
+}

@@ -1,0 +1,39 @@
+/*
+ * Global average pooling, backward: input_delta = output_delta(z) / (height * width) in all of plane z.
+ *
+ * Blobs:
+ *   OUTPUT_DELTA read
+ *   INPUT_DELTA  update
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   ACCUMULATE     1: add to INPUT_DELTA
+ *   GLOBAL_WIDTH   step along x
+ *   GLOBAL_HEIGHT  step along y
+ *   GLOBAL_UNITS   units
+ * Global:
+ *   width   columns
+ *   height  rows
+ *   units   units * COUNT
+ */
+#include "blob.h"
+
+__kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int z = get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    const real_t share = output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0)] / INPUT_DELTA_UNIT_ELEMENTS;
+    for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
+        for (int x = get_global_id(0); x < INPUT_DELTA_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+#if ACCUMULATE
+            to[x] += share;
+#else
+            to[x] = share;
+#endif
+        }
+    }
+}

@@ -1,0 +1,40 @@
+/*
+ * Max pooling, forward, in training: output = the largest input in the window; also keeps which tap that was.
+ *
+ * Blobs:
+ *   INPUT  read
+ *   OUTPUT write
+ * Arrays:
+ *   WINNERS write  tap v * WINDOW_WIDTH + u of each window: (COUNT, units, height, width), no padding
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   WINDOW_HEIGHT  rows of the window
+ *   WINDOW_WIDTH   columns of the window
+ *   STRIDE_HEIGHT  rows from window to window
+ *   STRIDE_WIDTH   columns from window to window
+ *   PAD_TOP        rows of the first window above the data
+ *   PAD_LEFT       columns of the first window left of the data
+ *   GLOBAL_WIDTH   step along x
+ *   GLOBAL_HEIGHT  step along y
+ *   GLOBAL_UNITS   units
+ * Global:
+ *   width   output columns
+ *   height  output rows
+ *   units   units * COUNT
+ */
+#include "blob.h"
+#include "pooling/window_maximum.h"
+#include "pooling/forward.h"
+
+__kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output), WRITE_ARRAY(int, winners),
+                                           const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int z = get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
+               ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2));
+}

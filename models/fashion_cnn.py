@@ -1,0 +1,40 @@
+"""A small convolutional network for 28x28 images, with batch normalisation and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import blobnet as bn
+from blobnet import layers
+
+
+def fashion_cnn(
+    input_shape: Sequence[int] = (1, 28, 28), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """Four times convolution - batch norm - ReLU, pooled after each pair, then a dense layer, with dropout.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    stack: list[layers.Layer] = [layers.Input(*input_shape, name="input")]
+    for number, units in enumerate((32, 32, 64, 64), start=1):
+        stack += [
+            layers.Conv2D(units, 3, padding="same", bias=False, name=f"conv{number}"),
+            layers.BatchNorm(name=f"norm{number}"),
+            layers.Activation("relu", name=f"relu{number}"),
+        ]
+        if number % 2 == 0:
+            stack += [
+                layers.MaxPool2D(2, name=f"pool{number // 2}"),
+                layers.Dropout(0.25, name=f"dropout{number // 2}"),
+            ]
+    stack += [
+        layers.Flatten(name="flatten"),
+        layers.Dense(128, activation="relu", name="dense1"),
+        layers.Dropout(0.5, name="dropout3"),
+        layers.Dense(classes, name="logits"),
+    ]
+    return bn.Sequential(stack, class_names=class_names, seed=seed)

@@ -1,0 +1,1 @@
+"""Every layer against the contract (layer_contract.py)."""

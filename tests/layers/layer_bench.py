@@ -1,0 +1,493 @@
+"""One layer alone in hostile memory: what layer_contract.py and central differences run it on.
+
+A bench makes the blobs, the parameters and the Site of a layer by hand, where a planner would never put them: random
+halos, pitches, slack and unit offsets, NaN wherever the layer has no business. After every phase it checks that only
+the cells which that phase may write have changed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
+from blobnet.device import Device
+from blobnet.executor import Executor
+from blobnet.graph import Graph
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.planner import PARAMETER_ALIGNMENT, STEP_WORDS, Buffer, ParameterTable, Plan
+
+#: A quiet NaN that no computation makes.
+POISON = 0x7FC0DEAD
+PHASES = ("forward", "backward parameters", "backward data")
+Any4 = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the blobs of a layer lie in memory.
+
+    Attributes:
+        name: for messages.
+        tight: exactly the halos that the layer asks for, no slack and no units of others, as in most plans.
+        same_pitch: one row pitch for all blobs, so that flat-plane kernels are chosen.
+        beside: output and input 0 are units of one storage, and so are their deltas, where their planes match.
+        in_place_of: the output is this input's blob.
+        by_placement: output and input deltas lie where ``placement`` and ``delta_placement`` say they may.
+        accumulate: input deltas are added to what is there.
+        wanted: the inputs that need a delta; None: all.
+        training: whether this is a training plan.
+        activation: for the epilogue of a layer that fuses it.
+    """
+
+    name: str
+    tight: bool = False
+    same_pitch: bool = False
+    beside: bool = False
+    in_place_of: int | None = None
+    by_placement: bool = False
+    accumulate: bool = False
+    wanted: frozenset[int] | None = None
+    training: bool = True
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A layer with its data: all that does not depend on an arrangement.
+
+    ``inputs`` are (count, units, height, width); ``shared`` fills arrays of the trainer's (``samples``, ``step``).
+    """
+
+    layer: Layer
+    shapes: tuple[Shape, ...]
+    count: int
+    inputs: tuple[FloatArray, ...]
+    delta: FloatArray
+    old_deltas: tuple[FloatArray, ...]
+    parameters: Mapping[str, FloatArray]
+    shared: Mapping[str, Any4]
+    seed: int = 0
+    ordinal: int = 0
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.layer.output_shape(self.shapes)
+
+    @property
+    def specs(self) -> tuple[ParameterSpec, ...]:
+        return self.layer.parameters(self.shapes)
+
+    @property
+    def name(self) -> str:
+        """For messages: the layer, the shapes it got, and the seed."""
+        return f"{self.layer} on {' '.join(str(shape) for shape in self.shapes)}, count {self.count}, seed {self.seed}"
+
+
+def make_problem(
+    layer: Layer,
+    shapes: Sequence[Shape],
+    *,
+    count: int = 3,
+    seed: int = 0,
+    inputs: Sequence[npt.ArrayLike] | None = None,
+    parameters: Mapping[str, npt.ArrayLike] | None = None,
+    shared: Mapping[str, Any4] | None = None,
+    ordinal: int = 0,
+) -> Problem:
+    """A problem with normally distributed data, but for the data given; every layer in a plan has a name."""
+    generator = np.random.default_rng(seed)
+    named = layer if layer.name else replace(layer, name="tested")
+
+    def normal(shape: Shape) -> FloatArray:
+        return generator.standard_normal((count, shape.units, shape.height, shape.width)).astype(np.float32)
+
+    made = [normal(shape) for shape in shapes]
+    delta = normal(named.output_shape(shapes))
+    values = {spec.name: _random_parameter(spec, generator) for spec in named.parameters(shapes)}
+    for name, value in (parameters or {}).items():
+        values[name] = np.asarray(value, np.float32).reshape(values[name].shape)
+    old = tuple(normal(shape) for shape in shapes)
+    given = made if inputs is None else [np.asarray(value, np.float32) for value in inputs]
+    return Problem(
+        layer=named,
+        shapes=tuple(shapes),
+        count=count,
+        inputs=tuple(value.reshape(like.shape) for value, like in zip(given, made, strict=True)),
+        delta=delta,
+        old_deltas=old,
+        parameters=values,
+        shared={"step": np.zeros(STEP_WORDS, np.uint32), **(shared or {})},
+        seed=seed,
+        ordinal=ordinal,
+    )
+
+
+def _random_parameter(spec: ParameterSpec, generator: np.random.Generator) -> FloatArray:
+    if spec.initializer == "ones":  # Scales and variances: positive.
+        values = generator.uniform(0.5, 1.5, spec.shape)
+    elif spec.initializer == "zeros":
+        values = 0.5 * generator.standard_normal(spec.shape)
+    else:
+        fan_in = max(1, spec.elements // spec.shape[0])
+        values = generator.standard_normal(spec.shape) / np.sqrt(fan_in)
+    return values.astype(np.float32)
+
+
+class Bench:
+    """A layer on a device, its blobs arranged in one way.
+
+    ``calls`` gives the kernel calls of each of PHASES.
+    """
+
+    def __init__(self, device: Device, problem: Problem, arrangement: Arrangement, tuning: Tuning | None = None) -> None:
+        self.device = device
+        self.problem = problem
+        self.arrangement = arrangement
+        self.capacity = problem.count + 1
+        salt = zlib.crc32(arrangement.name.encode())
+        self._generator = np.random.default_rng([problem.seed, salt])
+        self._arrays: dict[str, Array] = {}
+        blobs = self._blobs()
+        inputs = range(len(problem.shapes))
+        self.inputs = tuple(blobs["input", position] for position in inputs)
+        self.output = blobs["output", 0]
+        self.output_delta = blobs["output delta", 0]
+        wanted = arrangement.wanted if arrangement.wanted is not None else frozenset(inputs)
+        self.input_deltas = tuple(
+            blobs["input delta", position] if position in wanted and arrangement.training else None
+            for position in inputs
+        )
+        layer = problem.layer
+        assert layer.name is not None
+        self.site = Site(
+            name=layer.name,
+            inputs=self.inputs,
+            output=self.output,
+            array=self._array,
+            input_deltas=self.input_deltas,
+            output_delta=self.output_delta if arrangement.training else None,
+            accumulate=tuple(arrangement.accumulate for _ in inputs),
+            training=arrangement.training,
+            activation=arrangement.activation,
+            in_place_of=self._in_place_of(),
+            tuning=tuning or Tuning(device.kind),
+            ordinal=problem.ordinal,
+        )
+        self._slices = self._parameter_slices()
+        self.calls: dict[str, list[KernelCall]] = {"forward": layer.forward(self.site)}
+        if arrangement.training:
+            self.calls["backward parameters"] = layer.backward_parameters(self.site)
+            self.calls["backward data"] = layer.backward_data(self.site)
+        self._buffers = self._make_buffers()
+        self.executor = Executor(device, self._plan(self.site.tuning), debug=False)
+        #: What every buffer holds, as far as the host knows.
+        self.mirror: dict[str, FloatArray] = {}
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.problem.name}, {self.arrangement.name}"
+
+    @property
+    def gradients(self) -> tuple[ParameterSpec, ...]:
+        """The parameters that have a gradient."""
+        return tuple(spec for spec in self.problem.specs if spec.trainable)
+
+    # -- layouts -----------------------------------------------------------------------------------------------------
+
+    def _in_place_of(self) -> int | None:
+        if self.arrangement.by_placement and self.problem.layer.placement(self.arrangement.training) in (
+            Placement.IN_PLACE,
+            Placement.SHARED,
+        ):
+            return self.arrangement.in_place_of or 0
+        return None
+
+    def _blobs(self) -> dict[tuple[str, int], Blob]:
+        """A blob for every role, several of them in one storage where the arrangement says so."""
+        layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
+        output = self.problem.output_shape
+        planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
+        halos: dict[tuple[str, int], Halo] = {}
+        for position, shape in enumerate(shapes):
+            planes["input", position] = planes["input delta", position] = shape
+            halos["input", position] = layer.input_halo(shapes)
+        halos["output delta", 0] = layer.delta_halo(shapes) if shapes else Halo()
+        places = {key: (key, 0) for key in planes} | self._joined_places()
+        owners = sorted({owner for owner, _ in places.values()})
+        wishes: dict[tuple[str, int], Halo] = {}
+        for owner in owners:
+            halo = Halo()
+            for key, (home, _) in places.items():
+                halo = halo.merged(halos.get(key, Halo())) if home == owner else halo
+            wishes[owner] = halo.merged(self._widened(halo))
+        pitch = max(planes[owner].width + max(halo.left, halo.right) for owner, halo in wishes.items())
+        pitch += 0 if arrangement.tight else int(self._generator.integers(0, 3))
+        layouts = {}
+        for owner in owners:
+            members = [(first, key) for key, (home, first) in places.items() if home == owner]
+            units = max(first + planes[key].units for first, key in members)
+            layouts[owner] = self._layout(replace(planes[owner], units=units), wishes[owner], pitch)
+        blobs = {}
+        for key, (owner, first) in places.items():
+            planes_in_memory = planes[owner] if self._is_shared(key) else planes[key]
+            layout = layouts[owner].slice_units(first, planes_in_memory.units)
+            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout)
+        return blobs
+
+    def _is_shared(self, key: tuple[str, int]) -> bool:
+        """Whether this blob takes over the planes of the blob that it is (Flatten)."""
+        layer = self.problem.layer
+        forward = layer.placement(self.arrangement.training) is Placement.SHARED
+        backward = layer.delta_placement() is Placement.SHARED
+        return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
+
+    def _joined_places(self) -> dict[tuple[str, int], tuple[tuple[str, int], int]]:
+        """For blobs that share a storage: the blob that owns it, and the first unit there."""
+        layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
+        output = self.problem.output_shape
+        places: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}
+        if arrangement.beside and (output.height, output.width) == (shapes[0].height, shapes[0].width):
+            places["output", 0] = (("input", 0), shapes[0].units + 1)
+            places["input delta", 0] = (("output delta", 0), output.units + 1)
+        if not arrangement.by_placement:
+            return places
+        starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
+        placement = layer.placement(arrangement.training)
+        if placement in (Placement.IN_PLACE, Placement.SHARED):
+            places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
+        elif placement is Placement.CONCAT:
+            places |= {("input", position): (("output", 0), start) for position, start in enumerate(starts)}
+        placement = layer.delta_placement()
+        if placement is Placement.IN_PLACE:
+            places["input delta", 0] = (("output delta", 0), 0)
+        elif placement is Placement.SHARED:
+            # Flatten: the planes are those of the input's delta.
+            places["output delta", 0] = (("input delta", 0), 0)
+            places |= {("input delta", position): (("input delta", 0), 0) for position in range(1, len(shapes))}
+        elif placement is Placement.CONCAT:
+            places |= {("input delta", position): (("output delta", 0), start) for position, start in enumerate(starts)}
+        return places
+
+    def _widened(self, halo: Halo) -> Halo:
+        """A halo at least as wide: other readers may ask for more."""
+        if self.arrangement.tight:
+            return halo
+        top, bottom, left, right = (int(more) for more in self._generator.choice([0, 0, 1, 2], 4))
+        return Halo(halo.top + top, halo.bottom + bottom, halo.left + left, halo.right + right)
+
+    def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
+        if self.arrangement.tight:
+            return BlobLayout.padded(shape, halo, pitch=pitch)
+        own_pitch = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        before, after = (int(units) for units in self._generator.integers(0, 3, 2))
+        return BlobLayout.padded(
+            shape,
+            halo,
+            pitch=pitch if self.arrangement.same_pitch else own_pitch,
+            slack=int(self._generator.choice([0, 1, 5, 16])),
+            unit_offset=before,
+            unit_memory_count=before + shape.units + after,
+        )
+
+    # -- arrays and buffers ------------------------------------------------------------------------------------------
+
+    def _array(self, kind: str, name: str, elements: int, per_sample: int) -> Array:
+        """What Site asks for parameters, gradients and memory."""
+        if kind in ("parameter", "gradient"):
+            offset, spec = self._slices[name]
+            assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
+            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True)
+        if kind == "shared":
+            return Array(name, 0, persistent=True)
+        return self._arrays.setdefault(name, Array(f"memory {name}", elements, per_sample))
+
+    def _parameter_slices(self) -> dict[str, tuple[int, ParameterSpec]]:
+        """Parameters with gaps between them, at the alignment that a plan gives them."""
+        slices = {}
+        offset = 0
+        for spec in self.problem.specs:
+            offset += PARAMETER_ALIGNMENT * int(self._generator.integers(0, 3))
+            slices[spec.name] = (offset, spec)
+            offset += -(-spec.elements // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+        return slices
+
+    def _make_buffers(self) -> dict[str, Buffer]:
+        buffers = {}
+        for blob in self._all_blobs():
+            buffers[blob.storage] = Buffer(blob.storage, 0, blob.layout.memory_elements)
+        for array in self._arrays.values():
+            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
+        for name, values in self.problem.shared.items():
+            buffers[name] = Buffer(name, values.size, 0)
+        size = max((offset + spec.elements for offset, spec in self._slices.values()), default=1)
+        for name in ("parameters", "gradients"):
+            buffers[name] = Buffer(name, size, 0)
+        return buffers
+
+    def _all_blobs(self) -> list[Blob]:
+        deltas = [*(blob for blob in self.input_deltas if blob), self.output_delta]
+        return [*self.inputs, self.output, *(deltas if self.arrangement.training else [])]
+
+    def _plan(self, tuning: Tuning) -> Plan:
+        return Plan(
+            graph=Graph(()),
+            batch_size=self.capacity,
+            training=self.arrangement.training,
+            tuning=tuning,
+            calls=tuple((phase, call) for phase, calls in self.calls.items() for call in calls),
+            buffers=self._buffers,
+            placed={name: name for name in self._buffers},
+            parameters=ParameterTable({}, 0, 0, 1),
+            outputs={},
+            deltas={},
+        )
+
+    def _elements(self, storage: str) -> int:
+        """Elements of a buffer, those included that only vector loads may touch."""
+        return self._buffers[storage].bytes(self.capacity) // 4
+
+    # -- contents ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Fills all buffers: data and parameters where they belong, zeros in halos, poison everywhere else."""
+        self.mirror = {name: poison(self._elements(name)) for name in self._buffers}
+        problem = self.problem
+        for blob in self._all_blobs():
+            self._clear_halo(blob)
+        for blob, values in zip(self.inputs, problem.inputs, strict=True):
+            self._data(blob)[...] = values.reshape(self._data(blob).shape)
+        for name, values in problem.parameters.items():
+            offset, spec = self._slices[name]
+            self.mirror["parameters"][offset : offset + spec.elements] = values.reshape(-1)
+        for name, values in problem.shared.items():
+            assert values.dtype.itemsize == 4, f"{name} must be of 4-byte numbers"
+            self.mirror[name].view(values.dtype)[: values.size] = values.reshape(-1)
+        self._upload(self.mirror)
+
+    def load_deltas(self, delta: FloatArray | None = None) -> None:
+        """Fills the output's delta, and what the input deltas are added to; poisons what a plan might have reused."""
+        layer, changed = self.problem.layer, {self.output_delta.storage}
+        kept = [*(self.inputs if layer.backward_reads_inputs else ()), *([self.output] if layer.backward_reads_output else ())]
+        for blob in (*self.inputs, self.output):
+            if blob not in kept:
+                self._data(blob)[...] = poison(1)[0]
+                changed.add(blob.storage)
+        if self.arrangement.accumulate:
+            for target, values in zip(self.input_deltas, self.problem.old_deltas, strict=True):
+                if target:
+                    self._data(target)[...] = values.reshape(self._data(target).shape)
+                    changed.add(target.storage)
+        values = self.problem.delta if delta is None else delta
+        self._data(self.output_delta)[...] = values.reshape(self._data(self.output_delta).shape)
+        self._upload(changed)
+
+    def set_input(self, position: int, values: FloatArray) -> None:
+        """Replaces the data of one input."""
+        blob = self.inputs[position]
+        self._data(blob)[...] = values.reshape(self._data(blob).shape)
+        self._upload([blob.storage])
+
+    def set_parameter(self, name: str, values: FloatArray) -> None:
+        """Replaces a parameter."""
+        offset, spec = self._slices[name]
+        self.mirror["parameters"][offset : offset + spec.elements] = values.reshape(-1)
+        self._upload(["parameters"])
+
+    def _upload(self, names: Any) -> None:
+        for name in names:
+            self.device.write(self.executor.buffers[name], self.mirror[name])
+
+    def _data(self, blob: Blob) -> FloatArray:
+        return blob.layout.data(self.mirror[blob.storage], self.problem.count)
+
+    def _clear_halo(self, blob: Blob) -> None:
+        self.mirror[blob.storage][: self._halo(blob).size][self._halo(blob)] = 0
+
+    def _halo(self, blob: Blob) -> npt.NDArray[np.bool_]:
+        """For the samples in use: True where a cell is halo of one of the blob's own units."""
+        layout = blob.layout
+        mask = np.zeros((self.problem.count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
+        mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
+        return mask.reshape(-1)
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def run(self, phase: str, *, debug: bool = True) -> None:
+        """Runs a phase, and checks every cell of every buffer that it must not change.
+
+        Raises:
+            AssertionError: a cell that the phase must not change was changed, or a halo is not 0.
+            PromiseError: the same, found for a single launch (``debug``).
+        """
+        self.executor.debug = debug
+        self.executor.run(phase, self.problem.count)
+        self.device.finish()
+        for name in self._buffers:
+            after = self.device.read(self.executor.buffers[name], self._elements(name))
+            self._check(phase, name, after)
+            self.mirror[name] = after
+
+    def _check(self, phase: str, name: str, after: FloatArray) -> None:
+        before = self.mirror[name]
+        allowed, halo = np.zeros(after.size, dtype=bool), np.zeros(after.size, dtype=bool)
+        blobs = {"forward": (self.output,), "backward data": self.input_deltas}.get(phase, ())
+        for blob in blobs:
+            if blob and blob.storage == name:
+                blob.layout.data(allowed, self.problem.count)[...] = True
+                halo[: self._halo(blob).size] |= self._halo(blob)
+        for array in self._arrays.values():
+            if array.storage == name:
+                allowed[: array.elements + self.problem.count * array.per_sample] = True
+        state = phase == "forward" and self.arrangement.training
+        for offset, spec in self._slices.values():
+            if (name == "parameters" and state and not spec.trainable) or (
+                name == "gradients" and phase == "backward parameters" and spec.trainable
+            ):
+                allowed[offset : offset + spec.elements] = True
+        where = f"{self.name}: {phase}: buffer '{name}'"
+        self._require_none(halo & (after != 0), "must be 0 in every halo cell", where, name, before, after)
+        changed = before.view(np.uint32) != after.view(np.uint32)
+        rule = "must keep what is not the phase's to write"
+        self._require_none(changed & ~allowed & ~halo, rule, where, name, before, after)
+
+    def _require_none(
+        self, bad: npt.NDArray[np.bool_], rule: str, where: str, name: str, before: FloatArray, after: FloatArray
+    ) -> None:
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            values = f"{before[first]} became {after[first]}"
+            raise AssertionError(f"{where} {rule}: {int(bad.sum())} cells, first {self._place(name, first)}: {values}")
+
+    def _place(self, name: str, index: int) -> str:
+        for blob in self._all_blobs():
+            if blob.storage == name:
+                layout = blob.layout
+                n, rest = divmod(index, layout.memory_elements)
+                unit, rest = divmod(rest, layout.unit_memory_elements)
+                row, column = divmod(rest, layout.unit_memory_width)
+                return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column}) of {layout}"
+        return f"element {index}"
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def values(self, blob: Blob) -> FloatArray:
+        """The data of a blob as it was after the last phase: (count, units, height, width)."""
+        return self._data(blob).copy()
+
+    def parameter(self, buffer: str, name: str) -> FloatArray:
+        """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
+        offset, spec = self._slices[name]
+        return self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape).copy()
+
+
+def poison(elements: int) -> FloatArray:
+    """``elements`` NaNs with bits of their own."""
+    return np.full(elements, POISON, np.uint32).view(np.float32)

@@ -1,0 +1,366 @@
+"""The contract that every layer keeps, as one test (DESIGN section 3, issue 2 part 7).
+
+A new layer's test calls :func:`run_layer_contract` with a float64 reference, on a few shapes, and
+:func:`check_central_differences` once or twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import FloatArray, Shape
+from blobnet.device import Device
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.layers.base import Layer, Placement
+from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem
+from tests.reference.activation import ACTIVATIONS
+from tests.reference.compare import assert_close
+
+Float64Array = npt.NDArray[np.float64]
+Inputs = Sequence[Float64Array]
+Parameters = Mapping[str, Float64Array]
+#: (inputs, parameters) -> output
+ReferenceForward = Callable[[Inputs, Parameters], npt.NDArray[Any]]
+#: (inputs, parameters, output's delta) -> (a delta for each input, a gradient for each trainable parameter)
+ReferenceBackward = Callable[
+    [Inputs, Parameters, Float64Array], tuple[Sequence[npt.NDArray[Any]], Mapping[str, npt.NDArray[Any]]]
+]
+#: (inputs, parameters) -> what the forward pass of training leaves in the parameters that have no gradient
+ReferenceState = Callable[[Inputs, Parameters], Mapping[str, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a layer launched and computed in one arrangement; ``calls`` has a list for each phase."""
+
+    arrangement: Arrangement
+    calls: Mapping[str, list[KernelCall]]
+    output: FloatArray
+    input_deltas: tuple[FloatArray | None, ...] = ()
+    gradients: Mapping[str, FloatArray] | None = None
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels launched, in their order."""
+        return [call.kernel for calls in self.calls.values() for call in calls]
+
+
+@dataclass(frozen=True)
+class ContractReport:
+    """All runs of a contract test by the name of their arrangement: ``tight``, ``one pitch``, ``own pitches``, ..."""
+
+    runs: Mapping[str, Run]
+
+    @property
+    def kernels(self) -> set[str]:
+        """All kernels launched."""
+        return {kernel for run in self.runs.values() for kernel in run.kernels}
+
+
+def run_layer_contract(
+    device: Device,
+    layer: Layer,
+    input_shapes: Sequence[Shape],
+    *,
+    reference_forward: ReferenceForward,
+    reference_backward: ReferenceBackward | None = None,
+    reference_state: ReferenceState | None = None,
+    inputs: Sequence[npt.ArrayLike] | None = None,
+    parameters: Mapping[str, npt.ArrayLike] | None = None,
+    shared: Mapping[str, npt.NDArray[Any]] | None = None,
+    training: bool = True,
+    count: int = 3,
+    relative: float = 1e-5,
+    absolute: float = 1e-5,
+    seed: int = 0,
+    ordinal: int = 0,
+    tuning: Tuning | None = None,
+    fused: Sequence[str] = ("relu", "sigmoid"),
+    arrangements: Sequence[str] | None = None,
+) -> ContractReport:
+    """Asserts that a layer keeps the contract, with random data, in several random arrangements of its memory.
+
+    Checked: the declared shape; outputs, deltas and gradients against the reference; ``accumulate`` adds to the old
+    delta once; halos are 0 afterwards, and units of others, slack, unused samples and memory behind arrays keep their
+    bits; NaN there, in all that must be written, and in blobs that the layer does not claim to read backwards, gets
+    into no result; two runs are bit-equal; placements other than SEPARATE work, SHARED and CONCAT without a launch;
+    an input that needs no delta gets no call; activations in the epilogue.
+
+    Args:
+        layer: with or without a name.
+        reference_forward, reference_backward, reference_state: float64, on (N, C, H, W) arrays; results may leave out
+            the axes that the layer's shape leaves out. Without ``reference_backward`` only the forward pass runs;
+            without ``reference_state`` parameters must keep their bits.
+        inputs, parameters: instead of random ones.
+        shared: contents of the trainer's arrays: ``samples``, ``step`` (0 by default).
+        training: whether as in a training plan; if not, only the forward pass runs.
+        count: samples; the buffers have room for one more.
+        relative, absolute: tolerance against the references.
+        ordinal: the layer's number in its plan.
+        tuning: by default that of the device's class.
+        fused: activations to try in the epilogue, if the layer has one; by default one that maps 0 to 0, and one that
+            does not.
+        arrangements: the names of those to run (see ``_arrangements``) where all are too slow; None: all.
+    """
+    problem = make_problem(
+        layer,
+        input_shapes,
+        count=count,
+        seed=seed,
+        inputs=inputs,
+        parameters=parameters,
+        shared=shared,
+        ordinal=ordinal,
+    )
+    references = _References(problem, reference_forward, reference_backward, reference_state, relative, absolute)
+    backward = training and reference_backward is not None
+    report: dict[str, Run] = {}
+    for arrangement in _arrangements(problem, training):
+        if arrangements is not None and arrangement.name not in arrangements:
+            continue
+        bench = Bench(device, problem, arrangement, tuning)
+        report[arrangement.name] = _run_twice(bench, references, backward)
+        _check_launches(bench, report[arrangement.name])
+    if problem.layer.fuses_activation:
+        for name in fused:
+            arrangement = Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
+            bench = Bench(device, problem, arrangement, tuning)
+            report[arrangement.name] = _run_twice(bench, references, False)
+    return ContractReport(report)
+
+
+def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
+    layer, inputs = problem.layer, len(problem.shapes)
+    found = [
+        Arrangement("tight", tight=True, same_pitch=True, training=training),
+        Arrangement("one pitch", same_pitch=True, beside=inputs > 0, training=training),
+        Arrangement("own pitches", accumulate=True, training=training),
+    ]
+    if inputs > 1 and training:
+        found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))
+    if layer.placement(training) is Placement.IN_PLACE:
+        positions = range(inputs)
+    else:
+        special = (layer.placement(training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
+        positions = range(1 if special else 0)
+    for position in positions:
+        name = f"by placement ({layer.placement(training).value} {position}, delta {layer.delta_placement().value})"
+        found.append(Arrangement(name, by_placement=True, in_place_of=position, same_pitch=True, training=training))
+    if training and layer.placement(False) is not layer.placement(True):
+        found.append(Arrangement("by placement, inference", by_placement=True, training=False))
+    return found
+
+
+class _References:
+    """What the reference gives for a problem, computed once, and the comparison with it."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        forward: ReferenceForward,
+        backward: ReferenceBackward | None,
+        state: ReferenceState | None,
+        relative: float,
+        absolute: float,
+    ) -> None:
+        self.problem = problem
+        self.relative, self.absolute = relative, absolute
+        inputs = [values.astype(np.float64) for values in problem.inputs]
+        parameters = {name: values.astype(np.float64) for name, values in problem.parameters.items()}
+        delta = problem.delta.astype(np.float64)
+        self.output = np.asarray(forward(inputs, parameters))
+        declared = problem.output_shape
+        full = (problem.count, declared.units, declared.height, declared.width)
+        short = (problem.count, *declared.dimensions)
+        shape = self.output.shape
+        assert shape in (full, short), f"{problem.name}: declared shape {declared}, the reference's is {shape}"
+        self.output = self.output.reshape(full)
+        self.state = dict(state(inputs, parameters)) if state else {}
+        self.deltas: list[npt.NDArray[Any]] = []
+        self.gradients: dict[str, npt.NDArray[Any]] = {}
+        if backward:
+            deltas, gradients = backward(inputs, parameters, delta)
+            assert len(deltas) == len(inputs), "the reference must give a delta for each input"
+            self.deltas = [
+                np.asarray(values, np.float64).reshape(like.shape) for values, like in zip(deltas, inputs, strict=True)
+            ]
+            trainable = {spec.name: spec for spec in problem.specs if spec.trainable}
+            assert set(gradients) == set(trainable), f"{problem.name}: gradients {set(gradients)} of {set(trainable)}"
+            self.gradients = {
+                name: np.asarray(values, np.float64).reshape(trainable[name].shape)
+                for name, values in gradients.items()
+            }
+
+    def check_output(self, bench: Bench) -> FloatArray:
+        expected = self.output
+        if bench.arrangement.activation:
+            expected = ACTIVATIONS[bench.arrangement.activation][0](expected)
+        actual = bench.values(bench.output).reshape(expected.shape)
+        self.close(actual, expected, f"{bench.name}: output")
+        return actual
+
+    def check_state(self, bench: Bench) -> None:
+        for spec in self.problem.specs:
+            actual = bench.parameter("parameters", spec.name)
+            if spec.name in self.state and bench.arrangement.training:
+                expected = np.asarray(self.state[spec.name], np.float64).reshape(spec.shape)
+                self.close(actual, expected, f"{bench.name}: new {spec.name}")
+            else:
+                same = np.array_equal(actual, self.problem.parameters[spec.name])
+                assert same, f"{bench.name}: parameter {spec.name} must not change"
+
+    def check_gradients(self, bench: Bench) -> dict[str, FloatArray]:
+        found = {}
+        for name, expected in self.gradients.items():
+            found[name] = bench.parameter("gradients", name)
+            self.close(found[name], expected, f"{bench.name}: gradient of {name}")
+        return found
+
+    def check_deltas(self, bench: Bench) -> tuple[FloatArray | None, ...]:
+        found: list[FloatArray | None] = []
+        for position, blob in enumerate(bench.input_deltas):
+            if blob is None:
+                found.append(None)
+                continue
+            expected = self.deltas[position]
+            if bench.arrangement.accumulate:
+                expected = expected + self.problem.old_deltas[position]
+            actual = bench.values(blob).reshape(expected.shape)
+            self.close(actual, expected, f"{bench.name}: delta of input {position}")
+            found.append(actual)
+        return tuple(found)
+
+    def close(self, actual: npt.ArrayLike, expected: npt.ArrayLike, what: str) -> None:
+        assert_close(actual, expected, relative=self.relative, absolute=self.absolute, what=what)
+
+
+def _run_twice(bench: Bench, references: _References, backward: bool) -> Run:
+    """Runs all phases twice, first with the check of every launch; all buffers must be bit-equal."""
+    runs = []
+    memories = []
+    for debug in (True, False):
+        bench.load()
+        bench.run("forward", debug=debug)
+        run = Run(bench.arrangement, bench.calls, references.check_output(bench))
+        references.check_state(bench)
+        seen = dict(bench.mirror)
+        if backward and bench.arrangement.training:
+            bench.load_deltas()
+            bench.run("backward parameters", debug=debug)
+            run = replace(run, gradients=references.check_gradients(bench))
+            bench.run("backward data", debug=debug)
+            run = replace(run, input_deltas=references.check_deltas(bench))
+            seen |= {f"{name} after backward": values for name, values in bench.mirror.items()}
+        runs.append(run)
+        memories.append(seen)
+    for name, first in memories[0].items():
+        same = np.array_equal(first.view(np.uint32), memories[1][name].view(np.uint32))
+        assert same, f"{bench.name}: two runs must be bit-equal, but '{name}' differs"
+    return runs[0]
+
+
+def _check_launches(bench: Bench, run: Run) -> None:
+    """SHARED and CONCAT need no launch, and an input without a delta gets none."""
+    layer, arrangement = bench.problem.layer, bench.arrangement
+    free = (Placement.SHARED, Placement.CONCAT)
+    if arrangement.by_placement and layer.placement(arrangement.training) in free:
+        assert not run.calls["forward"], f"{bench.name}: forward must launch nothing"
+    if arrangement.training:
+        if arrangement.by_placement and layer.delta_placement() in free:
+            assert not run.calls["backward data"], f"{bench.name}: backward must launch nothing"
+        unwanted = replace(
+            bench.site, input_deltas=(None,) * len(bench.inputs), accumulate=(False,) * len(bench.inputs)
+        )
+        assert not layer.backward_data(unwanted), f"{bench.name}: no input needs a delta, so nothing may be launched"
+
+
+def check_central_differences(
+    device: Device,
+    layer: Layer,
+    input_shapes: Sequence[Shape],
+    *,
+    inputs: Sequence[npt.ArrayLike] | None = None,
+    parameters: Mapping[str, npt.ArrayLike] | None = None,
+    shared: Mapping[str, npt.NDArray[Any]] | None = None,
+    count: int = 2,
+    coordinates: int = 6,
+    step: float = 1e-2,
+    tolerance: float = 1e-2,
+    seed: int = 0,
+    ordinal: int = 0,
+    tuning: Tuning | None = None,
+) -> None:
+    """Asserts that deltas and gradients are the slopes of what the device itself computes forward.
+
+    The loss is sum(output * random weights), summed in float64. ``coordinates`` values of each input and trainable
+    parameter move by ``step`` to either side. Where the slopes to both sides differ much there is a kink (ReLU, max)
+    between them: such values are passed over, but not more than half of them.
+
+    Args:
+        tolerance: for the error, relative to the slope; a tenth of it relative to the largest of the same array, where
+            float32 has no more to give.
+    """
+    problem = make_problem(
+        layer,
+        input_shapes,
+        count=count,
+        seed=seed,
+        inputs=inputs,
+        parameters=parameters,
+        shared=shared,
+        ordinal=ordinal,
+    )
+    bench = Bench(device, problem, Arrangement("central differences", same_pitch=True), tuning)
+
+    def loss() -> float:
+        bench.run("forward", debug=False)
+        return float((bench.values(bench.output).astype(np.float64) * problem.delta).sum())
+
+    bench.load()
+    bench.run("forward")
+    bench.load_deltas()
+    bench.run("backward parameters")
+    bench.run("backward data")
+    slopes: dict[str, FloatArray] = {
+        spec.name: bench.parameter("gradients", spec.name) for spec in bench.gradients
+    }
+    moved = {spec.name: problem.parameters[spec.name] for spec in bench.gradients}
+    setters: dict[str, Callable[[FloatArray], None]] = {}
+    for spec in bench.gradients:
+        setters[spec.name] = lambda values, name=spec.name: bench.set_parameter(name, values)  # type: ignore[misc]
+    for position, blob in enumerate(bench.input_deltas):
+        assert blob
+        name = f"input {position}"
+        slopes[name] = bench.values(blob).reshape(problem.inputs[position].shape)
+        moved[name] = problem.inputs[position]
+        setters[name] = lambda values, position=position: bench.set_input(position, values)  # type: ignore[misc]
+    bench.load()
+    middle = loss()
+    generator = np.random.default_rng(seed)
+    for name, values in moved.items():
+        scale = max(float(np.abs(slopes[name]).max()), 1e-3)
+        chosen = generator.choice(values.size, min(coordinates, values.size), replace=False)
+        kinks = 0
+        for index in chosen:
+            sides = []
+            for sign in (1, -1):
+                changed = values.copy()
+                changed.reshape(-1)[index] += sign * step
+                moved_by = float(changed.reshape(-1)[index]) - float(values.reshape(-1)[index])
+                setters[name](changed)
+                sides.append((loss() - middle) / moved_by)
+            if abs(sides[0] - sides[1]) > 0.2 * scale:
+                kinks += 1
+                continue
+            expected, actual = float(np.mean(sides)), float(slopes[name].reshape(-1)[index])
+            place = ", ".join(str(item) for item in np.unravel_index(index, values.shape))
+            assert abs(actual - expected) <= tolerance * (abs(expected) + 0.1 * scale), (
+                f"{bench.name}: slope of {name} at ({place}): computed {actual:.6g}, by differences {expected:.6g}"
+            )
+        setters[name](values)
+        assert 2 * kinks <= len(chosen), f"{bench.name}: {kinks} of {len(chosen)} values of {name} lie at a kink"

@@ -1,0 +1,97 @@
+"""Activation, forward and backward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.errors import OptionError
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Activation
+from blobnet.layers.activation import ACTIVATIONS
+from blobnet.layers.base import Placement
+from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
+from tests.reference import activation as reference
+
+SHAPES = [Shape(4, 1, 9, rank=1), Shape.flat(11), Shape(1, 1, 1), Shape(2, 33, 17)]
+
+
+def contract(device: Device, function: str, shape: Shape, tuning: Tuning, scale: float = 3) -> ContractReport:
+    forward, backward = reference.ACTIVATIONS[function]
+    values = np.random.default_rng(1).standard_normal((3, shape.units, shape.height, shape.width))
+    return run_layer_contract(
+        device,
+        Activation(function),
+        [shape],
+        reference_forward=lambda inputs, parameters: forward(inputs[0]),
+        reference_backward=lambda inputs, parameters, delta: ([backward(inputs[0], delta)], {}),
+        inputs=[scale * values],
+        relative=1e-5,
+        absolute=2e-6,
+        tuning=tuning,
+    )
+
+
+@pytest.mark.parametrize("function", ACTIVATIONS)
+def test_contract_of_every_function(device: Device, function: str) -> None:
+    report = contract(device, function, Shape(3, 5, 7), Tuning(device.kind))
+    family = "activation/softmax_" if function == "softmax" else "activation/"
+    assert report.kernels == {f"{family}forward", f"{family}backward"}
+    in_place = [run for run in report.runs.values() if run.arrangement.by_placement]
+    assert in_place
+    for run in in_place:
+        if run.arrangement.training:
+            delta, separate = run.input_deltas[0], report.runs["tight"].input_deltas[0]
+            assert delta is not None
+            assert separate is not None
+            np.testing.assert_allclose(delta, separate, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(run.output, report.runs["tight"].output, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("function", ["gelu", "softmax"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_contract_of_every_shape(device: Device, function: str, shape: Shape) -> None:
+    contract(device, function, shape, Tuning(device.kind))
+
+
+@pytest.mark.parametrize("function", ["tanh", "softmax"])
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_contract_with_the_work_sizes_of_each_class(device: Device, function: str, device_class: str) -> None:
+    contract(device, function, Shape(3, 5, 9), Tuning(device_class))
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "tanh", "silu", "gelu", "softplus", "softmax", "elu"])
+def test_large_values_stay_finite(device: Device, function: str) -> None:
+    forward, backward = reference.ACTIVATIONS[function]
+    values = np.array([-1e4, -200, -90, -30, -1e-3, 0, 1e-3, 30, 90, 200, 1e4])
+    run_layer_contract(
+        device,
+        Activation(function),
+        [Shape.flat(len(values))],
+        reference_forward=lambda inputs, parameters: forward(inputs[0]),
+        reference_backward=lambda inputs, parameters, delta: ([backward(inputs[0], delta)], {}),
+        inputs=[np.stack([values, values[::-1], values / 2])],
+        arrangements=["tight"],
+        absolute=1e-6,
+    )
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "relu", "gelu", "softmax"])
+def test_slopes(device: Device, function: str) -> None:
+    check_central_differences(device, Activation(function), [Shape(3, 4, 3)])
+
+
+def test_unknown_function() -> None:
+    with pytest.raises(OptionError, match=r"Activation: .*Received function=rellu.*Hint: did you mean .*'relu'"):
+        Activation("rellu")
+
+
+@pytest.mark.parametrize("function", ACTIVATIONS)
+def test_placement(function: str) -> None:
+    layer = Activation(function)
+    assert layer.placement(False) is Placement.IN_PLACE
+    kept = layer.backward_reads_inputs
+    assert layer.placement(True) is (Placement.SEPARATE if kept else Placement.IN_PLACE)
+    assert kept != layer.backward_reads_output
