@@ -5,8 +5,14 @@
 >>> model = bn.Sequential([layers.Input(1, 28, 28), layers.Flatten(), layers.Dense(10)])
 """
 
-from blobnet import callbacks, datasets, layers, losses, optimizers, schedules
-from blobnet.model import Model, Sequential, load
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blobnet import callbacks, datasets, errors, layers, losses, optimizers, schedules
+    from blobnet.model import Model, Sequential, load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -14,9 +20,25 @@ __all__ = [
     "Sequential",
     "callbacks",
     "datasets",
+    "errors",
     "layers",
     "load",
     "losses",
     "optimizers",
     "schedules",
 ]
+_OF_MODEL = ("Model", "Sequential", "load")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used, so that ``blobnet --help`` waits for neither NumPy nor OpenCL."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module("blobnet.model" if name in _OF_MODEL else f"blobnet.{name}")
+    value = getattr(module, name) if name in _OF_MODEL else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -234,9 +234,9 @@ def _image(subject: str, model: ModelFile) -> bytes:
     _check_names(subject, "weights", model.weights, graph)
     # NOTE: HDF5 takes two images of one name, in two threads, for the same file.
     with h5py.File(secrets.token_hex(8), "w", driver="core", backing_store=False, libver="earliest") as file:
-        file.attrs["format"] = FORMAT
+        file.attrs["format"] = np.bytes_(FORMAT)
         file.attrs["format_version"] = np.int64(FORMAT_VERSION)
-        file.attrs["blobnet_version"] = _version()
+        file.attrs["blobnet_version"] = np.bytes_(_version())
         _write(file, "architecture", architecture)
         layers = file.create_group("layers")
         for name, spec in graph.named_parameters.items():
@@ -244,13 +244,12 @@ def _image(subject: str, model: ModelFile) -> bytes:
             _check_array(subject, f"/layers/{name}", values, spec.shape)
             layer, parameter = name.split("/")
             _write(layers.require_group(layer), parameter, values.astype("<f4", copy=False))
-        names = np.empty(len(model.class_names), dtype=object)
-        for index, text in enumerate(model.class_names):
-            if "\0" in text:
-                raise FileError(subject, "class names must not hold a NUL character", name=ascii(text))
-            # Names of folders may be no valid UTF-8; Python then keeps their bytes as surrogates.
-            names[index] = text.encode("utf-8", "surrogateescape")
-        _write(file, "class_names", names, dtype=h5py.string_dtype())
+        if any("\0" in name for name in model.class_names):
+            raise FileError(subject, "class names must not hold a NUL character", names=ascii(model.class_names))
+        # Names of folders may be no valid UTF-8; Python then keeps their bytes as surrogates.
+        names = [name.encode("utf-8", "surrogateescape") for name in model.class_names]
+        length = max([1, *map(len, names)])
+        _write(file, "class_names", np.array(names, dtype=h5py.string_dtype("utf-8", length)))
         _write_arrays(subject, file.create_group("history"), model.history, "<f8")
         if model.loss is not None:
             _check_object(subject, "the loss", model.loss, _BUILT)
@@ -285,9 +284,9 @@ def _write_arrays(subject: str, group: h5py.Group, arrays: Mapping[str, Any], dt
         _write(group, name, values.astype(dtype, copy=False))
 
 
-def _write(group: h5py.Group, name: str, values: Any, dtype: Any = None) -> None:
+def _write(group: h5py.Group, name: str, values: Any) -> None:
     """A dataset in one piece, with no time in it."""
-    group.create_dataset(name, data=values, dtype=dtype, track_times=False)
+    group.create_dataset(name, data=values, track_times=False)
 
 
 def _json(subject: str, what: str, value: Any) -> np.bytes_:
@@ -378,7 +377,7 @@ def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
     try:
         # Files are replaced whole, so a lock would guard nothing and fail on read-only and network disks.
         with h5py.File(path, "r", locking=False) as file:
-            return _Reader(subject, size).model(file), str(file.attrs.get("blobnet_version", "unknown"))
+            return _Reader(subject, size).model(file), str(_attribute(file, "blobnet_version"))
     except FileError:
         raise
     except _DAMAGE as error:
@@ -417,12 +416,24 @@ def _similar(path: Path) -> str | None:
     return f"in that folder are {_listed(found)}." if found else None
 
 
+def _attribute(item: h5py.Group, name: str) -> str | int | None:
+    """A number or a text of fixed length; None where there is no such thing."""
+    if name not in item.attrs:
+        return None
+    identifier = item.attrs.get_id(name)
+    if identifier.shape != () or identifier.dtype.kind not in "Siu":
+        return None
+    value = item.attrs[name]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else int(value)
+
+
 class _Reader:
     """Reads datasets from a file that is not trusted.
 
     Every dataset must lie in the file itself, in one piece and not compressed. So no filter plugin is ever loaded, a
-    dataset cannot claim more than the file holds, and :meth:`_spend` keeps the sum below the size of the file even
-    where datasets overlap.
+    dataset cannot claim more than the file holds, and where datasets overlap, the sum of all is still kept below the
+    size of the file. Texts have a fixed length: a single wrong byte in the heap that holds the others can make HDF5
+    2.0 loop forever.
     """
 
     def __init__(self, subject: str, size: int) -> None:
@@ -439,7 +450,7 @@ class _Reader:
         return ModelFile(
             description=description,
             weights=weights,
-            class_names=self._texts(file, "class_names"),
+            class_names=self._class_names(file),
             history={name: values.tolist() for name, values in self._arrays(file, "history", 8).items()},
             loss=self._object(file, "loss", _BUILT, optional=True),
             training=None if training is None else self._training(training),
@@ -449,14 +460,14 @@ class _Reader:
         return FileError(self.subject, rule, hint=hint, **received)
 
     def _check_format(self, file: h5py.File) -> None:
-        if str(file.attrs.get("format")) != FORMAT:
+        if _attribute(file, "format") != FORMAT:
             raise self._fail(f"the HDF5 file must be one of blobnet's, but it looks like {_looks_like(file)}")
-        version = int(file.attrs["format_version"])
+        version = self._number(file, "format_version")
         if version > FORMAT_VERSION:
             raise self._fail(
                 f"the format version must be at most {FORMAT_VERSION}",
                 format_version=version,
-                written_by=ascii(str(file.attrs.get("blobnet_version", "unknown"))),
+                written_by=ascii(_attribute(file, "blobnet_version")),
                 hint="update blobnet: pip install --upgrade blobnet",
             )
 
@@ -477,12 +488,19 @@ class _Reader:
         return weights
 
     def _training(self, group: h5py.Group) -> TrainingState:
-        numbers: dict[str, Any] = {name: int(group.attrs[name]) for name in ("epoch", "step", "seed")}
         return TrainingState(
-            **numbers,
+            epoch=self._number(group, "epoch"),
+            step=self._number(group, "step"),
+            seed=self._number(group, "seed"),
             optimizer_state=self._arrays(group, "optimizer_state", 4),
             **{name: self._object(group, name, keys) for name, keys in _TRAINING_OBJECTS.items()},
         )
+
+    def _number(self, group: h5py.Group, name: str) -> int:
+        value = _attribute(group, name)
+        if not isinstance(value, int) or value < 0:
+            raise self._fail(f"{group.name} must have the attribute {name}, a number", value=ascii(value))
+        return value
 
     def _child(self, group: h5py.Group, name: str, kind: type, optional: bool = False) -> Any:
         """A member of ``group``, without following any link."""
@@ -511,19 +529,24 @@ class _Reader:
         if properties.get_external_count():
             raise self._fail(rule, storage="external")
         stored = dataset.id.get_storage_size()
-        has_texts = dataset.dtype.kind == "O"  # then what is stored are references, of 16 bytes each
-        if stored < dataset.size if has_texts else stored != dataset.nbytes:
+        if stored != dataset.nbytes:
             raise self._fail(rule, stored=_readable(stored), declared=_readable(dataset.nbytes))
-        self._spend(stored)
-
-    def _spend(self, size: int) -> None:
-        self.unread -= size
+        self.unread -= stored
         if self.unread < 0:
             raise self._fail("the datasets of a file must not be larger than the file", hint="do they overlap?")
 
     def _values(self, dataset: h5py.Dataset) -> npt.NDArray[Any]:
         self._check_storage(dataset)
         return np.asarray(dataset[()])
+
+    def _texts(self, dataset: h5py.Dataset, dimensions: int) -> list[bytes]:
+        """The texts of a dataset with so many axes, one behind the other."""
+        if dataset.ndim != dimensions or dataset.dtype.kind != "S":
+            wanted = "a list of texts" if dimensions else "one text"
+            hint = f"file[{dataset.name!r}] = numpy.array(..., dtype='S') writes it."
+            received = {"shape": dataset.shape, "dtype": dataset.dtype}
+            raise self._fail(f"{dataset.name} must be {wanted} of fixed length", hint=hint, **received)
+        return [bytes(text) for text in self._values(dataset).flat]
 
     def _arrays(self, group: h5py.Group, name: str, itemsize: int) -> dict[str, npt.NDArray[Any]]:
         """The flat float arrays in the group ``name``."""
@@ -538,11 +561,9 @@ class _Reader:
         return arrays
 
     def _json(self, dataset: h5py.Dataset) -> Any:
-        if dataset.shape != () or h5py.check_string_dtype(dataset.dtype) is None:
-            raise self._fail(f"{dataset.name} must be one text", shape=dataset.shape, dtype=dataset.dtype)
-        self._check_storage(dataset)
+        (text,) = self._texts(dataset, 0)
         try:
-            return json.loads(bytes(dataset[()]))
+            return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self._fail(f"{dataset.name} must be JSON", reason=error) from error
 
@@ -555,20 +576,10 @@ class _Reader:
         _check_object(self.subject, dataset.name, value, keys)
         return value
 
-    def _texts(self, group: h5py.Group, name: str) -> tuple[str, ...]:
-        dataset = self._child(group, name, h5py.Dataset, optional=True)
-        if dataset is None:
-            return ()
-        if dataset.ndim != 1 or h5py.check_string_dtype(dataset.dtype) is None:
-            raise self._fail(f"{dataset.name} must be a list of texts", shape=dataset.shape, dtype=dataset.dtype)
-        self._check_storage(dataset)
-        texts = []
-        # One by one: each of them may refer to the same, long text.
-        for index in range(len(dataset)):
-            text = bytes(dataset[index])
-            self._spend(len(text))
-            texts.append(text.decode("utf-8", "surrogateescape"))
-        return tuple(texts)
+    def _class_names(self, file: h5py.File) -> tuple[str, ...]:
+        dataset = self._child(file, "class_names", h5py.Dataset, optional=True)
+        names = self._texts(dataset, 1) if dataset is not None else []
+        return tuple(name.decode("utf-8", "surrogateescape") for name in names)
 
 
 def _looks_like(file: h5py.File) -> str:

@@ -134,7 +134,8 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
     width = min(_power_of_two(shape.width), 64)
     height = min(_power_of_two(shape.height), 128 // width)
     rows = -(-shape.height // height) * height
-    return GlobalSize(width, rows, shape.units), (width, height, max(1, 128 // (width * height)))
+    # NOTE: NVIDIA takes at most 64 work-items along the third dimension of a group (and calls 65 'invalid arguments').
+    return GlobalSize(width, rows, shape.units), (width, height, min(64, max(1, 128 // (width * height))))
 
 
 def _power_of_two(value: int) -> int:

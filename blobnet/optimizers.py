@@ -24,7 +24,7 @@ from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
-from blobnet.planner import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.planner import ParameterTable
 from blobnet.schedules import Constant, Schedule, check_number
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
@@ -35,8 +35,8 @@ CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"
 #: The most sums that clipping splits the sum of squares into.
 _MOST_PARTIALS = 256
-#: Vectors that a CPU's work-item sums in a row.
-_SUM_RUN = 256
+#: Vectors that a CPU's work-item sums in a row, and their lanes.
+_SUM_RUN, _SUM_LANES = 512, 8
 #: Work-items of a work-group, and the most of a launch, on a GPU.
 _GROUP, _MOST_ITEMS = 256, 1 << 18
 #: Below it, epsilon would be 0 in float32, and 0 / 0 stand in the place of zeros.
@@ -133,7 +133,7 @@ class Optimizer(ABC):
 
     def memory(self, table: ParameterTable) -> dict[str, int]:
         """Elements of each float32 buffer that a trainer must allocate, by storage."""
-        buffers = {self.storage(slot): table.trainable_elements for slot in self.state_slots}
+        buffers = {self.storage(slot): max(1, table.trainable_elements) for slot in self.state_slots}
         buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT
         if self.clip_norm is not None:
             buffers |= {_CLIP_PARTIALS: _MOST_PARTIALS, CLIP_SCALE: 1}
@@ -149,7 +149,7 @@ class Optimizer(ABC):
     def _step(self, table: ParameterTable, tuning: Tuning) -> KernelCall:
         gradients, hyperparameters = _array("gradients", table.elements), _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
         tunables = tuning.of(self.kernel)
-        runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["VECTOR"]))
+        runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))
         group = 1 if tuning.device_class == "cpu" else _GROUP
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
@@ -183,8 +183,8 @@ class Optimizer(ABC):
         assert self.clip_norm is not None
         on_cpu = tuning.device_class == "cpu"
         # NOTE: not tunables, since a sum's order changes its last bits.
-        run, vector, group = (_SUM_RUN, PARAMETER_ALIGNMENT, 1) if on_cpu else (1, 1, _GROUP)
-        runs = -(-table.trainable_elements // (run * vector))
+        run, lanes, group = (_SUM_RUN, _SUM_LANES, 1) if on_cpu else (1, 1, _GROUP)
+        runs = -(-table.trainable_elements // (run * lanes))
         groups = min(-(-runs // group), _MOST_PARTIALS)
         partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)
         return [
@@ -193,7 +193,7 @@ class Optimizer(ABC):
                 "gradient norm",
                 GlobalSize(groups * group, per_sample=False),
                 arrays={"GRADIENTS": _array("gradients", table.elements), "CLIP_PARTIALS": partials},
-                macros={"TRAINABLE_ELEMENTS": table.trainable_elements, "RUN": run, "VECTOR": vector},
+                macros={"TRAINABLE_ELEMENTS": table.trainable_elements, "RUN": run, "LANES": lanes},
                 local_size=(group, 1, 1),
             ),
             KernelCall(

@@ -306,7 +306,8 @@ class _Planner:
                     self._join(source, _Region(region.storage, offset, units), vertex)
                     offset += units
             elif placement is not Placement.SEPARATE:
-                for position, source in enumerate(vertex.inputs):
+                # NOTE: in place of a third input, a sum would be added up in another order, and round differently.
+                for position, source in enumerate(vertex.inputs[:2]):
                     if self._join(source, region, vertex):
                         self.in_place_of[vertex.index] = position
                         break
@@ -345,7 +346,11 @@ class _Planner:
             or any(self.graph.vertices[reader].layer.backward_reads_inputs for reader in readers)
         ):
             return _NEVER - 1
-        return max(readers, default=source)
+        last = max(readers, default=source)
+        if vertex.layer.placement(self.training) in (Placement.CONCAT, Placement.SHARED):
+            # Its inputs are the same memory, unless they have to be copied for what overwrites it.
+            last = max([last, *(self._last_read(item) for item in vertex.inputs)])
+        return last
 
     # -- pass 2: delta storage ---------------------------------------------------------------------------------------
 
@@ -392,6 +397,8 @@ class _Planner:
         ]
         if placement is Placement.IN_PLACE:
             return not pending
+        if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
+            return False  # A delta that is added to itself doubles, once too often with three readers or two sources.
         # Each delta in the region must have been read before another reader of the other one adds to it.
         return all(
             self._next_addition(source, vertex.index) < other and self._next_addition(other, vertex.index) < source

@@ -41,7 +41,8 @@ class _Convolution(Layer):
         for name in ("kernel_size", "stride", "dilation"):
             pair(self.subject, name, getattr(self, name), self.rank)
         check_padding(self.subject, self.padding, self.rank)
-        self._require(self.bias in BIAS_MODES, "bias must be True, False or 'position'", bias=self.bias)
+        known = isinstance(self.bias, (bool, str)) and self.bias in BIAS_MODES
+        self._require(known, "bias must be True, False or 'position'", bias=self.bias)
         divides = self.filters % self.groups == 0
         self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
         if self.activation is not None:

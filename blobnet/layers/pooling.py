@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, window_axes
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Macro, elementwise_work
+from blobnet.kernel_call import GlobalSize, KernelCall, elementwise_work
+from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Site
 
 
@@ -31,8 +32,8 @@ class _Pool(Layer):
         # 'same' depends on the input, and is always smaller than the window.
         explicit = self._axes(Shape(1)) if self.padding != "same" else ()
         smaller = all(max(axis.padding) < axis.kernel for axis in explicit)
-        received = {"padding": self.padding, "pool_size": self.pool_size}
-        self._require(smaller, "the padding on every side must be smaller than the window", **received)
+        rule = "the padding on every side must be smaller than the window"
+        self._require(smaller, rule, padding=self.padding, pool_size=self.pool_size)
 
     @property
     def _stride(self) -> int | Pair:
@@ -57,46 +58,89 @@ class _Pool(Layer):
         height, width = vertical.output_size(shape.height), horizontal.output_size(shape.width)
         return replace(shape, height=height, width=width)
 
-    def _macros(self, blob: Blob) -> dict[str, Macro]:
-        """The macros of the window over the planes of ``blob``."""
-        vertical, horizontal = self._axes(blob.shape)
+    def _window_macros(self, planes: Shape) -> dict[str, Macro]:
+        """The macros of the window over the input's ``planes``."""
+        vertical, horizontal = self._axes(planes)
         return {
             "WINDOW_HEIGHT": vertical.kernel,
             "WINDOW_WIDTH": horizontal.kernel,
-            "STRIDE_HEIGHT": vertical.stride,
-            "STRIDE_WIDTH": horizontal.stride,
+            "STRIDE_Y": vertical.stride,
+            "STRIDE_X": horizontal.stride,
             "PAD_TOP": vertical.padding[0],
             "PAD_LEFT": horizontal.padding[0],
         }
 
+    def _full_columns(self, planes: Shape) -> tuple[int, int]:
+        """The output columns, from first to behind the last, whose windows lie within the input's ``planes``."""
+        _, axis = self._axes(planes)
+        before = axis.padding[0]
+        begin = min(-(-before // axis.stride), axis.output_size(planes.width))
+        return begin, max(begin, (planes.width + before - axis.kernel) // axis.stride + 1)
+
     def _forward_call(self, site: Site, kernel: str) -> KernelCall:
+        planes = site.inputs[0].shape
+        tunables = site.tuning.of(kernel)
+        begin, end = self._full_columns(planes)
         size, local = elementwise_work(site.output.shape, site.tuning)
         return KernelCall(
             kernel,
             f"{site.name} forward",
             size,
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-            macros=self._macros(site.inputs[0]),
+            macros={
+                **self._window_macros(planes),
+                "LANES": _lanes_within(end - begin, tunables["MAXIMUM_LANES"]),
+                "FULL_BEGIN": begin,
+                "FULL_END": end,
+            },
+            tunables=tunables,
             local_size=local,
         )
 
-    def _backward_calls(self, site: Site, kernel: str) -> list[KernelCall]:
+    def _backward_calls(self, site: Site, kernel: str, *, clamp_windows: bool) -> list[KernelCall]:
+        """``clamp_windows``: whether windows that reach beyond the data need care."""
         delta = site.input_deltas[0]
         if delta is None:
             return []
-        _, horizontal = self._axes(delta.shape)
-        groups = (delta.shape.width - 1 + horizontal.padding[0]) // horizontal.stride + 1
-        size, local = elementwise_work(replace(delta.shape, width=groups), site.tuning)
+        planes, output = delta.shape, site.delta.shape
+        tunables = site.tuning.of(kernel)
+        _, axis = self._axes(planes)
+        before, stride = axis.padding[0], axis.stride
+        first_group, end_group = before // stride, (planes.width - 1 + before) // stride + 1
+        first_column, end_column = self._full_columns(planes) if clamp_windows else (0, output.width)
+        begin = min(end_group, max(first_column + -(-axis.kernel // stride) - 1, -(-before // stride)))
+        end = max(begin, min(end_column, (planes.width + before) // stride))
+        lanes = _lanes_within(end - begin, tunables["MAXIMUM_LANES"])
+        if site.accumulate[0]:
+            end -= (end - begin) % lanes
+        size, local = elementwise_work(replace(planes, width=end_group - first_group), site.tuning)
         return [
             KernelCall(
                 kernel,
                 f"{site.name} backward data",
                 size,
                 blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
-                macros={**self._macros(delta), "ACCUMULATE": int(site.accumulate[0])},
+                macros={
+                    **self._window_macros(planes),
+                    "ACCUMULATE": int(site.accumulate[0]),
+                    "LANES": lanes,
+                    "GROUP_BEGIN": first_group,
+                    "GROUP_END": end_group,
+                    "INNER_BEGIN": begin,
+                    "INNER_END": end,
+                },
+                tunables=tunables,
                 local_size=local,
             )
         ]
+
+
+def _lanes_within(run: int, maximum: int) -> int:
+    """The longest vector within ``run`` positions: a power of two, at most ``maximum``; 1 if there are none."""
+    lanes = 1
+    while 2 * lanes <= min(run, maximum):
+        lanes *= 2
+    return lanes
 
 
 @dataclass(frozen=True)
@@ -111,8 +155,9 @@ class _MaxPool(_Pool):
         return [replace(call, arrays={"WINNERS": winners})]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
+        calls = self._backward_calls(site, "pooling/max_backward", clamp_windows=False)
         winners = site.memory("winners", per_sample=site.output.shape.elements)
-        return [replace(call, arrays={"WINNERS": winners}) for call in self._backward_calls(site, "pooling/max_backward")]
+        return [replace(call, arrays={"WINNERS": winners}) for call in calls]
 
 
 @dataclass(frozen=True)
@@ -121,14 +166,14 @@ class _AveragePool(_Pool):
 
     count_include_pad: bool = True
 
-    def _macros(self, blob: Blob) -> dict[str, Macro]:
-        return {**super()._macros(blob), "COUNT_INCLUDE_PAD": int(self.count_include_pad)}
+    def _window_macros(self, planes: Shape) -> dict[str, Macro]:
+        return {**super()._window_macros(planes), "COUNT_INCLUDE_PAD": int(self.count_include_pad)}
 
     def forward(self, site: Site) -> list[KernelCall]:
         return [self._forward_call(site, "pooling/average_forward")]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        return self._backward_calls(site, "pooling/average_backward")
+        return self._backward_calls(site, "pooling/average_backward", clamp_windows=not self.count_include_pad)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@
  * Macros:
  *   LOCAL_WIDTH  work-items that share a unit
  * Tunables:
- *   GROUP_WIDTH cpu 1, gpu 128 of 1 32 64 128 256: LOCAL_WIDTH
+ *   GROUP_WIDTH cpu 1, gpu 256 of 1 32 64 128 256: LOCAL_WIDTH
  * Global:
  *   width  LOCAL_WIDTH
  *   units  units
@@ -27,14 +27,16 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
     for (int i = 0; i < SUMS; i++) {
         sums[i] = 0;
     }
+#if LOCAL_WIDTH > 1
+    for (int i = get_local_id(0); i < count * OUTPUT_DELTA_UNIT_ELEMENTS; i += LOCAL_WIDTH) {
+        const int position = i % OUTPUT_DELTA_UNIT_ELEMENTS;
+        sums[0] += output_delta[BLOB_INDEX(OUTPUT_DELTA, i / OUTPUT_DELTA_UNIT_ELEMENTS, z,
+                                           position / OUTPUT_DELTA_UNIT_WIDTH, position % OUTPUT_DELTA_UNIT_WIDTH)];
+    }
+#else
     for (int n = 0; n < count; n++) {
         for (int y = 0; y < OUTPUT_DELTA_UNIT_HEIGHT; y++) {
             __global const real_t *row = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
-#if LOCAL_WIDTH > 1
-            for (int x = get_local_id(0); x < OUTPUT_DELTA_UNIT_WIDTH; x += LOCAL_WIDTH) {
-                sums[0] += row[x];
-            }
-#else
             for (int x = 0; x + SUMS <= OUTPUT_DELTA_UNIT_WIDTH; x += SUMS) {
                 for (int i = 0; i < SUMS; i++) {
                     sums[i] += row[x + i];
@@ -43,9 +45,9 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
             for (int x = OUTPUT_DELTA_UNIT_WIDTH / SUMS * SUMS; x < OUTPUT_DELTA_UNIT_WIDTH; x++) {
                 sums[x % SUMS] += row[x];
             }
-#endif
         }
     }
+#endif
     accumulator_t sum = 0;
     for (int i = 0; i < SUMS; i++) {
         sum += sums[i];

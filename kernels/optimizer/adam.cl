@@ -26,8 +26,8 @@
  *   DECOUPLED
  *   GLOBAL_WIDTH       work-items
  * Tunables:
- *   VECTOR cpu 16, gpu 1 of 1 2 4 8 16: elements of a vector
- *   RUN cpu 256, gpu 1 of 1 4 64 256 1024: vectors in a row that a work-item does
+ *   LANES cpu 8, gpu 1 of 1 2 4 8 16: elements of a vector
+ *   RUN cpu 512, gpu 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
  * Global:
  *   width  runs
  */
@@ -43,22 +43,22 @@ __kernel void optimizer_adam(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t,
     const real_t correction = ARRAY(hyperparameters)[2];
     const real_t scale = CLIP_FACTOR;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
-        for (int i = run * RUN; i < RUN_END(run); i++) {
-            vector_t parameter = LOAD(parameters, i);
-            vector_t gradient = scale * LOAD(gradients, i);
+        for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
+            vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
+            vector_t gradient = scale * VECTOR_LOAD(ARRAY(gradients) + i);
 #if DECOUPLED
             parameter = ADD_DECAY(parameter, -learning_rate * parameter, i);
 #else
             gradient = ADD_DECAY(gradient, parameter, i);
 #endif
-            const vector_t mean_part = ONE_MINUS_BETA1 * gradient;
-            const vector_t square_part = ONE_MINUS_BETA2 * gradient * gradient;
-            const vector_t mean = SCALE_ADD(BETA1, LOAD(first_moment, i), mean_part);
-            const vector_t square = SCALE_ADD(BETA2, LOAD(second_moment, i), square_part);
-            STORE(mean, first_moment, i);
-            STORE(square, second_moment, i);
-            const vector_t divisor = SCALE_ADD(correction, sqrt(square), EPSILON);
-            STORE(SCALE_ADD(-step_size, mean / divisor, parameter), parameters, i);
+            vector_t mean = VECTOR_LOAD(ARRAY(first_moment) + i);
+            mean = BETA1 * mean + ONE_MINUS_BETA1 * gradient;
+            vector_t square = VECTOR_LOAD(ARRAY(second_moment) + i);
+            square = BETA2 * square + ONE_MINUS_BETA2 * gradient * gradient;
+            VECTOR_STORE(mean, ARRAY(first_moment) + i);
+            VECTOR_STORE(square, ARRAY(second_moment) + i);
+            const vector_t step = mean / (sqrt(square) * correction + EPSILON);
+            VECTOR_STORE(parameter - step_size * step, ARRAY(parameters) + i);
         }
     }
 }

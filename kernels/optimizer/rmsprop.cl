@@ -24,8 +24,8 @@
  *   MOMENTUM_FACTOR
  *   GLOBAL_WIDTH       work-items
  * Tunables:
- *   VECTOR cpu 16, gpu 1 of 1 2 4 8 16: elements of a vector
- *   RUN cpu 256, gpu 1 of 1 4 64 256 1024: vectors in a row that a work-item does
+ *   LANES cpu 8, gpu 1 of 1 2 4 8 16: elements of a vector
+ *   RUN cpu 512, gpu 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
  * Global:
  *   width  runs
  */
@@ -39,18 +39,19 @@ __kernel void optimizer_rmsprop(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real
     const real_t learning_rate = ARRAY(hyperparameters)[0];
     const real_t scale = CLIP_FACTOR;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
-        for (int i = run * RUN; i < RUN_END(run); i++) {
-            const vector_t parameter = LOAD(parameters, i);
-            const vector_t gradient = ADD_DECAY(scale * LOAD(gradients, i), parameter, i);
-            const vector_t square_part = ONE_MINUS_ALPHA * gradient * gradient;
-            const vector_t square = SCALE_ADD(ALPHA, LOAD(mean_square, i), square_part);
-            STORE(square, mean_square, i);
+        for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
+            const vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
+            vector_t gradient = scale * VECTOR_LOAD(ARRAY(gradients) + i);
+            gradient = ADD_DECAY(gradient, parameter, i);
+            const vector_t before = VECTOR_LOAD(ARRAY(mean_square) + i);
+            const vector_t square = ALPHA * before + ONE_MINUS_ALPHA * gradient * gradient;
+            VECTOR_STORE(square, ARRAY(mean_square) + i);
             vector_t step = gradient / (sqrt(square) + EPSILON);
 #if HAS_MOMENTUM
-            step = SCALE_ADD(MOMENTUM_FACTOR, LOAD(momentum, i), step);
-            STORE(step, momentum, i);
+            step = MOMENTUM_FACTOR * VECTOR_LOAD(ARRAY(momentum) + i) + step;
+            VECTOR_STORE(step, ARRAY(momentum) + i);
 #endif
-            STORE(SCALE_ADD(-learning_rate, step, parameter), parameters, i);
+            VECTOR_STORE(parameter - learning_rate * step, ARRAY(parameters) + i);
         }
     }
 }

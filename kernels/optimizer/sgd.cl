@@ -20,8 +20,8 @@
  *   NESTEROV
  *   GLOBAL_WIDTH       work-items
  * Tunables:
- *   VECTOR cpu 16, gpu 1 of 1 2 4 8 16: elements of a vector
- *   RUN cpu 256, gpu 1 of 1 4 64 256 1024: vectors in a row that a work-item does
+ *   LANES cpu 8, gpu 1 of 1 2 4 8 16: elements of a vector
+ *   RUN cpu 512, gpu 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
  * Global:
  *   width  runs
  */
@@ -35,15 +35,16 @@ __kernel void optimizer_sgd(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, 
     const real_t learning_rate = ARRAY(hyperparameters)[0];
     const real_t scale = CLIP_FACTOR;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
-        for (int i = run * RUN; i < RUN_END(run); i++) {
-            const vector_t parameter = LOAD(parameters, i);
-            vector_t step = ADD_DECAY(scale * LOAD(gradients, i), parameter, i);
+        for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
+            const vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
+            vector_t step = scale * VECTOR_LOAD(ARRAY(gradients) + i);
+            step = ADD_DECAY(step, parameter, i);
 #if HAS_MOMENTUM
-            const vector_t sum = SCALE_ADD(MOMENTUM_FACTOR, LOAD(momentum, i), step);
-            STORE(sum, momentum, i);
-            step = NESTEROV ? SCALE_ADD(MOMENTUM_FACTOR, sum, step) : sum;
+            const vector_t sum = MOMENTUM_FACTOR * VECTOR_LOAD(ARRAY(momentum) + i) + step;
+            VECTOR_STORE(sum, ARRAY(momentum) + i);
+            step = NESTEROV ? step + MOMENTUM_FACTOR * sum : sum;
 #endif
-            STORE(SCALE_ADD(-learning_rate, step, parameter), parameters, i);
+            VECTOR_STORE(parameter - learning_rate * step, ARRAY(parameters) + i);
         }
     }
 }

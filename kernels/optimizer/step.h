@@ -8,12 +8,9 @@
 #define CLIP_FACTOR 1.0f
 #endif
 
-/* constant * vector + vector */
-#define SCALE_ADD(constant, a, b) ((constant) * (a) + (b))
-
 /*
- * value + WEIGHT_DECAY * parameter where vector i decays, else value; DECAYED_ELEMENTS is a multiple
- * of VECTOR.
+ * value + WEIGHT_DECAY * parameter where the vector at i decays, else value; DECAYED_ELEMENTS is a
+ * multiple of LANES.
  */
 #define ADD_DECAY(value, parameter, i)                                                             \
-    ((i)*VECTOR < DECAYED_ELEMENTS ? SCALE_ADD(WEIGHT_DECAY, parameter, value) : (value))
+    ((i) < DECAYED_ELEMENTS ? (value) + WEIGHT_DECAY * (parameter) : (value))

@@ -7,7 +7,7 @@
  *   CLIP_PARTIALS  write  one sum a work-group
  * Macros:
  *   TRAINABLE_ELEMENTS
- *   VECTOR              elements of a vector
+ *   LANES               elements of a vector
  *   RUN                 vectors in a row that a work-item does
  *   GLOBAL_WIDTH        work-items
  *   LOCAL_WIDTH         work-items of a group, a power of two
@@ -25,17 +25,13 @@ optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip
     __local accumulator_t sums[LOCAL_WIDTH];
     vector_t sum = 0;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
-        for (int i = run * RUN; i < RUN_END(run); i++) {
-            const vector_t gradient = LOAD(gradients, i);
+        for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
+            const vector_t gradient = VECTOR_LOAD(ARRAY(gradients) + i);
             sum += gradient * gradient;
         }
     }
     const int item = get_local_id(0);
-    const real_t *lanes = (const real_t *)&sum;
-    sums[item] = lanes[0];
-    for (int lane = 1; lane < VECTOR; lane++) {
-        sums[item] += lanes[lane];
-    }
+    sums[item] = VECTOR_SUM(sum);
     for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
         if (item < half_width) {

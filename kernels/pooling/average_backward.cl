@@ -9,27 +9,42 @@
  * Macros:
  *   WINDOW_HEIGHT  rows of the window
  *   WINDOW_WIDTH   columns of the window
- *   STRIDE_HEIGHT  rows from window to window
- *   STRIDE_WIDTH   columns from window to window
+ *   STRIDE_Y       rows from window to window
+ *   STRIDE_X       columns from window to window
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
  *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: the number of its taps that are data
  *   ACCUMULATE     1: add to INPUT_DELTA
+ *   LANES          groups in a vector
+ *   GROUP_BEGIN    the first group of STRIDE_X input columns with data in it
+ *   GROUP_END      behind the last such group
+ *   INNER_BEGIN    the first group of data alone that needs no clamping
+ *   INNER_END      behind the last such group; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
+ * Tunables:
+ *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
  * Global:
- *   width   groups of STRIDE_WIDTH input columns
+ *   width   groups of STRIDE_X input columns
  *   height  input rows
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "vector.h"
 
-/* What a window in column x, with data in ``area`` taps, passes to each of them. */
-inline real_t window_share(__global const real_t *delta, __global const int *winners, const int x, const int v,
-                           const int u, const int area)
+#define DIVISOR(area) (real_t)(COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (area))
+
+/* What a window with data in ``area`` taps passes to each of them. */
+inline real_t window_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
 {
-    return delta[x] / (COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : area);
+    return *delta / DIVISOR(area);
+}
+
+/* The same for LANES windows side by side. */
+inline vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
+{
+    return VECTOR_LOAD(delta) / DIVISOR(area);
 }
 
 #include "pooling/backward.h"

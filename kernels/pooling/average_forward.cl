@@ -9,35 +9,52 @@
  * Macros:
  *   WINDOW_HEIGHT  rows of the window
  *   WINDOW_WIDTH   columns of the window
- *   STRIDE_HEIGHT  rows from window to window
- *   STRIDE_WIDTH   columns from window to window
+ *   STRIDE_Y       rows from window to window
+ *   STRIDE_X       columns from window to window
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
  *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: the number of its taps that are data
+ *   LANES          windows in a vector
+ *   FULL_BEGIN     the first output column whose window lies within the data
+ *   FULL_END       behind the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
+ * Tunables:
+ *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
  * Global:
  *   width   output columns
  *   height  output rows
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "vector.h"
 
-/* The mean of a window at (top, left), whose taps are data from (first_v, first_u) to before (end_v, end_u). */
-inline real_t pool_window(__global const real_t *input, const int top, const int left, const int first_v,
-                          const int end_v, const int first_u, const int end_u, int *winner)
+#define DIVISOR(rows, columns) (COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (rows) * (columns))
+
+/* The mean of a window at ``from``, of whose taps those from (first_v, first_u) to before (end_v, end_u) are data. */
+inline real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
+                          const int end_u, int *winner)
 {
-    const int start = top * INPUT_UNIT_MEMORY_WIDTH + left;
     accumulator_t sum = 0;
-    #pragma unroll
     for (int v = first_v; v < end_v; ++v) {
-        #pragma unroll
         for (int u = first_u; u < end_u; ++u) {
-            sum += input[start + v * INPUT_UNIT_MEMORY_WIDTH + u];
+            sum += from[v * INPUT_UNIT_MEMORY_WIDTH + u];
         }
     }
-    return sum / (COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (end_v - first_v) * (end_u - first_u));
+    return sum / DIVISOR(end_v - first_v, end_u - first_u);
+}
+
+/* The same for LANES windows side by side, the first one at ``from``, with data in all of their columns. */
+inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v, index_vector_t *winner)
+{
+    vector_t sum = 0;
+    for (int v = first_v; v < end_v; ++v) {
+        for (int u = 0; u < WINDOW_WIDTH; ++u) {
+            sum += VECTOR_LOAD_STRIDED(from + v * INPUT_UNIT_MEMORY_WIDTH + u);
+        }
+    }
+    return sum / (real_t)DIVISOR(end_v - first_v, WINDOW_WIDTH);
 }
 
 #include "pooling/forward.h"

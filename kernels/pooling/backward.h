@@ -1,74 +1,105 @@
 /*
  * The loops of pooling, backward: input_delta(y, x) = sum over the windows that cover (y, x) of what each passes to it.
- * A kernel defines window_share(), and then includes this.
+ * A kernel defines window_share() and vector_share(), and then includes this.
+ *
+ * Input columns come in groups of STRIDE_X: cell u of group q is input column q * STRIDE_X - PAD_LEFT + u, and the
+ * window in column q - j covers it with its tap u + j * STRIDE_X, where there is such a tap. Between INNER_BEGIN and
+ * INNER_END nothing needs clamping along x: there, LANES groups side by side are computed at a time. The last vector
+ * may overlap the one before it, but not where deltas are added to.
  */
-#define INPUT_WIDTH INPUT_DELTA_UNIT_WIDTH
-#define OUTPUT_WIDTH OUTPUT_DELTA_UNIT_WIDTH
-#define OUTPUT_HEIGHT OUTPUT_DELTA_UNIT_HEIGHT
-#include "pooling/windows.h"
+#define WINDOWS_PER_CELL ((WINDOW_WIDTH + STRIDE_X - 1) / STRIDE_X)
+#define VECTORS ((INNER_END - INNER_BEGIN + LANES - 1) / LANES)
+#define CLAMPED_GROUPS (GROUP_END - GROUP_BEGIN - (INNER_END - INNER_BEGIN))
+
+#if ACCUMULATE
+#define PUT(value, pointer) (*(pointer) += (value))
+#define PUT_VECTOR(value, pointer) VECTOR_STORE(VECTOR_LOAD(pointer) + (value), pointer)
+#else
+#define PUT(value, pointer) (*(pointer) = (value))
+#define PUT_VECTOR(value, pointer) VECTOR_STORE(value, pointer)
+#endif
 
 /* Taps of a window that are data, along one axis. */
 #define DATA_TAPS(start, window, size) (min(window, (size) - (start)) - max(0, -(start)))
 
-/*
- * Sets, or adds to, a row of input deltas what one row of windows passes to it through tap row v. The windows have
- * ``rows`` rows of data.
- */
-inline void pool_back_row(__global const real_t *restrict delta, __global const int *restrict winners,
-                          __global real_t *restrict to, const int v, const int rows, const bool adds)
+/* The rows of windows that cover row y: from FIRST_ROW to before END_ROW; there may be none. */
+#define FIRST_ROW(y) ((y) + PAD_TOP < WINDOW_HEIGHT ? 0 : ((y) + PAD_TOP - WINDOW_HEIGHT) / STRIDE_Y + 1)
+#define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
+
+/* The sum for cell u of a group in row y. */
+inline real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y, const int group,
+                       const int u)
 {
-    /* Groups of cells near the ends of the row. */
-    for (int i = FIRST_COLUMN; i < GROUP_END - GROUP_BEGIN - (INNER_END - INNER_BEGIN); i += GLOBAL_WIDTH) {
-        const int group = GROUP_BEGIN + i < INNER_BEGIN ? GROUP_BEGIN + i : INNER_END + GROUP_BEGIN + i - INNER_BEGIN;
-        const int first = group * STRIDE_WIDTH - PAD_LEFT;
-        for (int u = max(0, -first); u < min(STRIDE_WIDTH, INPUT_WIDTH - first); ++u) {
-            real_t sum = 0;
-            for (int j = max(0, group - OUTPUT_WIDTH + 1); j <= group && u + j * STRIDE_WIDTH < WINDOW_WIDTH; ++j) {
-                const int columns = DATA_TAPS(first - j * STRIDE_WIDTH, WINDOW_WIDTH, INPUT_WIDTH);
-                sum += window_share(delta, winners, group - j, v, u + j * STRIDE_WIDTH, rows * columns);
-            }
-            to[first + u] = adds ? to[first + u] + sum : sum;
+    accumulator_t sum = 0;
+    for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
+        const int top = row * STRIDE_Y - PAD_TOP;
+        const int rows = DATA_TAPS(top, WINDOW_HEIGHT, INPUT_DELTA_UNIT_HEIGHT);
+        for (int j = max(0, group - OUTPUT_DELTA_UNIT_WIDTH + 1); j <= group && u + j * STRIDE_X < WINDOW_WIDTH; ++j) {
+            const int column = group - j;
+            const int columns = DATA_TAPS(column * STRIDE_X - PAD_LEFT, WINDOW_WIDTH, INPUT_DELTA_UNIT_WIDTH);
+            sum += window_share(delta + row * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + column,
+                                winners + row * OUTPUT_DELTA_UNIT_WIDTH + column,
+                                (y - top) * WINDOW_WIDTH + u + j * STRIDE_X, rows * columns);
         }
     }
-    for (int group = INNER_BEGIN + FIRST_COLUMN; group < INNER_END; group += GLOBAL_WIDTH) {
-        const int first = group * STRIDE_WIDTH - PAD_LEFT;
-        for (int u = 0; u < STRIDE_WIDTH; ++u) {
-            real_t sum = 0;
-            for (int j = 0; j < WINDOWS_PER_CELL; ++j) {
-                if (u + j * STRIDE_WIDTH < WINDOW_WIDTH) {
-                    sum += window_share(delta, winners, group - j, v, u + j * STRIDE_WIDTH, rows * WINDOW_WIDTH);
-                }
-            }
-            to[first + u] = adds ? to[first + u] + sum : sum;
+    return sum;
+}
+
+/* The same for the cells u of LANES groups side by side. */
+inline vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y, const int group,
+                            const int u)
+{
+    vector_t sum = 0;
+    for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
+        const int top = row * STRIDE_Y - PAD_TOP;
+        const int rows = DATA_TAPS(top, WINDOW_HEIGHT, INPUT_DELTA_UNIT_HEIGHT);
+        for (int j = 0; j < WINDOWS_PER_CELL && u + j * STRIDE_X < WINDOW_WIDTH; ++j) {
+            const int column = group - j;
+            sum += vector_share(delta + row * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + column,
+                                winners + row * OUTPUT_DELTA_UNIT_WIDTH + column,
+                                (y - top) * WINDOW_WIDTH + u + j * STRIDE_X, rows * WINDOW_WIDTH);
         }
     }
+    return sum;
 }
 
 /* One plane; ``winners`` are packed densely. */
-inline void pool_back_plane(__global const real_t *restrict output_delta, __global const int *restrict winners,
+inline void pool_back_plane(__global const real_t *restrict delta, __global const int *restrict winners,
                             __global real_t *restrict input_delta)
 {
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global real_t *to = input_delta + y * INPUT_DELTA_UNIT_MEMORY_WIDTH;
-        const int begin = FIRST_WINDOW(y);
-        const int end = END_WINDOW(y);
-#if !ACCUMULATE
-        if (begin >= end) {
-            for (int x = FIRST_COLUMN; x < INPUT_WIDTH; x += GLOBAL_WIDTH) {
-                to[x] = 0;
+        __global real_t *to = input_delta + y * INPUT_DELTA_UNIT_MEMORY_WIDTH - PAD_LEFT;
+        for (int i = get_global_id(0); i < VECTORS; i += GLOBAL_WIDTH) {
+            const int group = min(INNER_BEGIN + i * LANES, INNER_END - LANES);
+            const int x = group * STRIDE_X;
+#if STRIDE_X == 1
+            PUT_VECTOR(vector_sums(delta, winners, y, group, 0), to + x);
+#elif STRIDE_X == 2 && LANES > 1
+            const vector_t even = vector_sums(delta, winners, y, group, 0);
+            const vector_t odd = vector_sums(delta, winners, y, group, 1);
+            vector_t first, second;
+            first.even = even.lo;
+            first.odd = odd.lo;
+            second.even = even.hi;
+            second.odd = odd.hi;
+            PUT_VECTOR(first, to + x);
+            PUT_VECTOR(second, to + x + LANES);
+#else
+            for (int u = 0; u < STRIDE_X; ++u) {
+                real_t lanes[LANES];
+                VECTOR_STORE(vector_sums(delta, winners, y, group, u), lanes);
+                for (int lane = 0; lane < LANES; ++lane) {
+                    PUT(lanes[lane], to + x + u + lane * STRIDE_X);
+                }
             }
-        }
 #endif
-        for (int window = begin; window < end; ++window) {
-            __global const real_t *delta = output_delta + window * OUTPUT_DELTA_UNIT_MEMORY_WIDTH;
-            __global const int *winner_row = winners + window * OUTPUT_WIDTH;
-            const int top = window * STRIDE_HEIGHT - PAD_TOP;
-            const int rows = DATA_TAPS(top, WINDOW_HEIGHT, INPUT_DELTA_UNIT_HEIGHT);
-            /* A constant in either branch lets the compiler drop the choice from the loops. */
-            if (ACCUMULATE || window > begin) {
-                pool_back_row(delta, winner_row, to, y - top, rows, true);
-            } else {
-                pool_back_row(delta, winner_row, to, y - top, rows, false);
+        }
+        for (int i = get_global_id(0); i < CLAMPED_GROUPS; i += GLOBAL_WIDTH) {
+            const int group = GROUP_BEGIN + i + (GROUP_BEGIN + i < INNER_BEGIN ? 0 : INNER_END - INNER_BEGIN);
+            const int x = group * STRIDE_X;
+            const int end_u = min(STRIDE_X, PAD_LEFT + INPUT_DELTA_UNIT_WIDTH - x);
+            for (int u = max(0, PAD_LEFT - x); u < end_u; ++u) {
+                PUT(cell_sum(delta, winners, y, group, u), to + x + u);
             }
         }
     }

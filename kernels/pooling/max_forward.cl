@@ -9,20 +9,26 @@
  * Macros:
  *   WINDOW_HEIGHT  rows of the window
  *   WINDOW_WIDTH   columns of the window
- *   STRIDE_HEIGHT  rows from window to window
- *   STRIDE_WIDTH   columns from window to window
+ *   STRIDE_Y       rows from window to window
+ *   STRIDE_X       columns from window to window
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
+ *   LANES          windows in a vector
+ *   FULL_BEGIN     the first output column whose window lies within the data
+ *   FULL_END       behind the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
+ * Tunables:
+ *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
  * Global:
  *   width   output columns
  *   height  output rows
  *   units   units * COUNT
  */
 #include "blob.h"
-#include "pooling/window_maximum.h"
+#include "vector.h"
+#include "pooling/maximum.h"
 #include "pooling/forward.h"
 
 __kernel void pooling_max_forward(READ_BLOB(input), WRITE_BLOB(output), const int count)

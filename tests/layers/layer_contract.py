@@ -81,7 +81,7 @@ def run_layer_contract(
     ordinal: int = 0,
     tuning: Tuning | None = None,
     fused: Sequence[str] = ("relu", "sigmoid"),
-    arrangements: Sequence[str] | None = None,
+    arrangements: Sequence[str | Arrangement] | None = None,
 ) -> ContractReport:
     """Asserts that a layer keeps the contract, with random data, in several random arrangements of its memory.
 
@@ -105,7 +105,8 @@ def run_layer_contract(
         tuning: by default that of the device's class.
         fused: activations to try in the epilogue, if the layer has one; by default one that maps 0 to 0, and one that
             does not.
-        arrangements: the names of those to run (see ``_arrangements``) where all are too slow; None: all.
+        arrangements: the names of those to run (see ``_arrangements``) where all are too slow, or others than those;
+            None: all.
     """
     problem = make_problem(
         layer,
@@ -120,9 +121,11 @@ def run_layer_contract(
     references = _References(problem, reference_forward, reference_backward, reference_state, relative, absolute)
     backward = training and reference_backward is not None
     report: dict[str, Run] = {}
-    for arrangement in _arrangements(problem, training):
-        if arrangements is not None and arrangement.name not in arrangements:
-            continue
+    chosen = _arrangements(problem, training)
+    if arrangements is not None:
+        chosen = [arrangement for arrangement in chosen if arrangement.name in arrangements]
+        chosen += [arrangement for arrangement in arrangements if isinstance(arrangement, Arrangement)]
+    for arrangement in chosen:
         bench = Bench(device, problem, arrangement, tuning)
         report[arrangement.name] = _run_twice(bench, references, backward)
         _check_launches(bench, report[arrangement.name])

@@ -161,7 +161,7 @@ def test_any_float32_array_will_do(path):
 def test_read_without_blobnet(saved):
     model = small_model()
     with h5py.File(saved, "r") as file:
-        assert dict(file.attrs)["format"] == "blobnet"
+        assert file.attrs["format"] == b"blobnet"
         assert file.attrs["format_version"] == 1
         assert file["layers/conv/weight"].dtype == np.float32
         assert file["layers/conv/weight"].shape == (2, 2, 3, 3)
@@ -186,9 +186,9 @@ def test_weights_changed_without_blobnet(saved):
     with h5py.File(saved, "r+") as file:
         file["layers/conv/bias"][...] = 7
         del file["class_names"]
-        file["class_names"] = ["a", "b"]
+        file["class_names"] = np.array(["a", "b"], dtype="S")
         del file["architecture"]
-        file["architecture"] = json.dumps(small_graph().description())
+        file["architecture"] = np.bytes_(json.dumps(small_graph().description()))
     loaded = load(saved)
     assert (loaded.weights["conv/bias"] == 7).all()
     assert loaded.class_names == ("a", "b")
@@ -652,25 +652,11 @@ def overlapping(file):
         file[f"training/optimizer_state/{index}"] = file["training/optimizer_state/large"]
 
 
-def repeated_text(file):
-    """30 references to one text of 4 kB in the class names."""
-    del file["class_names"]
-    file.create_dataset("class_names", data=["x" * 4000] + ["y"] * 29, dtype=h5py.string_dtype())
-    start = file["class_names"].id.get_offset()
-    name = file.filename
-    file.close()
-    with open(name, "r+b") as raw:  # noqa: PTH123
-        raw.seek(start)
-        first = raw.read(16)
-        raw.seek(start)
-        raw.write(first * 30)
-
-
 def architecture(change):
     def apply(file):
         description = small_graph().description()
         del file["architecture"]
-        file["architecture"] = json.dumps(change(description) or description)
+        file["architecture"] = np.bytes_(json.dumps(change(description) or description))
 
     return apply
 
@@ -693,15 +679,16 @@ def unknown_kind(description):
 
 BAD_FILES = [
     (attribute("/", "format_version", 2), "format version must be at most 1.*format_version=2, written_by='.*update"),
-    (attribute("/", "format_version", "x"), "cut short or damaged"),
-    (lambda file: file.attrs.__delitem__("format_version"), "cut short or damaged"),
+    (attribute("/", "format_version", "x"), "/ must have the attribute format_version, a number. Received value=None"),
+    (lambda file: file.attrs.__delitem__("format_version"), "/ must have the attribute format_version"),
     (replaced("architecture"), r"the file must hold /architecture. Received found=class_names, history"),
-    (replaced("architecture", "[{"), "/architecture must be JSON"),
-    (replaced("architecture", "[" * 100_000), "/architecture must be JSON"),
-    (replaced("architecture", np.zeros(3)), "/architecture must be one text"),
-    (replaced("architecture", "7"), "the architecture must be a list of layers"),
-    (replaced("architecture", "[]"), "the architecture must be a list of layers"),
-    (replaced("architecture", '{"a": 1}'), "the architecture must be a list of layers"),
+    (replaced("architecture", np.bytes_("[{")), "/architecture must be JSON"),
+    (replaced("architecture", np.bytes_("[" * 100_000)), "/architecture must be JSON"),
+    (replaced("architecture", np.zeros(3)), "/architecture must be one text of fixed length"),
+    (replaced("architecture", "[]"), "/architecture must be one text of fixed length.*numpy.array"),
+    (replaced("architecture", np.bytes_("7")), "the architecture must be a list of layers"),
+    (replaced("architecture", np.bytes_("[]")), "the architecture must be a list of layers"),
+    (replaced("architecture", np.bytes_('{"a": 1}')), "the architecture must be a list of layers"),
     (architecture(unknown_kind), "every layer kind must be one of blobnet's.*Conv2d.*did you mean 'Conv2D'"),
     (architecture(lambda items: items[1]["config"].update(filters=-1)), "must be one that blobnet can build.*filters"),
     (architecture(lambda items: items[1]["config"].update(secret=1)), "the architecture must be a list of layers"),
@@ -732,16 +719,16 @@ BAD_FILES = [
     (replaced("history/loss", shape=(1 << 50,), dtype="f8"), "/history/loss must be stored in this file.*stored=0 B"),
     (huge, r"/layers/conv/weight must be stored in this file.*stored=0 B, declared=72\.0 TiB"),
     (overlapping, "must not be larger than the file. Hint: do they overlap"),
-    (repeated_text, "must not be larger than the file. Hint: do they overlap"),
     (replaced("history/loss", np.zeros((2, 2))), "/history/loss must be a flat array of float64"),
     (replaced("class_names", np.zeros(2)), "/class_names must be a list of texts"),
-    (replaced("class_names", shape=(1 << 40,), dtype=h5py.string_dtype()), "/class_names must be stored in this file"),
-    (replaced("loss", "[1]"), "/loss must be an object with kind and config"),
-    (replaced("training/optimizer", "{}"), "/training/optimizer must be an object with kind and config"),
+    (replaced("class_names", ["a"]), "/class_names must be a list of texts of fixed length.*numpy.array"),
+    (replaced("class_names", shape=(1 << 40,), dtype="S9"), "/class_names must be stored in this file"),
+    (replaced("loss", np.bytes_("[1]")), "/loss must be an object with kind and config"),
+    (replaced("training/optimizer", np.bytes_("{}")), "/training/optimizer must be an object with kind and config"),
     (replaced("training/settings"), "the file must hold /training/settings"),
-    (replaced("training/random_state", "3"), "/training/random_state must be an object. Received value=3"),
+    (replaced("training/random_state", np.bytes_("3")), "/training/random_state must be an object. Received value=3"),
     (replaced("training/optimizer_state/velocity", np.zeros(3)), "velocity must be a flat array of float32"),
-    (lambda file: file["training"].attrs.__delitem__("epoch"), "cut short or damaged"),
+    (attribute("training", "epoch", -1), "/training must have the attribute epoch, a number. Received value=-1"),
 ]
 
 

@@ -1,0 +1,60 @@
+/*
+ * Binary cross-entropy from logits x with targets t, from 0 to 1; the loss of a sample is the mean over its outputs:
+ *     loss = max(x, 0) - x * t + log(1 + exp(-|x|)),  delta = (sigmoid(x) - t) / (outputs * COUNT)
+ * sigmoid(x) is tail = exp(-|x|) / (1 + exp(-|x|)) left of 0 and 1 - tail right of it: nothing overflows or cancels.
+ *
+ * Blobs:
+ *   OUTPUT       read    logits
+ *   OUTPUT_DELTA write
+ * Arrays:
+ *   LABELS          read   targets, float32: (COUNT, units, height, width)
+ *   SAMPLE_METRICS  write  (COUNT, 3): loss, and two zeros: there are no classes to be right about
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   HAS_DELTA  0: only the metrics
+ * Global:
+ *   units  COUNT
+ */
+#include "blob.h"
+
+#define ELEMENTS (OUTPUT_UNIT_COUNT * OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+
+__kernel void loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta),
+                                        READ_ARRAY(real_t, labels), WRITE_ARRAY(real_t, sample_metrics),
+                                        const int count)
+{
+    const int n = get_global_id(2);
+    if (n >= count) {
+        return;
+    }
+    __global const real_t *targets = ARRAY(labels) + (size_t)n * ELEMENTS;
+    const real_t scale = 1.0f / ELEMENTS;
+    accumulator_t sum = 0;
+    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+        for (int y = 0; y < OUTPUT_UNIT_HEIGHT; y++) {
+            __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
+#if HAS_DELTA
+            __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
+#endif
+            /* NOTE: sums of rows first, so that a large output does not lose small terms. */
+            accumulator_t row_sum = 0;
+            for (int x = 0; x < OUTPUT_UNIT_WIDTH; x++) {
+                const real_t logit = logits[x];
+                const real_t target = targets[x];
+                const real_t power = exp(-fabs(logit));
+                row_sum += fmax(logit, 0.0f) - logit * target + log1p(power);
+#if HAS_DELTA
+                const real_t tail = power / (1 + power);
+                deltas[x] = (logit < 0 ? tail - target : (1 - target) - tail) * scale / count;
+#endif
+            }
+            sum += row_sum;
+            targets += OUTPUT_UNIT_WIDTH;
+        }
+    }
+    __global real_t *metrics = ARRAY(sample_metrics) + 3 * n;
+    metrics[0] = sum * scale;
+    metrics[1] = 0;
+    metrics[2] = 0;
+}

@@ -1,0 +1,508 @@
+"""Conv2D and Conv1D, forward and backward, in random configurations, arrangements and tunings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import kernel_source
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.errors import OptionError, ShapeError
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Conv1D, Conv2D
+from blobnet.layers.activation import ACTIVATIONS
+from tests.layers.layer_bench import Arrangement, Bench, make_problem
+from tests.layers.layer_contract import (
+    ContractReport,
+    Float64Array,
+    Inputs,
+    Parameters,
+    Run,
+    check_central_differences,
+    run_layer_contract,
+)
+from tests.reference import convolution as reference
+
+Pair = tuple[int, int]
+CONVOLUTION_KERNELS = ("forward_flat", "forward_rows", "backward_weight", "backward_data")
+FUSIBLE = [name for name in ACTIVATIONS if name != "softmax"]
+
+
+# -- the reference, from a layer's arguments -----------------------------------------------------------------------------
+
+
+def as_pair(value: Any, rank: int) -> Pair:
+    """(vertical, horizontal) of an argument."""
+    if rank == 1:
+        return 1, value
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def sides(layer: Conv1D | Conv2D, shape: Shape) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) of the layer's padding."""
+    padding: Any = layer.padding
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        kernel, stride, dilation = arguments(layer)
+        found = []
+        for axis, size in enumerate((shape.height, shape.width)):
+            outputs = (size + stride[axis] - 1) // stride[axis]
+            span = dilation[axis] * (kernel[axis] - 1) + 1
+            total = max(0, (outputs - 1) * stride[axis] + span - size)
+            found.append((total // 2, total - total // 2))
+        return found[0], found[1]
+    if layer.rank == 1:
+        return (0, 0), padding if isinstance(padding, tuple) else (padding, padding)
+    if isinstance(padding, int):
+        return (padding, padding), (padding, padding)
+    if isinstance(padding[0], int):
+        return (padding[0], padding[0]), (padding[1], padding[1])
+    top_bottom, left_right = padding
+    return top_bottom, left_right
+
+
+def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
+    """Kernel size, stride and dilation."""
+    kernel = as_pair(layer.kernel_size, layer.rank)
+    return kernel, as_pair(layer.stride, layer.rank), as_pair(layer.dilation, layer.rank)
+
+
+def contract(
+    device: Device,
+    layer: Conv1D | Conv2D,
+    shape: Shape,
+    arrangements: Sequence[str | Arrangement] | None = None,
+    **options: Any,
+) -> ContractReport:
+    """The layer contract against the reference; ``options`` are those of run_layer_contract."""
+    _, stride, dilation = arguments(layer)
+    settings: Any = {
+        "stride": stride,
+        "padding": sides(layer, shape),
+        "dilation": dilation,
+        "groups": layer.groups,
+    }
+
+    def unpacked(parameters: Parameters) -> tuple[Float64Array, Float64Array | None]:
+        weight, bias = parameters["weight"], parameters.get("bias")
+        if layer.rank == 1:
+            weight = weight[:, :, None, :]
+            bias = bias[:, None, :] if bias is not None and bias.ndim == 2 else bias
+        return weight, bias
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        return reference.conv2d(inputs[0], *unpacked(parameters), **settings)
+
+    def backward(
+        inputs: Inputs, parameters: Parameters, delta: Float64Array
+    ) -> tuple[list[Float64Array], dict[str, Float64Array]]:
+        found = reference.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings)
+        gradients = {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+        return [found[0]], gradients
+
+    return run_layer_contract(
+        device,
+        layer,
+        [shape],
+        reference_forward=forward,
+        reference_backward=backward,
+        arrangements=arrangements,
+        **{"fused": (), "relative": 2e-5, "absolute": 2e-5, **options},
+    )
+
+
+def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
+    """Asserts that the layer chose the kernels that it should have, and one launch for each phase."""
+    stride = arguments(layer)[1]
+    flat = stride == (1, 1)
+    assert [call.kernel for call in run.calls["forward"]] == [f"convolution/forward_{'flat' if flat else 'rows'}"]
+    phases = min(stride[0], shape.height) * min(stride[1], shape.width)
+    assert [call.kernel for call in run.calls["backward data"]] == ["convolution/backward_data"] * phases
+    weight, *others = [call.kernel for call in run.calls["backward parameters"]]
+    assert weight == "convolution/backward_weight"
+    splits = run.calls["backward parameters"][0].macros["SPLITS"]
+    bias = {False: [], True: ["gradient/unit_bias"], "position": ["gradient/position_bias"]}[layer.bias]
+    assert others == (["gradient/reduce"] if splits != 1 else []) + bias
+    one_row = layer.output_shape([shape]).height == 1
+    if run.arrangement.same_pitch or not flat or one_row:
+        assert run.calls["backward parameters"][0].macros["FLAT"] == int(flat)
+
+
+# -- random configurations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer on one input in one arrangement."""
+
+    layer: Conv1D | Conv2D
+    shape: Shape
+    count: int
+    arrangement: Arrangement
+    overrides: Mapping[str, Mapping[str, int]]
+    seed: int
+
+
+def one_of(generator: np.random.Generator, *choices: Any) -> Any:
+    """A random choice that stays a Python value."""
+    return choices[int(generator.integers(len(choices)))]
+
+
+def random_tunables(generator: np.random.Generator) -> dict[str, dict[str, int]]:
+    """Legal values for a few tunables of each kernel."""
+    overrides = {}
+    for name in ("convolution/" + kernel for kernel in CONVOLUTION_KERNELS):
+        tunables = kernel_source.load(name).tunables
+        chosen = {
+            "MAXIMUM_LANES": one_of(generator, 1, 2, 4, 8, 16),
+            "MAXIMUM_UNITS": one_of(generator, *[choice for choice in tunables["MAXIMUM_UNITS"].choices if choice < 8]),
+            "GROUP_WIDTH": one_of(generator, 1, 1, 32),
+            "MAXIMUM_VECTORS": one_of(generator, 1, 2, 3, 4),
+            "MAXIMUM_COLUMNS": one_of(generator, 1, 3, 5, 8),
+            "MAXIMUM_SPLITS": one_of(generator, 1, 2, 4),
+            "MAXIMUM_ACCUMULATORS": one_of(generator, 8, 12),
+        }
+        if chosen["GROUP_WIDTH"] > 1:
+            chosen["MAXIMUM_LANES"] = one_of(generator, 1, 1, 4)
+        overrides[name] = {tunable: value for tunable, value in chosen.items() if tunable in tunables}
+    return overrides
+
+
+def random_arrangement(generator: np.random.Generator) -> Arrangement:
+    """Same or different pitches, tight or not, ``=`` or ``+=``, some with an activation in the epilogue."""
+    kind = one_of(generator, "tight", "one pitch", "own pitches", "own pitches")
+    return Arrangement(
+        f"random, {kind}",
+        tight=kind == "tight",
+        same_pitch=kind != "own pitches",
+        beside=kind == "one pitch",
+        accumulate=one_of(generator, False, True),
+        activation=one_of(generator, None, None, "sigmoid", "gelu"),
+    )
+
+
+@cache
+def random_case(rank: int, number: int) -> Case:
+    """A case that its number determines; the filter always fits."""
+    generator = np.random.default_rng([rank, number])
+    axes = range(2 - rank, 2)
+    kernel, stride, dilation, size, padding = [1, 1], [1, 1], [1, 1], [1, 1], [(0, 0), (0, 0)]
+    for axis in axes:
+        kernel[axis] = one_of(generator, 1, 2, 3, 3, 4, 5)
+        stride[axis] = one_of(generator, 1, 1, 1, 1, 2, 2, 3)
+        dilation[axis] = one_of(generator, 1, 1, 1, 2, 3)
+        span = dilation[axis] * (kernel[axis] - 1) + 1
+        padding[axis] = tuple(int(cells) for cells in generator.integers(0, min(span, 4) + 1, 2))
+        least = max(1, span - sum(padding[axis]))
+        most = 40 if axis == 1 else 9
+        size[axis] = one_of(generator, least, *range(1, most + 1))
+    forms: list[Any] = ["same", "valid", "sides", "sides", "symmetric"]
+    form = one_of(generator, *forms)
+    given: Any = padding[1] if rank == 1 else (padding[0], padding[1])
+    if form == "symmetric":
+        given = max(padding[1]) if rank == 1 else (max(padding[0]), max(padding[1]))
+    elif form != "sides":
+        given = form
+    for axis in axes:
+        span = dilation[axis] * (kernel[axis] - 1) + 1
+        zeros = {"same": span, "valid": 0, "sides": sum(padding[axis]), "symmetric": 2 * max(padding[axis])}[form]
+        size[axis] = max(size[axis], span - zeros)
+    groups = one_of(generator, 1, 1, 1, 2, 3, 5)
+    depthwise = groups > 1 and one_of(generator, False, True)
+    group_units = 1 if depthwise else one_of(generator, 1, 2, 3, 4, 7)
+    filters = groups * one_of(generator, 1, 2, 3, 5, 9)
+    values: dict[str, Any] = {
+        "kernel_size": kernel[1] if rank == 1 else tuple(kernel),
+        "stride": stride[1] if rank == 1 else tuple(stride),
+        "dilation": dilation[1] if rank == 1 else tuple(dilation),
+        "padding": given,
+        "groups": groups,
+        "bias": one_of(generator, False, True, "position"),
+    }
+    return Case(
+        layer=Conv1D(filters, **values) if rank == 1 else Conv2D(filters, **values),
+        shape=Shape(groups * group_units, size[0], size[1], rank),
+        count=one_of(generator, 1, 2, 3),
+        arrangement=random_arrangement(generator),
+        overrides=random_tunables(generator) if one_of(generator, False, True) else {},
+        seed=number,
+    )
+
+
+NUMBER = {2: 64, 1: 24}
+
+
+def run_case(device: Device, case: Case) -> None:
+    report = contract(
+        device,
+        case.layer,
+        case.shape,
+        [case.arrangement],
+        count=case.count,
+        seed=case.seed,
+        tuning=Tuning(device.kind, case.overrides),
+    )
+    (run,) = report.runs.values()
+    check_kernels(case.layer, case.shape, run)
+
+
+@pytest.mark.parametrize("number", range(NUMBER[2]))
+def test_conv2d_at_random(device: Device, number: int) -> None:
+    run_case(device, random_case(2, number))
+
+
+@pytest.mark.parametrize("number", range(NUMBER[1]))
+def test_conv1d_at_random(device: Device, number: int) -> None:
+    run_case(device, random_case(1, number))
+
+
+def test_the_random_cases_reach_every_variant(device: Device) -> None:
+    """All that the random cases are for is among them: kernels, stores, pitches, tunings, arguments."""
+    seen: set[tuple[str, Any]] = set()
+    for rank, number in ((rank, number) for rank, numbers in NUMBER.items() for number in range(numbers)):
+        case = random_case(rank, number)
+        layer, shape = case.layer, case.shape
+        problem = make_problem(layer, [shape], count=case.count)
+        bench = Bench(device, problem, case.arrangement, Tuning(device.kind, case.overrides))
+        kernel, stride, dilation = arguments(layer)
+        output = layer.output_shape([shape])
+        assert layer.bias is not None
+        seen |= {
+            ("rank", rank),
+            ("bias", layer.bias),
+            ("count", case.count),
+            ("stride > kernel", any(s > k for s, k in zip(stride, kernel, strict=True))),
+            ("rectangular", kernel[0] != kernel[1]),
+            ("different strides", stride[0] != stride[1]),
+            ("dilated and strided", max(dilation) > 1 and max(stride) > 1),
+            ("1 x 1 filter", kernel == (1, 1)),
+            ("depthwise", layer.groups > 1 and layer.groups == shape.units),
+            ("groups", layer.groups > 1 and layer.groups != shape.units),
+            ("asymmetric", any(first != second for first, second in sides(layer, shape))),
+            ("padding", layer.padding if isinstance(layer.padding, str) else "zeros"),
+            ("one output", (output.height, output.width) == (1, 1)),
+            ("epilogue and += and pitch", (bool(bench.arrangement.activation), bench.arrangement.accumulate)),
+        }
+        for call in (call for calls in bench.calls.values() for call in calls):
+            if not call.kernel.startswith("convolution/"):
+                continue
+            seen |= {(call.kernel, ("lanes", call.macros["LANES"])), (call.kernel, ("group", call.local_size))}
+            pitches = {blob.layout.unit_memory_width for blob in call.blobs.values()}
+            seen.add((call.kernel, ("one pitch", len(pitches) == 1)))
+            if call.kernel.endswith("weight"):
+                seen |= {(call.kernel, ("flat", call.macros["FLAT"])), (call.kernel, ("splits", call.macros["SPLITS"]))}
+            if call.kernel.endswith("data"):
+                taps = call.macros["TAPS_Y"], call.macros["TAPS_X"]
+                seen |= {(call.kernel, ("no taps", 0 in taps)), (call.kernel, ("+=", call.macros["ACCUMULATE"]))}
+    wanted: set[tuple[str, Any]] = {("rank", 1), ("rank", 2), ("bias", False), ("bias", True), ("bias", "position")}
+    wanted |= {("count", count) for count in (1, 2, 3)} | {("padding", form) for form in ("same", "valid", "zeros")}
+    for question in ("stride > kernel", "rectangular", "different strides", "dilated and strided", "1 x 1 filter"):
+        wanted |= {(question, False), (question, True)}
+    for question in ("depthwise", "groups", "asymmetric", "one output"):
+        wanted |= {(question, False), (question, True)}
+    wanted |= {("epilogue and += and pitch", (fused, added)) for fused in (False, True) for added in (False, True)}
+    for name in ("convolution/" + kernel for kernel in CONVOLUTION_KERNELS):
+        wanted |= {(name, ("lanes", lanes)) for lanes in (1, 2, 4, 8, 16)}
+        wanted |= {(name, ("group", (width, 1, 1))) for width in (1, 32)}
+        wanted |= {(name, ("one pitch", same)) for same in (False, True)}
+    wanted |= {("convolution/backward_weight", ("flat", flat)) for flat in (0, 1)}
+    wanted |= {("convolution/backward_weight", ("splits", splits)) for splits in (1, 2, 4)}
+    wanted |= {("convolution/backward_data", ("no taps", answer)) for answer in (False, True)}
+    wanted |= {("convolution/backward_data", ("+=", answer)) for answer in (0, 1)}
+    assert not wanted - seen
+
+
+# -- chosen configurations -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2D(5, 3, padding=1), Shape(3, 6, 7)),
+        (Conv2D(4, (2, 3), stride=(2, 1), padding="same", bias="position"), Shape(2, 5, 9)),
+        (Conv1D(3, 4, stride=2, padding=(3, 0), groups=3), Shape(6, 1, 11, 1)),
+    ],
+    ids=str,
+)
+def test_every_arrangement(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
+    report = contract(device, layer, shape)
+    assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
+    for run in report.runs.values():
+        check_kernels(layer, shape, run)
+
+
+@pytest.mark.parametrize("function", FUSIBLE)
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(Conv2D(3, 3, padding=1), Shape(2, 5, 7)), (Conv2D(3, 2, stride=2, bias="position"), Shape(2, 6, 9))],
+    ids=["flat", "rows"],
+)
+def test_every_activation_in_the_epilogue(device: Device, layer: Conv2D, shape: Shape, function: str) -> None:
+    report = contract(device, layer, shape, [], fused=[function])
+    (run,) = report.runs.values()
+    assert run.calls["forward"][0].macros["ACTIVATION"] == f"ACTIVATION_{function}"
+
+
+#: Sizes at which something is as small, as large or as empty as it gets.
+EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
+    "everything 1": (Conv2D(1, 1), Shape(1, 1, 1), 1),
+    "1 x 1 input in zeros": (Conv2D(3, 3, padding=1), Shape(2, 1, 1), 2),
+    "1 x 1 input, stride 3": (Conv2D(2, 3, stride=3, padding=2), Shape(2, 1, 1), 1),
+    "filter as large as the input": (Conv2D(3, (4, 5)), Shape(2, 4, 5), 2),
+    "stride far over the filter": (Conv2D(2, 1, stride=(3, 5)), Shape(3, 8, 13), 1),
+    "outputs of zeros alone": (Conv2D(2, 2, padding=((3, 2), (2, 4))), Shape(2, 3, 3), 1),
+    "a filter row longer than a plane": (Conv2D(2, (1, 7), padding=(0, 3)), Shape(2, 3, 2), 2),
+    "columns that no window reaches": (Conv2D(2, 2, stride=3), Shape(2, 7, 7), 2),
+    "dilation over the stride": (Conv2D(2, 3, stride=2, dilation=3, padding="same"), Shape(1, 7, 8), 1),
+    "many units": (Conv2D(37, 1), Shape(41, 3, 3), 2),
+    "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 1, 131, 1), 1),
+    "width 1": (Conv2D(4, (3, 1), padding=(1, 0), groups=2), Shape(4, 9, 1), 2),
+    "depthwise with a multiplier": (Conv2D(12, 3, padding="same", groups=4), Shape(4, 5, 6), 3),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges(device: Device, edge: str) -> None:
+    layer, shape, count = EDGES[edge]
+    report = contract(device, layer, shape, ["tight", "own pitches"], count=count, absolute=4e-5)
+    for run in report.runs.values():
+        check_kernels(layer, shape, run)
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, stride: int) -> None:
+    layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
+    report = contract(device, layer, shape, ["one pitch", "own pitches"], tuning=Tuning(device_class))
+    for run in report.runs.values():
+        check_kernels(layer, shape, run)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2D(3, (3, 2), padding=(2, 1), bias="position"), Shape(2, 4, 5)),
+        (Conv2D(4, 3, stride=(2, 3), padding="same", dilation=(1, 2), groups=2), Shape(4, 6, 7)),
+        (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 1, 9, 1)),
+    ],
+    ids=str,
+)
+def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
+    check_central_differences(device, layer, [shape])
+
+
+# -- shapes, parameters, arguments ---------------------------------------------------------------------------------------
+
+
+def test_shapes_and_parameters() -> None:
+    layer = Conv2D(8, (3, 5), stride=(2, 1), padding="same", groups=2, bias="position")
+    specs = {spec.name: spec for spec in layer.parameters([Shape(6, 9, 10)])}
+    assert layer.output_shape([Shape(6, 9, 10)]) == Shape(8, 5, 10)
+    assert {name: spec.shape for name, spec in specs.items()} == {"weight": (8, 3, 3, 5), "bias": (8, 5, 10)}
+    assert specs["weight"].decayed
+    assert not specs["bias"].decayed
+    specs = {spec.name: spec for spec in Conv1D(4, 3, bias="position").parameters([Shape(2, 1, 7, 1)])}
+    assert {name: spec.shape for name, spec in specs.items()} == {"weight": (4, 2, 3), "bias": (4, 5)}
+    assert [spec.name for spec in Conv2D(4, 3, bias=False).parameters([Shape(2, 7, 7)])] == ["weight"]
+    assert [spec.shape for spec in Conv2D(4, 3).parameters([Shape(2, 7, 7)])] == [(4, 2, 3, 3), (4,)]
+
+
+def test_an_activation_is_split_off() -> None:
+    plain, behind = Conv2D(4, 3, activation="relu", name="c1").expanded()
+    assert plain == Conv2D(4, 3, name="c1")
+    assert (behind.kind, behind.name, behind.epilogue) == ("Activation", "c1_relu", "relu")
+    assert Conv2D(4, 3, name="c1").expanded() == (plain,)
+
+
+@pytest.mark.parametrize("name", ["filters", "groups"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, (3,)])
+def test_wrong_counts(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^c1 \(Conv2D\): {name} must be an int of at least 1\. Received {name}="):
+        Conv2D(**{"filters": 4, "kernel_size": 3, "name": "c1", name: value})
+
+
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "dilation"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None, (3,), (3, 0), (1, 2, 3), (1, 1.0)])
+def test_wrong_window_numbers(name: str, value: Any) -> None:
+    rule = rf"^Conv2D: {name} must be an int or a pair of ints of at least 1\. Received {name}="
+    with pytest.raises(OptionError, match=rule):
+        Conv2D(**{"filters": 4, "kernel_size": 3, name: value})
+
+
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "dilation"])
+@pytest.mark.parametrize("value", [0, (1, 2), "1"])
+def test_wrong_window_numbers_in_one_dimension(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^Conv1D: {name} must be an int of at least 1\. Received {name}="):
+        Conv1D(**{"filters": 4, "kernel_size": 3, name: value})
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 0.5, "SAME", None, (1,), (1, 2, 3), (1, -1), ((1, 2), 3), ((1, 2), (3, -1)), ((1, 2),)]
+)
+def test_wrong_padding(value: Any) -> None:
+    rule = (
+        r"^Conv2D: padding must be an int, \(vertical, horizontal\), \(\(top, bottom\), \(left, right\)\), 'same' or "
+        r"'valid', without negative numbers\. Received padding="
+    )
+    with pytest.raises(OptionError, match=rule):
+        Conv2D(4, 3, padding=value)
+
+
+@pytest.mark.parametrize("value", [-1, (1, 2, 3), ((1, 2), (3, 4)), "full"])
+def test_wrong_padding_in_one_dimension(value: Any) -> None:
+    rule = r"^Conv1D: padding must be an int, \(left, right\), 'same' or 'valid', without negative numbers\. Received "
+    with pytest.raises(OptionError, match=rule):
+        Conv1D(4, 3, padding=value)
+
+
+@pytest.mark.parametrize("value", ["unit", 2, None, []])
+def test_wrong_bias(value: Any) -> None:
+    with pytest.raises(OptionError, match=r"^Conv2D: bias must be True, False or 'position'\. Received bias="):
+        Conv2D(4, 3, bias=value)
+
+
+def test_unknown_activation() -> None:
+    with pytest.raises(OptionError, match=r"known function\. Received function=rellu\. Hint: did you mean .*'relu'"):
+        Conv2D(4, 3, activation="rellu")
+
+
+def test_groups_that_do_not_divide() -> None:
+    with pytest.raises(OptionError, match=r"^Conv2D: groups must divide filters\. Received filters=8, groups=3\.$"):
+        Conv2D(8, 3, groups=3)
+    rule = r"^c1 \(Conv2D\): groups must divide the input's units\. Received input=\(5, 9, 9\), groups=4\.$"
+    with pytest.raises(ShapeError, match=rule):
+        Conv2D(8, 3, groups=4, name="c1").output_shape([Shape(5, 9, 9)])
+
+
+def test_a_filter_larger_than_its_padded_input() -> None:
+    rule = (
+        r"^Conv2D: the dilated filter must fit the padded input\. Received input=\(3, 6, 9\), filter=\(3, 9\), "
+        r"padding=\(\(1, 0\), \(0, 0\)\)\. Hint: use a smaller filter"
+    )
+    layer = Conv2D(8, (3, 5), dilation=(1, 2), padding=((1, 0), (0, 0)))
+    assert layer.output_shape([Shape(3, 2, 9)]) == Shape(8, 1, 1)
+    with pytest.raises(ShapeError, match=rule.replace("9", "8", 1).replace("6", "2")):
+        layer.output_shape([Shape(3, 2, 8)])
+    with pytest.raises(ShapeError, match="must fit the padded input"):
+        layer.output_shape([Shape(3, 1, 9)])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "axes"),
+    [
+        (Conv2D(4, 3), Shape(3, 1, 9, 1), r"\(units, height, width\)\. Received input=\(3, 9\)"),
+        (Conv2D(4, 3), Shape.flat(9), r"\(units, height, width\)\. Received input=\(9\)"),
+        (Conv1D(4, 3), Shape(3, 9, 9), r"\(units, width\)\. Received input=\(3, 9, 9\)"),
+    ],
+    ids=str,
+)
+def test_inputs_of_another_rank(layer: Conv1D | Conv2D, shape: Shape, axes: str) -> None:
+    with pytest.raises(ShapeError, match=rf"^{layer.kind}: the input must have the axes {axes}"):
+        layer.output_shape([shape])

@@ -1,0 +1,102 @@
+"""Add, Concat and Flatten, each on its own; test_plans.py has them in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.errors import ShapeError
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Add, Concat, Flatten
+from blobnet.layers.base import Layer
+from tests.layers.layer_contract import ContractReport, Float64Array, check_central_differences, run_layer_contract
+from tests.reference import joins
+
+
+def contract(device: Device, layer: Layer, shapes: Sequence[Shape], tuning: Tuning | None = None) -> ContractReport:
+    def forward(inputs: Sequence[Float64Array], parameters: object) -> Float64Array:
+        if isinstance(layer, Flatten):
+            return joins.flatten(inputs[0])
+        return joins.add(inputs) if isinstance(layer, Add) else joins.concat(inputs)
+
+    def backward(
+        inputs: Sequence[Float64Array], parameters: object, delta: Float64Array
+    ) -> tuple[list[Float64Array], dict[str, Float64Array]]:
+        if isinstance(layer, Flatten):
+            return [joins.flatten_backward(inputs[0], delta)], {}
+        return (joins.add_backward if isinstance(layer, Add) else joins.concat_backward)(inputs, delta), {}
+
+    return run_layer_contract(
+        device,
+        layer,
+        shapes,
+        reference_forward=forward,
+        reference_backward=backward,
+        relative=3e-7,  # Sums of three numbers.
+        absolute=3e-7,
+        tuning=tuning,
+    )
+
+
+ADDED = [Shape(3, 5, 7), Shape(2, 1, 19, rank=1), Shape.flat(5), Shape(1, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", ADDED, ids=str)
+@pytest.mark.parametrize("count", [2, 3])
+def test_add(device: Device, shape: Shape, count: int) -> None:
+    report = contract(device, Add(), [shape] * count)
+    assert report.kernels == {"blob/copy"}
+    assert report.runs["tight"].kernels == ["blob/copy"] * (2 * count)
+    for position in range(count):
+        run = report.runs[f"by placement (in place {position}, delta shared)"]
+        assert run.kernels == ["blob/copy"] * (count - 1)
+
+
+CONCATENATED = [
+    [Shape(2, 5, 7), Shape(1, 5, 7), Shape(4, 5, 7)],
+    [Shape(3, 1, 9, rank=1), Shape(1, 1, 9, rank=1)],
+    [Shape.flat(3), Shape.flat(1), Shape.flat(6)],
+    [Shape(2, 3, 3)],
+]
+
+
+@pytest.mark.parametrize("shapes", CONCATENATED, ids=lambda shapes: " ".join(str(shape) for shape in shapes))
+def test_concat(device: Device, shapes: list[Shape]) -> None:
+    report = contract(device, Concat(), shapes)
+    run = report.runs["by placement (concat 0, delta concat)"]
+    assert run.kernels == []
+    np.testing.assert_array_equal(run.output, report.runs["tight"].output)
+
+
+@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(4, 1, 9, rank=1), Shape.flat(6), Shape(1, 40, 1)], ids=str)
+def test_flatten(device: Device, shape: Shape) -> None:
+    report = contract(device, Flatten(), [shape])
+    assert report.runs["by placement (shared 0, delta shared)"].kernels == []
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_work_sizes_of_each_class(device: Device, device_class: str) -> None:
+    contract(device, Flatten(), [Shape(5, 13, 17)], Tuning(device_class))
+    contract(device, Add(), [Shape(3, 4, 70)] * 2, Tuning(device_class))
+
+
+def test_slopes(device: Device) -> None:
+    check_central_differences(device, Add(), [Shape(2, 3, 4)] * 3)
+    check_central_differences(device, Concat(), [Shape(2, 3, 4), Shape(1, 3, 4)])
+    check_central_differences(device, Flatten(), [Shape(2, 3, 4)])
+
+
+def test_add_takes_equal_shapes() -> None:
+    with pytest.raises(ShapeError, match=r"join1 \(Add\): all inputs must have the same shape.*\(2, 3, 4\) \(2, 4, 3\)"):
+        Add(name="join1").output_shape([Shape(2, 3, 4), Shape(2, 4, 3)])
+    with pytest.raises(ShapeError, match="same shape"):
+        Add().output_shape([Shape(6, 1, 1), Shape.flat(6)])
+
+
+def test_concat_takes_equal_planes() -> None:
+    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same height and width.*\(2, 3\) \(2, 4\)"):
+        Concat().output_shape([Shape(2, 1, 3, rank=1), Shape(2, 1, 4, rank=1)])

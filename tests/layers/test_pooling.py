@@ -1,0 +1,337 @@
+"""Pooling, forward and backward, in random configurations and arrangements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.errors import OptionError, ShapeError
+from blobnet.graph import sequential
+from blobnet.kernel_call import Tuning
+from blobnet.layers import (
+    AveragePool1D,
+    AveragePool2D,
+    Conv2D,
+    Dense,
+    Flatten,
+    GlobalAveragePool,
+    Input,
+    Layer,
+    MaxPool1D,
+    MaxPool2D,
+)
+from blobnet.losses import CrossEntropy
+from blobnet.planner import make_plan
+from tests.layers.layer_bench import Arrangement, Bench, make_problem
+from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
+from tests.reference import pooling as reference
+from tests.reference.windows import Pair, Sides
+
+Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
+RANDOM_CONFIGURATIONS = 48
+NO_PADDING: Sides = ((0, 0), (0, 0))
+
+
+# -- the contract --------------------------------------------------------------------------------------------------------
+
+
+def window(layer: Pool) -> tuple[Pair, Pair]:
+    """Size and stride as (vertical, horizontal)."""
+    sizes = []
+    for value in (layer.pool_size, layer.pool_size if layer.stride is None else layer.stride):
+        both = value if isinstance(value, tuple) else (value, value)
+        sizes.append((1, both[1]) if layer.rank == 1 else both)
+    return sizes[0], sizes[1]
+
+
+def contract(
+    device: Device, layer: Pool, shape: Shape, sides: Sides, *, inputs: Any = None, count: int = 2, **options: Any
+) -> ContractReport:
+    """The contract test of ``layer``, which pads ``sides``."""
+    size, stride = window(layer)
+    if isinstance(layer, MaxPool1D | MaxPool2D):
+        return run_layer_contract(
+            device,
+            layer,
+            [shape],
+            reference_forward=lambda inputs, parameters: reference.max_pool2d(inputs[0], size, stride, sides),
+            reference_backward=lambda inputs, parameters, delta: (
+                [reference.max_pool2d_backward(inputs[0], delta, size, stride, sides)],
+                {},
+            ),
+            inputs=None if inputs is None else [inputs],
+            count=count,
+            relative=1e-6,
+            absolute=1e-6,
+            **options,
+        )
+    include = layer.count_include_pad
+    return run_layer_contract(
+        device,
+        layer,
+        [shape],
+        reference_forward=lambda inputs, parameters: reference.avg_pool2d(
+            inputs[0], size, stride, sides, count_include_pad=include
+        ),
+        reference_backward=lambda inputs, parameters, delta: (
+            [reference.avg_pool2d_backward(inputs[0], delta, size, stride, sides, count_include_pad=include)],
+            {},
+        ),
+        inputs=None if inputs is None else [inputs],
+        count=count,
+        relative=1e-5,
+        absolute=1e-6,
+        **options,
+    )
+
+
+def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, np.ndarray[Any, Any]]:
+    """A layer that fits its shape, what it pads, a batch, and inputs with many ties, all negative every third time."""
+    generator = np.random.default_rng([77, seed])
+    rank = 1 if seed % 4 == 3 else 2
+    while True:
+        size, stride = (tuple(int(item) for item in generator.integers(1, 6, 2)) for _ in range(2))
+        sides = tuple(tuple(int(item) for item in generator.integers(0, edge, 2)) for edge in size)
+        height, width = (int(item) for item in generator.integers(1, 14, 2))
+        if rank == 1:
+            size, stride, sides, height = (1, size[1]), (1, stride[1]), ((0, 0), sides[1]), 1
+        if height + sum(sides[0]) >= size[0] and width + sum(sides[1]) >= size[1]:
+            break
+    shape = Shape(int(generator.integers(1, 4)), height, width, rank=rank)
+    count = int(generator.integers(1, 4))
+    inputs = generator.integers(-3, 0 if seed % 3 == 0 else 3, (count, shape.units, height, width))
+    maximum, include = seed % 2 == 0, seed % 8 < 4
+    layer: Pool
+    if rank == 1:
+        arguments: Any = size[1], stride[1], sides[1]
+        layer = MaxPool1D(*arguments) if seed % 8 == 3 else AveragePool1D(*arguments, count_include_pad=seed % 16 == 7)
+    else:
+        layer = MaxPool2D(size, stride, sides) if maximum else AveragePool2D(size, stride, sides, include)
+    return layer, shape, sides, count, inputs.astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(RANDOM_CONFIGURATIONS))
+def test_contract_in_random_configurations(device: Device, seed: int) -> None:
+    layer, shape, sides, count, inputs = random_configuration(seed)
+    tuning = Tuning("gpu") if seed % 6 == 5 else None
+    contract(device, layer, shape, sides, inputs=inputs, count=count, seed=seed, tuning=tuning)
+
+
+def test_random_configurations_cover_what_they_should() -> None:
+    found = [random_configuration(seed)[:3] for seed in range(RANDOM_CONFIGURATIONS)]
+    pairs = [(*window(layer), sides) for layer, _, sides in found]
+    assert {type(layer) for layer, _, _ in found} == {MaxPool1D, MaxPool2D, AveragePool1D, AveragePool2D}
+    assert sum(size[1] > stride[1] for size, stride, _ in pairs) >= 8, "overlapping windows"
+    assert sum(size[1] < stride[1] for size, stride, _ in pairs) >= 8, "gaps"
+    assert sum(horizontal[0] != horizontal[1] for _, _, (_, horizontal) in pairs) >= 8, "asymmetric padding"
+    assert {layer.count_include_pad for layer, _, _ in found if isinstance(layer, AveragePool2D)} == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "sides"),
+    [
+        (MaxPool2D(2), Shape(3, 7, 9), NO_PADDING),
+        (MaxPool2D(2), Shape(2, 4, 37), NO_PADDING),
+        (MaxPool2D(3, 2, "same"), Shape(2, 6, 35), ((0, 1), (1, 1))),
+        (MaxPool2D((2, 3), padding=(1, 2)), Shape(2, 5, 7), ((1, 1), (2, 2))),
+        (AveragePool2D(2), Shape(2, 5, 70), NO_PADDING),
+        (AveragePool2D(3, 1, 1, False), Shape(2, 4, 18), ((1, 1), (1, 1))),
+        (AveragePool2D((1, 4), (2, 3), "valid"), Shape(2, 4, 40), NO_PADDING),
+        (MaxPool1D(3, 2, (0, 2)), Shape(2, 1, 11, rank=1), ((0, 0), (0, 2))),
+        (AveragePool1D(4, padding="same", count_include_pad=False), Shape(2, 1, 10, rank=1), ((0, 0), (1, 1))),
+    ],
+    ids=str,
+)
+def test_contract_with_every_form_of_padding_and_long_rows(
+    device: Device, layer: Pool, shape: Shape, sides: Sides
+) -> None:
+    contract(device, layer, shape, sides)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+def test_contract_with_all_lanes(device: Device, lanes: int) -> None:
+    kernels = ("max_forward_training", "max_backward", "average_forward", "average_backward")
+    tuning = Tuning(device.kind, {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
+    contract(device, MaxPool2D(3, 2, 1), Shape(1, 3, 41), ((1, 1), (1, 1)), tuning=tuning, count=1)
+    contract(device, AveragePool2D((2, 3), 1), Shape(1, 3, 20), NO_PADDING, tuning=tuning, count=1)
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(3, 5, 7), Shape(2, 1, 1), Shape(2, 3, 16), Shape(2, 1, 21, rank=1), Shape.flat(5)], ids=str
+)
+def test_contract_of_global_average(device: Device, shape: Shape) -> None:
+    for tuning in (Tuning("cpu"), Tuning("gpu")):
+        run_layer_contract(
+            device,
+            GlobalAveragePool(),
+            [shape],
+            reference_forward=lambda inputs, parameters: reference.global_average_pool(inputs[0]),
+            reference_backward=lambda inputs, parameters, delta: (
+                [reference.global_average_pool_backward(inputs[0], delta)],
+                {},
+            ),
+            relative=1e-5,
+            absolute=1e-6,
+            tuning=tuning,
+        )
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [MaxPool2D(3, 2, 1), AveragePool2D(3, 2, ((0, 1), (2, 1)), count_include_pad=False), GlobalAveragePool()],
+    ids=str,
+)
+def test_central_differences(device: Device, layer: Layer) -> None:
+    # All values are further apart than the step, so that none lies at a kink.
+    inputs = np.random.default_rng(5).permutation(2 * 2 * 7 * 8).reshape(2, 2, 7, 8) / 16
+    check_central_differences(device, layer, [Shape(2, 7, 8)], inputs=[inputs])
+
+
+# -- max ---------------------------------------------------------------------------------------------------------------
+
+
+def run_max_pool(
+    device: Device, layer: MaxPool2D, inputs: np.ndarray[Any, Any], *, training: bool = True
+) -> tuple[Bench, np.ndarray[Any, Any]]:
+    """The bench after its forward pass, and the output."""
+    count, units, height, width = inputs.shape
+    problem = make_problem(layer, [Shape(units, height, width)], count=count, inputs=[inputs])
+    bench = Bench(device, problem, Arrangement("one", training=training))
+    bench.load()
+    bench.run("forward")
+    return bench, bench.values(bench.output)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nan_wins_and_only_in_its_windows(device: Device, training: bool) -> None:
+    inputs = np.random.default_rng(3).standard_normal((2, 2, 9, 23)).astype(np.float32)
+    inputs[0, 1, 0, 0] = inputs[1, 0, 4, 11] = inputs[1, 1, 8, 22] = np.nan
+    inputs[0, 0] = -np.inf
+    _, output = run_max_pool(device, MaxPool2D(3, 2, 1), inputs, training=training)
+    expected = reference.max_pool2d(inputs, (3, 3), (2, 2), ((1, 1), (1, 1)))
+    assert 0 < np.isnan(expected).sum() < 10
+    assert np.array_equal(output, expected, equal_nan=True)
+
+
+def test_winners_are_the_first_maxima(device: Device) -> None:
+    inputs = np.random.default_rng(4).integers(0, 2, (2, 3, 6, 41)).astype(np.float32)
+    bench, _ = run_max_pool(device, MaxPool2D((2, 3), (2, 2)), inputs)
+    columns = [inputs[:, :, v::2, u : u + 39 : 2] for v in range(2) for u in range(3)]
+    expected = np.stack(columns).argmax(axis=0)
+    winners = bench.mirror["memory winners"].view(np.int32)[: expected.size].reshape(expected.shape)
+    assert np.array_equal(winners, expected)
+
+
+def test_winners_are_kept_in_training_only(device: Device) -> None:
+    inputs = np.zeros((1, 1, 4, 4), np.float32)
+    for training, kernel in ((True, "pooling/max_forward_training"), (False, "pooling/max_forward")):
+        bench, _ = run_max_pool(device, MaxPool2D(2), inputs, training=training)
+        assert [call.kernel for call in bench.calls["forward"]] == [kernel]
+        assert [list(call.arrays) for call in bench.calls["forward"]] == [["WINNERS"] if training else []]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", [MaxPool2D(2), AveragePool2D(3, 2, 1)], ids=str)
+@pytest.mark.parametrize("size", [8, 9])
+def test_flatten_behind_pooling_needs_no_copy(pool: Layer, size: int) -> None:
+    layers = [Input(2, size, size), Conv2D(3, 3, padding=1), pool, Flatten(), Dense(4)]
+    for training in (True, False):
+        plan = make_plan(sequential(layers), 4, loss=CrossEntropy(), training=training)
+        assert plan.copies == []
+        output = next(blob for name, blob in plan.outputs.items() if "pool" in name)
+        assert output.layout.is_contiguous
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: MaxPool2D(0, name="pool1"),
+            "pool1 (MaxPool2D): pool_size must be an int or a pair of ints of at least 1. Received pool_size=0.",
+        ),
+        (
+            lambda: MaxPool1D((2, 2)),  # type: ignore[arg-type]
+            "MaxPool1D: pool_size must be an int of at least 1. Received pool_size=(2, 2).",
+        ),
+        (
+            lambda: AveragePool2D(2, (1, 0)),
+            "AveragePool2D: stride must be an int or a pair of ints of at least 1. Received stride=(1, 0).",
+        ),
+        (
+            lambda: AveragePool1D(2, padding="full"),
+            "AveragePool1D: padding must be an int, (left, right), 'same' or 'valid', without negative numbers. "
+            "Received padding=full.",
+        ),
+        (
+            lambda: MaxPool2D((3, 2), padding=((1, 1), (0, 2))),
+            "MaxPool2D: the padding on every side must be smaller than the window. "
+            "Received padding=((1, 1), (0, 2)), pool_size=(3, 2).",
+        ),
+        (
+            lambda: AveragePool1D(2, padding=2),
+            "AveragePool1D: the padding on every side must be smaller than the window. "
+            "Received padding=2, pool_size=2.",
+        ),
+    ],
+)
+def test_options_that_are_not_allowed(make: Any, message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        make()
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "message"),
+    [
+        (
+            MaxPool2D(4, padding=1, name="pool2"),
+            Shape(3, 1, 5),
+            "pool2 (MaxPool2D): the window must not be larger than the padded input. "
+            "Received input=(3, 1, 5), pool_size=4, padding=1.",
+        ),
+        (
+            AveragePool1D(3),
+            Shape(2, 1, 2, rank=1),
+            "AveragePool1D: the window must not be larger than the padded input. "
+            "Received input=(2, 2), pool_size=3, padding=0.",
+        ),
+        (
+            MaxPool2D(2),
+            Shape.flat(8),
+            "MaxPool2D: the input must have the axes (units, height, width). Received input=(8).",
+        ),
+        (
+            MaxPool1D(2),
+            Shape(2, 4, 4),
+            "MaxPool1D: the input must have the axes (units, width). Received input=(2, 4, 4).",
+        ),
+    ],
+)
+def test_shapes_that_do_not_fit(layer: Layer, shape: Shape, message: str) -> None:
+    with pytest.raises(ShapeError) as error:
+        layer.output_shape([shape])
+    assert str(error.value) == message
+
+
+def test_same_padding_is_always_smaller_than_the_window() -> None:
+    for size in range(1, 6):
+        for stride in range(1, 7):
+            for width in range(1, 14):
+                shape = MaxPool1D(size, stride, "same").output_shape([Shape(1, 1, width, rank=1)])
+                assert shape.width == -(-width // stride)
+
+
+@pytest.mark.parametrize("layer", [MaxPool2D((2, 3), 2, ((0, 1), (1, 0)), name="a"), AveragePool1D(2, name="b")], ids=str)
+def test_config_builds_an_equal_layer(layer: Layer) -> None:
+    assert type(layer)(**layer.config()) == layer
+    assert layer.kind in Layer.kinds
+    assert not any(kind.startswith("_") for kind in Layer.kinds)

@@ -1,0 +1,352 @@
+"""Runs the calls of a plan on symbols: every cell of memory holds a hash of how its value came about.
+
+A kernel's result is a hash of what it read, so that a read of a cell that holds another value than it should, once in a
+whole training step, changes what comes out in the end. ``+=`` is a hash too, of both sides: x + y is y + x, but
+(x + y) + z is not x + (y + z), as in floating point. :func:`expected` gives what must come out, layer by layer, in
+memory that nobody shares, without the planner.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import BlobLayout, Shape
+from blobnet.graph import Graph, Vertex
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.layers.base import Site
+from blobnet.losses import Loss
+from blobnet.planner import Plan
+
+Symbols = npt.NDArray[np.uint64]
+
+#: Kernels that read no cell but that of the same number as the one they write.
+_CELL_BY_CELL = (
+    "activation/forward",
+    "activation/backward",
+    "dropout/forward",
+    "dropout/backward",
+    "normalization/forward_inference",
+    "blob/copy",
+)
+#: Others that may write where they read.
+_IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
+
+
+class PlanBroken(AssertionError):
+    """A call found something else in memory than what must be there."""
+
+
+def _mix(values: Symbols) -> Symbols:
+    """splitmix64: a permutation of 64-bit words that leaves no pattern."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _symbol(*names: object) -> Symbols:
+    return _mix(np.array([zlib.crc32(repr(names).encode())], np.uint64))
+
+
+def _combined(*values: Symbols) -> Symbols:
+    """One hash of several, cell by cell; the order matters."""
+    result = _symbol("combined")
+    for value in values:
+        result = _mix(result ^ value)
+    return result
+
+
+def _digest(values: Symbols) -> Symbols:
+    """One hash of a whole array."""
+    places = np.arange(values.size, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    return _mix(_mix(values.reshape(-1) ^ places).sum(keepdims=True))
+
+
+def _sum(left: Symbols, right: Symbols) -> Symbols:
+    return _mix(left + right)
+
+
+def _activated(values: Symbols, function: str) -> Symbols:
+    return values if function == "ACTIVATION_linear" else _combined(values, _symbol(function))
+
+
+class SymbolicMemory:
+    """Buffers of symbols; 0 is the number 0.
+
+    Args:
+        sizes: elements of each buffer.
+        placed: the buffer of each storage.
+        batch: anything: what stands in ``samples`` and ``labels`` follows from it.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], placed: Mapping[str, str], batch: int = 0) -> None:
+        self.buffers = {name: np.zeros(size, np.uint64) for name, size in sizes.items()}
+        self.placed = placed
+        self.batch = batch
+        #: What calls left in the persistent arrays, by storage and offset: gradients, running statistics.
+        self.persistent: dict[tuple[str, int], Symbols] = {}
+
+    def data(self, blob: Blob, count: int) -> Symbols:
+        """The cells of a blob, as a view."""
+        view: Symbols = blob.layout.data(self.buffers[self.placed[blob.storage]], count)
+        return view
+
+    def run(self, call: KernelCall, count: int) -> None:
+        """One launch.
+
+        Raises:
+            PlanBroken: a halo that is not 0, or a call that writes over what it reads.
+        """
+        if call.kernel == "blob/zero_halo":
+            for blob in call.blobs.values():
+                self._planes(blob, count)[..., blob.layout.halo_mask()] = 0
+            return
+        source = call.source
+        accumulates = bool(call.macros.get("ACCUMULATE", 0))
+        written = [role for role, access in source.blobs.items() if access != "read"]
+        if call.macros.get("HAS_DELTA") == 0:
+            written.remove("OUTPUT_DELTA")
+        read = [role for role, access in source.blobs.items() if access == "read"]
+        for blob in call.blobs.values():
+            if self._planes(blob, count)[..., blob.layout.halo_mask()].any():
+                raise PlanBroken(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
+        self._check_overlap(call, read, written, count)
+        inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
+        arrays = [
+            self._array(call.arrays[role], count) for role, access in source.arrays.items() if access == "read"
+        ]
+        for role in written:
+            target = self.data(call.blobs[role], count)
+            result = self._result(call, role, inputs, arrays, target.shape).reshape(target.shape)
+            phase = (slice(None), slice(None), *self._phase(call))
+            target[phase] = (_sum(target, result) if accumulates else result)[phase]
+        for role, access in source.arrays.items():
+            if access != "read" and role != "TOTALS":
+                self._write_array(call, role, [*inputs, *arrays], count)
+
+    def _planes(self, blob: Blob, count: int) -> Symbols:
+        """(count, units, elements of a plane) of a blob, as a view."""
+        layout = blob.layout
+        buffer = self.buffers[self.placed[blob.storage]]
+        return np.lib.stride_tricks.as_strided(
+            buffer[layout.unit_offset * layout.unit_memory_elements :],
+            (count, layout.unit_count, layout.unit_memory_elements),
+            (8 * layout.memory_elements, 8 * layout.unit_memory_elements, 8),
+        )
+
+    def _result(
+        self, call: KernelCall, role: str, inputs: list[Symbols], arrays: list[Symbols], shape: tuple[int, ...]
+    ) -> Symbols:
+        function = str(call.macros.get("ACTIVATION", "ACTIVATION_linear"))
+        if call.kernel == "blob/copy":
+            return inputs[0]
+        if call.kernel == "activation/forward":
+            return _activated(inputs[0], function)
+        if call.kernel in _CELL_BY_CELL:
+            what = _symbol(call.kernel, function if "activation" in call.kernel else "", call.macros.get("ORDINAL"))
+            result = _combined(what, *(_digest(array) for array in arrays), *inputs)
+        else:
+            what = _combined(_symbol(role), *(_digest(values) for values in [*inputs, *arrays]))
+            result = _mix(what + np.arange(np.prod(shape), dtype=np.uint64))
+        return result if call.kernel == "activation/backward" else _activated(result, function)
+
+    @staticmethod
+    def _phase(call: KernelCall) -> tuple[slice, slice]:
+        """The rows and columns that a call writes: all, but for one phase of a convolution with a stride."""
+        if "PHASE_Y" not in call.macros:
+            return slice(None), slice(None)
+        first_y, first_x, step_y, step_x = (
+            int(call.macros[name]) for name in ("PHASE_Y", "PHASE_X", "STRIDE_Y", "STRIDE_X")
+        )
+        return slice(first_y, None, step_y), slice(first_x, None, step_x)
+
+    def _array(self, array: Array, count: int) -> Symbols:
+        if array.persistent:
+            key = array.storage, array.offset
+            known = _symbol(*key, self.batch if array.storage in ("samples", "labels") else 0)
+            return self.persistent.get(key, known) if array.storage == "gradients" else known
+        size = array.elements + count * array.per_sample
+        return self.buffers[self.placed[array.storage]][array.offset : array.offset + size]
+
+    def _write_array(self, call: KernelCall, role: str, read: list[Symbols], count: int) -> None:
+        array = call.arrays[role]
+        value = _combined(_symbol("array", role), *(_digest(values) for values in read))
+        if array.persistent:
+            # NOTE: a layer without a bias binds that role to its weights, and leaves them alone.
+            if "BIAS" not in role or call.macros.get("HAS_BIAS", 1):
+                self.persistent[array.storage, array.offset] = value
+        else:
+            target = self._array(array, count)
+            target[:] = _mix(value + np.arange(target.size, dtype=np.uint64))
+
+    def _check_overlap(self, call: KernelCall, read: list[str], written: list[str], count: int) -> None:
+        may_equal = call.kernel in (*_CELL_BY_CELL, *_IN_PLACE)
+        for target in (call.blobs[role] for role in written):
+            for source in (call.blobs[role] for role in read):
+                same_buffer = self.placed[target.storage] == self.placed[source.storage]
+                if not same_buffer or (may_equal and target == source):
+                    continue
+                touched = np.zeros(self.buffers[self.placed[target.storage]].size, bool)
+                target.layout.data(touched, count)[...] = True
+                if source.layout.data(touched, count).any():
+                    raise PlanBroken(f"{call.label} ({call.kernel}) writes {target.storage} over {source.storage}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch leaves: the output, dL/d input (None without), and gradients and running statistics by name."""
+
+    output: Symbols
+    input_delta: Symbols | None
+    persistent: Mapping[str, Symbols]
+
+    def differences(self, other: Outcome) -> list[str]:
+        """The names of what differs."""
+        found = [] if np.array_equal(self.output, other.output) else ["output"]
+        if self.input_delta is not None and not np.array_equal(self.input_delta, other.input_delta):
+            found.append("input delta")
+        if set(self.persistent) != set(other.persistent):
+            found.append(f"names {sorted(set(self.persistent) ^ set(other.persistent))}")
+        return found + [
+            name for name, value in self.persistent.items() if not np.array_equal(value, other.persistent.get(name))
+        ]
+
+
+class SymbolicExecutor:
+    """A plan with symbolic memory, which keeps what a batch left in it for the next one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        sizes = {name: buffer.elements + plan.batch_size * buffer.per_sample for name, buffer in plan.buffers.items()}
+        self.memory = SymbolicMemory(sizes, plan.placed)
+
+    def run(self, count: int, batch: int) -> Outcome:
+        """All phases on a batch of ``count`` samples."""
+        plan, memory = self.plan, self.memory
+        memory.batch = batch
+        memory.persistent.clear()
+        output = None
+        for position, (phase, call) in enumerate(plan.calls):
+            memory.run(call, count)
+            following = plan.calls[position + 1 :]
+            if phase == "forward" and (not following or following[0][0] != "forward"):
+                output = memory.data(plan.outputs[plan.graph.output.name], count).reshape(count, -1).copy()
+        assert output is not None
+        delta = plan.deltas.get(plan.graph.input.name)
+        return Outcome(
+            output,
+            None if delta is None else memory.data(delta, count).reshape(count, -1).copy(),
+            {_name(plan, *key): value for key, value in memory.persistent.items() if key[0] in ("gradients", "parameters")},
+        )
+
+
+def _name(plan: Plan, storage: str, offset: int) -> str:
+    names = {piece.offset: name for name, piece in plan.parameters.slices.items()}
+    return f"{storage} {names[offset]}"
+
+
+class _OwnMemory(SymbolicMemory):
+    """Memory of one layer, in which nothing is shared."""
+
+    def __init__(self, vertex: Vertex, batch: int) -> None:
+        super().__init__({}, {}, batch)
+        self.placed = {}
+        self.vertex = vertex
+
+    def blob(self, name: str, shape: Shape, count: int) -> Blob:
+        layout = BlobLayout.padded(shape)
+        self.buffers[name] = np.zeros(count * layout.memory_elements, np.uint64)
+        self.placed = {**self.placed, name: name}
+        return Blob(name, layout)
+
+    def array(self, kind: str, name: str, elements: int, per_sample: int, count: int) -> Array:
+        if kind in ("parameter", "gradient"):
+            # Offsets are names here, of which the plan's have to make the same symbols.
+            return Array(f"{kind}s", 0, offset=self.offsets[f"{self.vertex.name}/{name}"], persistent=True)
+        if kind == "shared":
+            return Array(name, 0, persistent=True)
+        key = f"{self.vertex.name} {name}"
+        self.placed = {**self.placed, key: key}
+        self.buffers.setdefault(key, np.zeros(elements + count * per_sample, np.uint64))
+        return Array(key, elements, per_sample)
+
+    offsets: Mapping[str, int] = {}
+
+
+def expected(
+    graph: Graph, offsets: Mapping[str, int], count: int, batch: int, *, training: bool, loss: Loss | None
+) -> Outcome:
+    """What a batch must leave: every layer on its own, joined here in the plainest way.
+
+    The delta of a blob with several readers is added up from the last reader to the first.
+
+    Args:
+        graph: the model.
+        offsets: where each parameter lies in the buffer of all.
+        count: samples.
+        batch: see SymbolicMemory.
+        training: whether there is a backward pass.
+        loss: what training minimises.
+    """
+    values: list[Symbols] = []
+    sites: list[tuple[_OwnMemory, Site]] = []
+    persistent: dict[str, Symbols] = {}
+    names = {offset: name for name, offset in offsets.items()}
+
+    def run(memory: _OwnMemory, calls: list[KernelCall]) -> None:
+        for call in calls:
+            memory.run(call, count)
+        for (storage, offset), value in memory.persistent.items():
+            if storage in ("gradients", "parameters"):
+                persistent[f"{storage} {names[offset]}"] = value
+
+    for vertex in graph.vertices:
+        memory = _OwnMemory(vertex, batch)
+        memory.offsets = offsets
+
+        def array(kind: str, name: str, elements: int, per_sample: int, memory: Any = memory) -> Array:
+            found: Array = memory.array(kind, name, elements, per_sample, count)
+            return found
+
+        shapes = graph.input_shapes(vertex)
+        site = Site(
+            name=vertex.name,
+            inputs=tuple(memory.blob(f"input {place}", shape, count) for place, shape in enumerate(shapes)),
+            output=memory.blob("output", vertex.shape, count),
+            array=array,
+            input_deltas=tuple(memory.blob(f"input delta {place}", shape, count) for place, shape in enumerate(shapes)),
+            output_delta=memory.blob("delta", vertex.shape, count),
+            accumulate=(False,) * len(shapes),
+            training=training,
+            tuning=Tuning(),
+            ordinal=vertex.index,
+        )
+        for blob, source in zip(site.inputs, vertex.inputs, strict=True):
+            memory.data(blob, count)[...] = values[source].reshape(memory.data(blob, count).shape)
+        run(memory, vertex.layer.forward(site))
+        values.append(memory.data(site.output, count).reshape(count, -1).copy())
+        sites.append((memory, site))
+    if not training:
+        return Outcome(values[-1], None, persistent)
+    assert loss is not None
+    memory, site = sites[-1]
+    memory.placed = {**memory.placed, "sample_metrics": "sample_metrics"}
+    run(memory, loss.calls(site.output, site.delta, Tuning()))
+    deltas: dict[int, Symbols] = {len(sites) - 1: memory.data(site.delta, count).reshape(count, -1).copy()}
+    for vertex in reversed(graph.vertices):
+        memory, site = sites[vertex.index]
+        target = memory.data(site.delta, count)
+        target[...] = deltas[vertex.index].reshape(target.shape)
+        run(memory, vertex.layer.backward_parameters(site))
+        run(memory, vertex.layer.backward_data(site))
+        for blob, source in zip(site.input_deltas, vertex.inputs, strict=True):
+            assert blob is not None
+            part = memory.data(blob, count).reshape(count, -1).copy()
+            deltas[source] = _sum(deltas[source], part) if source in deltas else part
+    return Outcome(values[-1], deltas[0], persistent)

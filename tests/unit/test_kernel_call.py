@@ -1,0 +1,121 @@
+"""Kernel calls as data: exact roles and macros, work sizes, tunables. Needs no OpenCL."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from blobnet import kernel_source
+from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.errors import KernelError
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, copy_call, elementwise_work
+
+SHAPE = Shape(3, 5, 7)
+LAYOUT = BlobLayout.padded(SHAPE, Halo(1, 2, 3, 1), slack=5, unit_offset=4, unit_memory_count=9)
+
+
+def call() -> KernelCall:
+    return KernelCall(
+        "activation/forward",
+        "relu1 forward",
+        GlobalSize(4, 5, 3),
+        blobs={"INPUT": Blob("a", LAYOUT), "OUTPUT": Blob("b", BlobLayout.padded(SHAPE))},
+        macros={"ACTIVATION": "ACTIVATION_relu"},
+        local_size=(4, 2, 8),
+    )
+
+
+def defines(source: str) -> dict[str, str]:
+    return dict(re.findall(r"^#define (\w+) (.*)$", source.split("#line")[0], flags=re.MULTILINE))
+
+
+def test_assemble_defines_macros_sizes_and_roles() -> None:
+    found = defines(call().assemble())
+    assert found["ACTIVATION"] == "ACTIVATION_relu"
+    assert (found["GLOBAL_WIDTH"], found["GLOBAL_HEIGHT"], found["GLOBAL_UNITS"]) == ("4", "5", "3")
+    assert found["INPUT_UNIT_MEMORY_WIDTH"] == "10"
+    assert found["INPUT_UNIT_MEMORY_ELEMENTS"] == str(8 * 10 + 3 + 5)
+    assert found["INPUT_MEMORY_ELEMENTS"] == str(9 * (8 * 10 + 3 + 5))
+    assert found["INPUT_UNIT_MEMORY_HEIGHT_OFFSET"] == "1"
+    assert found["INPUT_UNIT_OFFSET"] == "input_unit_offset"
+    assert found["INPUT_UNIT_PADDING"] == "(6 - input_unit_offset)"
+    assert found["OUTPUT_UNIT_COUNT"] == "3"
+    assert "LOCAL_WIDTH" not in found, "the header does not ask for it"
+
+
+def test_moving_a_blob_compiles_nothing() -> None:
+    moved = replace(LAYOUT, unit_offset=0)
+    other = replace(call(), blobs={**call().blobs, "INPUT": Blob("c", moved)})
+    assert other.assemble() == call().assemble()
+
+
+def test_the_batch_is_no_macro() -> None:
+    assert not any("COUNT" in name and "UNIT" not in name for name in defines(call().assemble()))
+
+
+@pytest.mark.parametrize("role", ["blobs", "arrays", "macros"])
+def test_names_must_be_exactly_those_declared(role: str) -> None:
+    extra = {"blobs": Blob("c", LAYOUT), "arrays": Array("p", 3), "macros": 1}[role]
+    given = dict(getattr(call(), role))
+    subject = r"kernel activation/forward" + (r" \(relu1 forward\)" if role != "macros" else "")
+    with pytest.raises(KernelError, match=rf"{subject}: the {role} given .* missing=\[\], unknown=\['EXTRA'\]"):
+        replace(call(), **{role: {**given, "EXTRA": extra}}).assemble()
+    if given:
+        name = sorted(given)[-1]
+        with pytest.raises(KernelError, match=rf"the {role} given .* missing=\['{name}'\], unknown=\[\]"):
+            replace(call(), **{role: {key: value for key, value in given.items() if key != name}}).assemble()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_work_size_covers_the_batch_in_whole_groups(count: int) -> None:
+    width, height, units = call().work_size(count)
+    assert (width, height) == (4, 6)
+    assert units % 8 == 0
+    assert 3 * count <= units < 3 * count + 8
+    once = replace(call(), global_size=GlobalSize(1, 1, 3, per_sample=False), local_size=None)
+    assert once.work_size(count) == (1, 1, 3)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 1, 1), Shape.flat(10), Shape(64, 1, 1000), Shape(3, 224, 224)], ids=str)
+def test_elementwise_work(shape: Shape) -> None:
+    size, local = elementwise_work(shape, Tuning("cpu"))
+    assert (size, local) == (GlobalSize(1, 1, shape.units), None)
+    size, local = elementwise_work(shape, Tuning("gpu"))
+    assert local
+    assert 1 <= local[0] * local[1] * local[2] <= 256
+    assert size.units == shape.units
+    assert size.width % local[0] == 0
+    assert size.height % local[1] == 0
+    assert size.height >= shape.height
+
+
+def test_tuning_overrides_single_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    tunable = kernel_source.Tunable({"cpu": 8, "gpu": 1}, (1, 8, 16))
+    tuned = replace(kernel_source.load("activation/forward"), name="family/forward", tunables={"TILE": tunable})
+    monkeypatch.setattr(kernel_source, "load", lambda name: tuned)
+    assert Tuning("cpu").of("family/forward") == {"TILE": 8}
+    assert Tuning("gpu").of("family/forward") == {"TILE": 1}
+    assert Tuning("gpu", {"family/forward": {"TILE": 16}}).of("family/forward") == {"TILE": 16}
+    with pytest.raises(KernelError, match="legal value"):
+        Tuning("gpu", {"family/forward": {"TILE": 3}}).of("family/forward")
+
+
+def test_copies_only_where_memory_differs() -> None:
+    source, target = Blob("a", LAYOUT), Blob("b", LAYOUT)
+    tuning = Tuning("cpu")
+    assert copy_call("copy", source, source, tuning) == []
+    for calls, accumulate in (
+        (copy_call("copy", source, target, tuning), 0),
+        (copy_call("copy", source, target, tuning, accumulate=True), 1),
+        (copy_call("copy", source, source, tuning, accumulate=True), 1),
+    ):
+        (only,) = calls
+        assert only.kernel == "blob/copy"
+        assert only.macros == {"ACCUMULATE": accumulate}
+        only.assemble()
+
+
+def test_elements_of_shapes_in_memory() -> None:
+    assert Blob("a", LAYOUT).shape == SHAPE

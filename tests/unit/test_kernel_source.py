@@ -1,0 +1,251 @@
+"""Kernel headers, exact macros, and every .cl file of the repository against its own header. Needs no OpenCL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from blobnet import kernel_source
+from blobnet.blob import BlobLayout, Shape
+from blobnet.errors import KernelError
+from blobnet.kernel_source import KernelSource, all_kernels, load, parse
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+
+HEADER = """/*
+ * Scales: output = FACTOR * input,
+ * in two lines.
+ *
+ * Blobs:
+ *   INPUT  read  (halo: none)
+ *          and a remark that goes on
+ *   OUTPUT write
+ * Arrays:
+ *   WEIGHT update  (units,)
+ * Scalars:
+ *   COUNT  samples
+ * Macros:
+ *   FACTOR  what to multiply with
+ *   GLOBAL_UNITS
+ * Tunables:
+ *   TILE cpu 16, gpu 1 of 1 2 16: columns of a work-item
+ * Global:
+ *   width:  columns
+ *   units   units * COUNT
+ */
+#include "blob.h"
+__kernel void family_forward(READ_BLOB(input), WRITE_BLOB(output), WRITE_ARRAY(real_t, weight), const int count)
+{
+}
+"""
+
+
+def test_header() -> None:
+    source = parse("family/forward", HEADER)
+    assert source.purpose == "Scales: output = FACTOR * input, in two lines."
+    assert source.entry == "family_forward"
+    assert source.blobs == {"INPUT": "read", "OUTPUT": "write"}
+    assert source.arrays == {"WEIGHT": "update"}
+    assert source.scalars == ("COUNT",)
+    assert source.macros == ("FACTOR", "GLOBAL_UNITS")
+    assert source.tunables["TILE"].choices == (1, 2, 16)
+    assert source.tunables["TILE"].defaults == {"cpu": 16, "gpu": 1}
+    assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("/*", "//", "kernel family/forward: a kernel file must open with its header, a comment"),
+        ("INPUT  read", "INPUT  reads", r"INPUT needs one of .*'read', 'write', 'update'.*Received header=reads"),
+        ("INPUT  read", "INPUT", "INPUT needs one of"),
+        ("WEIGHT update", "WEIGHT in", "WEIGHT needs one of"),
+        ("cpu 16, gpu 1 of 1 2 16", "16", "a tunable reads 'NAME cpu <default>, gpu <default> of <legal values>"),
+        ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 1", "a tunable reads .*Received line=TILE cpu 16, gpu 1"),
+        ("cpu 16, gpu 1 of 1 2 16", "cpu 8, gpu 1 of 1 2 16", "the defaults of TILE must be among its legal values"),
+        ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 3 of 1 2 16", "the defaults of TILE must be among its legal values"),
+    ],
+)
+def test_broken_headers(old: str, new: str, message: str) -> None:
+    assert old in HEADER
+    with pytest.raises(KernelError, match=message):
+        parse("family/forward", HEADER.replace(old, new))
+
+
+def test_macros_must_be_exactly_those_declared() -> None:
+    source = parse("family/forward", HEADER)
+    given = {"FACTOR": 2, "GLOBAL_UNITS": 3, "TILE": 16}
+    assert "#define FACTOR 2\n" in source.assemble(given, {})
+    rule = "kernel family/forward: the macros given must be those that its header declares. "
+    for changes, message in (
+        ({"FACTOR": None}, rule + "Received missing=['FACTOR'], unknown=[]"),
+        ({"TILE": None}, rule + "Received missing=['TILE'], unknown=[]"),
+        ({"FACTORS": 2}, rule + "Received missing=[], unknown=['FACTORS']"),
+        ({"FACTOR": None, "FACTORS": 2}, rule + "Received missing=['FACTOR'], unknown=['FACTORS']"),
+    ):
+        macros = {name: value for name, value in {**given, **changes}.items() if value is not None}
+        with pytest.raises(KernelError, match=re.escape(message)):
+            source.assemble(macros, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        (-3, "(-3)"),
+        (True, "1"),
+        (False, "0"),
+        (0.5, "0.5f"),
+        (1e-5, "1e-05f"),
+        (2.0, "2.0f"),
+        (float("inf"), "INFINITY"),
+        (float("-inf"), "(-INFINITY)"),
+        ("ACTIVATION_relu", "ACTIVATION_relu"),
+    ],
+)
+def test_literals(value: float | str, text: str) -> None:
+    source = parse("family/forward", HEADER)
+    assembled = source.assemble({"FACTOR": value, "GLOBAL_UNITS": 3, "TILE": 16}, {})
+    assert f"#define FACTOR {text}\n" in assembled
+
+
+def test_negative_floats_are_safe_behind_a_minus() -> None:
+    source = parse("family/forward", HEADER)
+    assembled = source.assemble({"FACTOR": -0.5, "GLOBAL_UNITS": 3, "TILE": 16}, {})
+    literal = re.search(r"#define FACTOR (.*)", assembled)
+    assert literal
+    assert literal.group(1) in ("-0.5f", "(-0.5f)")
+
+
+def test_tunables() -> None:
+    source = parse("family/forward", HEADER)
+    assert source.tuning("cpu") == {"TILE": 16}
+    assert source.tuning("gpu") == {"TILE": 1}
+    assert source.tuning("gpu", {"TILE": 2}) == {"TILE": 2}
+    rule = r"kernel family/forward: a tunable must be one of \['TILE'\] and have a legal value. Received tunable="
+    with pytest.raises(KernelError, match=rule + "TILE, value=3"):
+        source.tuning("cpu", {"TILE": 3})
+    with pytest.raises(KernelError, match=rule + "TILES, value=2"):
+        source.tuning("cpu", {"TILES": 2})
+
+
+def test_includes_are_put_in_place_with_their_line_numbers() -> None:
+    text = load("activation/forward").assemble(
+        {"ACTIVATION": "ACTIVATION_relu", "GLOBAL_WIDTH": 1, "GLOBAL_HEIGHT": 1, "GLOBAL_UNITS": 1}, {}
+    )
+    assert '#include "' not in text
+    assert '#line 1 "blob.h"' in text
+    assert '#line 1 "activation/functions.h"' in text
+    file = (KERNELS / "activation" / "forward.cl").read_text().splitlines()
+    number = file.index('#include "activation/functions.h"') + 2
+    assert f'#line {number} "activation/forward.cl"\n{file[number - 1]}' in text
+
+
+def test_unknown_kernel() -> None:
+    with pytest.raises(KernelError, match=r"kernel pooling/sideways: a kernel file must exist.*activation/forward"):
+        load("pooling/sideways")
+
+
+# -- the repository's kernels ------------------------------------------------------------------------------------------
+
+
+def test_all_kernels_are_found() -> None:
+    files = {str(path.relative_to(KERNELS).with_suffix("")) for path in KERNELS.glob("*/*.cl")}
+    assert set(all_kernels()) == files
+    assert list(KERNELS.glob("*.cl")) == []
+
+
+@pytest.fixture(params=all_kernels())
+def kernel(request: pytest.FixtureRequest) -> KernelSource:
+    return load(request.param)
+
+
+def _assembled(kernel: KernelSource) -> str:
+    """The whole text, without comments; macros that blobs bring are not defined."""
+    macros = dict.fromkeys(kernel.macros, 1) | kernel.tuning("cpu")
+    return _without_comments(kernel.assemble(macros, {}))
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"//[^\n]*", "", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL))
+
+
+def _blob_macros(kernel: KernelSource) -> set[str]:
+    layout = BlobLayout.padded(Shape(1, 1, 1))
+    return {name for role in kernel.blobs for name in layout.macros(role)}
+
+
+def test_header_is_complete(kernel: KernelSource) -> None:
+    assert kernel.purpose
+    assert kernel.blobs or kernel.arrays
+    assert kernel.dimensions, "the header must say what the global dimensions run over"
+    assert set(kernel.dimensions) <= {"width", "height", "units"}
+    assert set(kernel.scalars) <= {"COUNT"}
+    assert "COUNT" not in kernel.macros
+    assert re.fullmatch(r"[a-z_]+/[a-z_]+", kernel.name)
+
+
+def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) -> None:
+    text = _without_comments(kernel.text)
+    assert text.count("__kernel") == 1, "one kernel a file"
+    attributes = r"(?:\s+__attribute__\s*\(\(.*?\)\)\))?"
+    signature = re.search(rf"__kernel{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
+    assert signature, f"the kernel must be called {kernel.entry}"
+    found = []
+    for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const int (\w+)", signature.group(1)):
+        if scalar:
+            found.append(("SCALAR", scalar.upper()))
+        else:
+            kind, name = word.rsplit("_", 1)[1], names.split(",")[-1].strip()
+            found.append((kind, name.upper()))
+            access = (kernel.blobs if kind == "BLOB" else kernel.arrays).get(name.upper())
+            writable = word.startswith(("WRITE", "MUTABLE"))
+            assert writable == (access != "read"), f"{name} is declared {access}, but taken as {word}"
+    listed = [("BLOB", role) for role in kernel.blobs] + [("ARRAY", role) for role in kernel.arrays]
+    assert found == listed + [("SCALAR", role) for role in kernel.scalars]
+
+
+def test_every_declared_macro_is_used(kernel: KernelSource) -> None:
+    words = set(re.findall(r"\w+", re.sub(r"^#define \w+", "", _assembled(kernel), flags=re.MULTILINE)))
+    assert set(kernel.macros) <= words  # Tunables may be for the layer alone, which makes macros of them.
+
+
+def test_every_macro_in_a_condition_is_known(kernel: KernelSource) -> None:
+    """``#if UNKNOWN`` would build silently as 0."""
+    text = _assembled(kernel).replace("\\\n", " ")
+    known = r"^\s*#\s*(?:define|ifdef|ifndef) (\w+)"
+    defined = set(re.findall(known, text, flags=re.MULTILINE)) | _blob_macros(kernel)
+    for line in re.findall(r"^\s*#\s*(?:el)?if (.*)", text, flags=re.MULTILINE):
+        # What the compiler itself defines may be asked for, but only with defined().
+        names = re.findall(r"[A-Za-z_]\w*", re.sub(r"defined\s*\(?\s*\w+\s*\)?", "", line))
+        assert set(names) <= defined, f"#if {line}"
+
+
+def test_capital_names_are_declared(kernel: KernelSource) -> None:
+    """Whatever looks like a macro comes from the header, the roles, a #define, or OpenCL."""
+    text = _assembled(kernel)
+    defined = set(re.findall(r"^\s*#\s*define (\w+)", text, flags=re.MULTILINE)) | _blob_macros(kernel)
+    body = _without_comments(kernel.text)
+    body = re.sub(r"^\s*#\s*(include|ifdef|ifndef|pragma|line).*", "", body, flags=re.MULTILINE)
+    names = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", re.sub(r'"[^"]*"', "", body)))
+    # Roles are words to BLOB_INDEX and its like, which paste them; parameters of a file's own macros are words too.
+    words = set(kernel.blobs) | set(kernel.arrays) | {"ROLE", "NAN", "INFINITY"}
+    parameters = {
+        name.strip() for arguments in re.findall(r"#\s*define \w+\(([^)]*)\)", body) for name in arguments.split(",")
+    }
+    opencl = re.compile(r"(FLT|DBL|INT|UINT|LONG|CHAR|M|CLK|FP)_\w+|MAXFLOAT|__\w+")
+    unknown = {name for name in names - defined - words - parameters if not opencl.fullmatch(name)}
+    assert not unknown
+
+
+def test_rules_for_kernels(kernel: KernelSource) -> None:
+    text = _without_comments(kernel.text)
+    assert "printf" not in text
+    assert "atom" not in text, "sums are split in two stages, without atomics"
+    assert "double" not in re.findall(r"\w+", text)
+
+
+def test_load_gives_the_same_object() -> None:
+    assert load("activation/forward") is kernel_source.load("activation/forward")
