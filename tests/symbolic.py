@@ -21,7 +21,7 @@ from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
-from blobnet.planner import Plan
+from blobnet.planner import ParameterTable, Plan
 
 Symbols = npt.NDArray[np.uint64]
 
@@ -254,10 +254,10 @@ def _name(plan: Plan, storage: str, offset: int) -> str:
 class _OwnMemory(SymbolicMemory):
     """Memory of one layer, in which nothing is shared."""
 
-    def __init__(self, vertex: Vertex, batch: int) -> None:
+    def __init__(self, vertex: Vertex, table: ParameterTable, batch: int) -> None:
         super().__init__({}, {}, batch)
-        self.placed = {}
         self.vertex = vertex
+        self.table = table
 
     def blob(self, name: str, shape: Shape, count: int) -> Blob:
         layout = BlobLayout.padded(shape)
@@ -267,8 +267,8 @@ class _OwnMemory(SymbolicMemory):
 
     def array(self, kind: str, name: str, elements: int, per_sample: int, count: int) -> Array:
         if kind in ("parameter", "gradient"):
-            # Offsets are names here, of which the plan's have to make the same symbols.
-            return Array(f"{kind}s", 0, offset=self.offsets[f"{self.vertex.name}/{name}"], persistent=True)
+            piece = self.table.slices[f"{self.vertex.name}/{name}"]
+            return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
         if kind == "shared":
             return Array(name, 0, persistent=True)
         key = f"{self.vertex.name} {name}"
@@ -276,11 +276,9 @@ class _OwnMemory(SymbolicMemory):
         self.buffers.setdefault(key, np.zeros(elements + count * per_sample, np.uint64))
         return Array(key, elements, per_sample)
 
-    offsets: Mapping[str, int] = {}
-
 
 def expected(
-    graph: Graph, offsets: Mapping[str, int], count: int, batch: int, *, training: bool, loss: Loss | None
+    graph: Graph, table: ParameterTable, count: int, batch: int, *, training: bool, loss: Loss | None
 ) -> Outcome:
     """What a batch must leave: every layer on its own, joined here in the plainest way.
 
@@ -288,7 +286,7 @@ def expected(
 
     Args:
         graph: the model.
-        offsets: where each parameter lies in the buffer of all.
+        table: where the parameters lie in their buffer.
         count: samples.
         batch: see SymbolicMemory.
         training: whether there is a backward pass.
@@ -297,7 +295,7 @@ def expected(
     values: list[Symbols] = []
     sites: list[tuple[_OwnMemory, Site]] = []
     persistent: dict[str, Symbols] = {}
-    names = {offset: name for name, offset in offsets.items()}
+    names = {piece.offset: name for name, piece in table.slices.items()}
 
     def run(memory: _OwnMemory, calls: list[KernelCall]) -> None:
         for call in calls:
@@ -307,8 +305,7 @@ def expected(
                 persistent[f"{storage} {names[offset]}"] = value
 
     for vertex in graph.vertices:
-        memory = _OwnMemory(vertex, batch)
-        memory.offsets = offsets
+        memory = _OwnMemory(vertex, table, batch)
 
         def array(kind: str, name: str, elements: int, per_sample: int, memory: Any = memory) -> Array:
             found: Array = memory.array(kind, name, elements, per_sample, count)

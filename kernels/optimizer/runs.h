@@ -1,6 +1,6 @@
 /*
  * Runs of RUN vectors, dealt out to the work-items; with runs of one element, neighbouring
- * work-items do neighbouring elements. TRAINABLE_ELEMENTS is a multiple of LANES, and GLOBAL_WIDTH of
+ * work-items do neighbouring elements. TRAINABLE_ELEMENTS is a multiple of LANES, GLOBAL_WIDTH of
  * the local size, so that no run is done twice.
  */
 #include "vector.h"

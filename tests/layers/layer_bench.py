@@ -146,7 +146,9 @@ class Bench:
     ``calls`` gives the kernel calls of each of PHASES.
     """
 
-    def __init__(self, device: Device, problem: Problem, arrangement: Arrangement, tuning: Tuning | None = None) -> None:
+    def __init__(
+        self, device: Device, problem: Problem, arrangement: Arrangement, tuning: Tuning | None = None
+    ) -> None:
         self.device = device
         self.problem = problem
         self.arrangement = arrangement
@@ -375,7 +377,8 @@ class Bench:
     def load_deltas(self, delta: FloatArray | None = None) -> None:
         """Fills the output's delta, and what the input deltas are added to; poisons what a plan might have reused."""
         layer, changed = self.problem.layer, {self.output_delta.storage}
-        kept = [*(self.inputs if layer.backward_reads_inputs else ()), *([self.output] if layer.backward_reads_output else ())]
+        kept = list(self.inputs) if layer.backward_reads_inputs else []
+        kept += [self.output] if layer.backward_reads_output else []
         for blob in (*self.inputs, self.output):
             if blob not in kept:
                 self._data(blob)[...] = poison(1)[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,6 +65,6 @@ def test_statistics_are_kept_but_not_trained() -> None:
         ({"units": 3, "height": 4}, "an input with a height needs a width"),
     ],
 )
-def test_bad_sizes(sizes: dict[str, int], message: str) -> None:
+def test_bad_sizes(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Input(**sizes)

@@ -41,7 +41,7 @@ def test_a_correct_layer_passes(device: Device, monkeypatch: pytest.MonkeyPatch)
 
 #: Mistake -> (statement at the end of the forward kernel, what the message says).
 FORWARD_MISTAKES = {
-    "wrong value": ("output[BLOB_INDEX(OUTPUT, n, 1, 2, 3)] += 0.001f;", r"output: \d+ of .* first at .*\(0, 1, 2, 3\)"),
+    "wrong value": ("output[BLOB_INDEX(OUTPUT, n, 1, 2, 3)] += 0.001f;", r"output: 3 of .* first at .*\(0, 1, 2, 3\)"),
     "cell not written": (
         "output[BLOB_INDEX(OUTPUT, n, 1, 2, 3)] = as_float(0x7fc0dead);",
         "output: actual is NaN in 3 of",
@@ -95,7 +95,7 @@ def test_mistakes_backward(device: Device, monkeypatch: pytest.MonkeyPatch, mist
 
 def test_central_differences_find_a_wrong_slope(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernels(monkeypatch, backward=BACKWARD.replace("slope = 2", "slope = 2.1f"))
-    with pytest.raises(AssertionError, match="slope of input 0 at .*: computed .*, by differences"):
+    with pytest.raises(AssertionError, match=r"slope of input 0 at .*: computed .*, by differences"):
         check_central_differences(device, ToyLayer(), [SHAPE])
 
 

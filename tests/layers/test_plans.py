@@ -16,7 +16,8 @@ from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Tuning
 from blobnet.planner import Plan
-from tests.random_graphs import (
+from tests.reference.compare import assert_close
+from tests.simple_graphs import (
     dense_graph,
     nested_graph,
     random_graph,
@@ -25,7 +26,6 @@ from tests.random_graphs import (
     residual_graph,
     training_plan,
 )
-from tests.reference.compare import assert_close
 
 COUNT = 3
 WAYS = [(True, True), (True, False), (False, False), (False, True)]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.blob import BlobLayout, Shape
 from blobnet.device import Device
 from blobnet.errors import PromiseError
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.toy_layer import BACKWARD, FORWARD, ToyLayer, use_kernels
 
 #: Mistake -> the rule that the message names, and the cell, of a blob of 2 units of 3 x 4 with halos and slack.
-MISTAKES = {
+MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = {
     "one column too far": (
         "output[BLOB_INDEX(OUTPUT, n, 1, 2, OUTPUT_UNIT_WIDTH)] = 3;",
         "every halo cell must be exactly 0 after a launch",
@@ -53,7 +54,7 @@ MISTAKES = {
 }
 
 
-def _row_and_column(layout, y, x):  # type: ignore[no-untyped-def]
+def _row_and_column(layout: BlobLayout, y: int, x: int) -> tuple[int, int]:
     position = (layout.unit_memory_height_offset + y) * layout.unit_memory_width + layout.unit_memory_width_offset + x
     return divmod(position, layout.unit_memory_width)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,7 @@ class PlanSimulator:
         return self.buffers[self.plan.placed[storage]]
 
 
-def store(simulator: PlanSimulator, call: KernelCall, role: str, values: npt.NDArray[np.float32]) -> None:
+def store(simulator: PlanSimulator, call: KernelCall, role: str, values: npt.NDArray[Any]) -> None:
     """Writes a blob, or adds to it where the call says so."""
     target = simulator.data(call.blobs[role])
     values = values.reshape(target.shape).astype(np.float32)
@@ -97,7 +98,7 @@ def _activation_backward(simulator: PlanSimulator, call: KernelCall) -> None:
     name = _function(call)
     value = simulator.data(call.blobs["VALUE"]).astype(np.float64)
     delta = simulator.data(call.blobs["OUTPUT_DELTA"]).astype(np.float64)
-    slopes = {
+    slopes: dict[str, Callable[[npt.NDArray[Any]], Any]] = {
         "linear": lambda y: np.ones_like(y),
         "relu": lambda y: y > 0,
         "leaky_relu": lambda y: np.where(y > 0, 1, 0.01),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -57,15 +58,20 @@ def test_the_batch_is_no_macro() -> None:
 
 @pytest.mark.parametrize("role", ["blobs", "arrays", "macros"])
 def test_names_must_be_exactly_those_declared(role: str) -> None:
-    extra = {"blobs": Blob("c", LAYOUT), "arrays": Array("p", 3), "macros": 1}[role]
+    extras: dict[str, Any] = {"blobs": Blob("c", LAYOUT), "arrays": Array("p", 3), "macros": 1}
     given = dict(getattr(call(), role))
+
+    def changed(names: dict[str, Any]) -> KernelCall:
+        changes: dict[str, Any] = {role: names}
+        return replace(call(), **changes)
+
     subject = r"kernel activation/forward" + (r" \(relu1 forward\)" if role != "macros" else "")
     with pytest.raises(KernelError, match=rf"{subject}: the {role} given .* missing=\[\], unknown=\['EXTRA'\]"):
-        replace(call(), **{role: {**given, "EXTRA": extra}}).assemble()
+        changed({**given, "EXTRA": extras[role]}).assemble()
     if given:
         name = sorted(given)[-1]
         with pytest.raises(KernelError, match=rf"the {role} given .* missing=\['{name}'\], unknown=\[\]"):
-            replace(call(), **{role: {key: value for key, value in given.items() if key != name}}).assemble()
+            changed({key: value for key, value in given.items() if key != name}).assemble()
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -78,7 +84,7 @@ def test_work_size_covers_the_batch_in_whole_groups(count: int) -> None:
     assert once.work_size(count) == (1, 1, 3)
 
 
-@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 1, 1), Shape.flat(10), Shape(64, 1, 1000), Shape(3, 224, 224)], ids=str)
+@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 1, 1), Shape.flat(10), Shape(9, 1, 1000), Shape(3, 99, 99)], ids=str)
 def test_elementwise_work(shape: Shape) -> None:
     size, local = elementwise_work(shape, Tuning("cpu"))
     assert (size, local) == (GlobalSize(1, 1, shape.units), None)

@@ -111,14 +111,6 @@ def test_literals(value: float | str, text: str) -> None:
     assert f"#define FACTOR {text}\n" in assembled
 
 
-def test_negative_floats_are_safe_behind_a_minus() -> None:
-    source = parse("family/forward", HEADER)
-    assembled = source.assemble({"FACTOR": -0.5, "GLOBAL_UNITS": 3, "TILE": 16}, {})
-    literal = re.search(r"#define FACTOR (.*)", assembled)
-    assert literal
-    assert literal.group(1) in ("-0.5f", "(-0.5f)")
-
-
 def test_tunables() -> None:
     source = parse("family/forward", HEADER)
     assert source.tuning("cpu") == {"TILE": 16}

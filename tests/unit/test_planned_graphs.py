@@ -10,11 +10,13 @@ import pytest
 
 from blobnet.blob import FloatArray, Halo, Shape
 from blobnet.graph import Graph
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.layers.base import Layer, Placement, Site
 from blobnet.planner import Plan
-from tests.random_graphs import (
+from tests.reference.compare import assert_close
+from tests.simple_graphs import (
     Float64Array,
+    MakeLayer,
     dense_graph,
     nested_graph,
     random_graph,
@@ -23,14 +25,13 @@ from tests.random_graphs import (
     residual_graph,
     training_plan,
 )
-from tests.reference.compare import assert_close
-from tests.unit.plan_simulator import PlanSimulator, store
+from tests.unit.plan_simulator import Kernel, PlanSimulator, store
 
 COUNT = 2
 WAYS = [(True, True), (True, False), (False, False), (False, True)]
 
 
-# -- layers that real ones stand for: they read halos, change planes, keep memory of their own ---------------------------
+# -- layers in place of real ones: they read halos, change planes, keep memory of their own ----------------------------
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,10 @@ class _Shift(Layer):
         return [_call("toy/shift", {"INPUT": site.inputs[0], "OUTPUT": site.output}, DOWN=self.down, RIGHT=self.right)]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
+        if site.input_deltas[0] is None:
+            return []
         blobs = {"INPUT": site.delta, "OUTPUT": site.input_deltas[0]}
-        macros = {"DOWN": -self.down, "RIGHT": -self.right, "ACCUMULATE": int(site.accumulate[0])}
-        return [_call("toy/shift", blobs, **macros)] if site.input_deltas[0] else []
+        return [_call("toy/shift", blobs, DOWN=-self.down, RIGHT=-self.right, ACCUMULATE=int(site.accumulate[0]))]
 
     def reference_forward(self, x: Float64Array) -> Float64Array:
         result = x.copy()
@@ -85,8 +87,10 @@ class _Pick(Layer):
         return [_call("toy/pick", {"INPUT": site.inputs[0], "OUTPUT": site.output})]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
+        if site.input_deltas[0] is None:
+            return []
         blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": site.input_deltas[0]}
-        return [_call("toy/unpick", blobs, ACCUMULATE=int(site.accumulate[0]))] if site.input_deltas[0] else []
+        return [_call("toy/unpick", blobs, ACCUMULATE=int(site.accumulate[0]))]
 
     def reference_forward(self, x: Float64Array) -> Float64Array:
         return x[:, :, ::2, ::2].copy()
@@ -134,7 +138,7 @@ class _Positive(Layer):
         return delta * (x > 0)
 
 
-def _call(kernel: str, blobs: dict, **macros: int) -> KernelCall:  # type: ignore[type-arg]
+def _call(kernel: str, blobs: dict[str, Blob], **macros: int) -> KernelCall:
     return KernelCall(kernel, kernel, GlobalSize(1), blobs, macros=macros)
 
 
@@ -171,7 +175,7 @@ def _unmask_second(simulator: PlanSimulator, call: KernelCall) -> None:
     store(simulator, call, "INPUT_DELTA", simulator.array(call.arrays["WORK"])[7:])
 
 
-TOYS = {
+TOYS: dict[str, Kernel] = {
     "toy/shift": _shift,
     "toy/pick": _pick,
     "toy/unpick": _unpick,
@@ -179,10 +183,10 @@ TOYS = {
     "toy/unmask_first": _unmask_first,
     "toy/unmask_second": _unmask_second,
 }
-OTHERS = [
-    lambda generator, shape: _Shift(down=int(generator.integers(-1, 2)), right=int(generator.integers(-2, 3))),
-    lambda generator, shape: _Pick(),
-    lambda generator, shape: _Positive(),
+OTHERS: list[MakeLayer] = [
+    lambda generator: _Shift(down=int(generator.integers(-1, 2)), right=int(generator.integers(-2, 3))),
+    lambda generator: _Pick(),
+    lambda generator: _Positive(),
 ]
 
 

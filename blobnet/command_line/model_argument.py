@@ -1,0 +1,154 @@
+"""MODEL on the command line: one of blobnet's models by name, or a function in a user's own file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import blobnet.models
+from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
+from blobnet.model import Model
+
+#: What a model's function is given, as far as it takes it.
+_OFFERED = ("input_shape", "classes", "class_names", "seed")
+#: Lines of a user's own code that an error shows.
+_SHOWN_CALLS = 4
+
+
+class UserCodeError(BlobnetError):
+    """A user's own file raises; the message ends with the last calls of the traceback."""
+
+    def __init__(self, subject: str, rule: str, path: Path, error: BaseException) -> None:
+        super().__init__(subject, rule)
+        self.args = (f"{self.args[0]}\n{_last_calls(path, error)}",)
+
+
+def known_models() -> list[str]:
+    """The models that come with blobnet: modules of blobnet.models with a function of the same name."""
+    return sorted(module.name for module in pkgutil.iter_modules(blobnet.models.__path__))
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A function that returns a model; ``text`` is what the user wrote."""
+
+    text: str
+    name: str
+    path: Path | None
+    function: Callable[..., Any]
+
+    def build(self, input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int) -> Model:
+        """Calls the function with those of the arguments that it takes.
+
+        Raises:
+            DataError: one of blobnet's models is asked for samples that are no images.
+            OptionError: the function wants other arguments, or returns no Model.
+            UserCodeError: the function raises.
+        """
+        offered = dict(zip(_OFFERED, (tuple(input_shape), classes, tuple(class_names), seed), strict=True))
+        if self.path is None:
+            if len(input_shape) != 3:
+                hint = "blobnet train path/to/file.py:function trains a model of your own."
+                rule = "this model takes images, (units, height, width)"
+                raise DataError(self.name, rule, sample=tuple(input_shape), hint=hint)
+            model = self.function(**offered)
+        else:
+            model = self._run_user_code(offered)
+        if not isinstance(model, Model):
+            rule = "the function must return a Model (or a Sequential)"
+            raise OptionError(self.text, rule, returned=type(model).__name__)
+        if not model.class_names and class_names:
+            model.class_names = tuple(class_names)
+        return model
+
+    def _run_user_code(self, offered: dict[str, Any]) -> Any:
+        assert self.path is not None
+        parameters = inspect.signature(self.function).parameters.values()
+        takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters)
+        variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        names = {item.name for item in parameters if item.kind not in variable}
+        missing = [item.name for item in parameters if item.name not in _OFFERED and item.default is item.empty]
+        missing = [name for name in missing if name in names]
+        if missing:
+            hint = f"it may take {', '.join(_OFFERED)}; give the others default values."
+            raise OptionError(self.text, "the function must need no other arguments", needs=missing, hint=hint)
+        try:
+            return self.function(**{name: value for name, value in offered.items() if takes_all or name in names})
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(self.text, "the function must return a Model, but it raises", self.path, error) from error
+
+
+def find_model(text: str) -> ModelSource:
+    """The model that ``text`` names: a known name, or ``path/to/file.py:function``.
+
+    Raises:
+        OptionError: no such model, or no such function in the file.
+        FileError: no such file.
+        UserCodeError: the file cannot be imported.
+    """
+    if text in known_models():
+        module = importlib.import_module(f"blobnet.models.{text}")
+        return ModelSource(text, text, None, getattr(module, text))
+    if ".py" not in text and "/" not in text and ":" not in text:
+        hint = f"{near_matches(text, known_models()).rstrip('.')}. A model of your own is path/to/file.py:function."
+        raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)
+    return _find_in_file(text)
+
+
+def _find_in_file(text: str) -> ModelSource:
+    file, colon, name = text.rpartition(":")
+    path = Path(file if colon else text).expanduser()
+    if not path.is_file():
+        near = sorted(item.name for item in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        hint = near_matches(path.name, near) if near else None
+        raise FileError(str(path), "there must be such a Python file", hint=hint)
+    if path.suffix != ".py":
+        raise OptionError(text, "a model of your own must be path/to/file.py:function", file=path.name)
+    module = _import(path, text)
+    functions = [item for item, value in vars(module).items() if _is_own_function(value, module)]
+    if not name or not colon:
+        hint = f"{path}:{functions[0]}, perhaps?" if functions else "the file defines no function."
+        raise OptionError(text, "a model of your own must be path/to/file.py:function", hint=hint)
+    function = getattr(module, name, None)
+    if not callable(function):
+        hint = near_matches(name, functions) if functions else "the file defines no function."
+        raise OptionError(str(path), "there must be such a function in the file", function=name, hint=hint)
+    return ModelSource(text, name, path, function)
+
+
+def _is_own_function(value: object, module: ModuleType) -> bool:
+    return inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
+
+
+def _import(path: Path, text: str) -> ModuleType:
+    """The user's file as a module, with its folder first on sys.path, as where Python runs it as a script."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    specification = importlib.util.spec_from_file_location(f"blobnet_user_{path.stem}", path)
+    assert specification is not None, path
+    assert specification.loader is not None, path
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module
+    try:
+        specification.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(text, "the file must be importable, but it raises", path, error) from error
+    return module
+
+
+def _last_calls(path: Path, error: BaseException) -> str:
+    """The traceback from the user's file on: its last calls, and the error."""
+    calls = traceback.extract_tb(error.__traceback__)
+    own = [index for index, call in enumerate(calls) if Path(call.filename) == path or call.filename == str(path)]
+    shown = traceback.format_list(calls[own[0] :][-_SHOWN_CALLS:]) if own else []
+    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip()
