@@ -111,23 +111,37 @@ class EarlyStopping(Callback):
         self._waited = 0
         self._weights: dict[str, FloatArray] = {}
 
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one; 0 right after it."""
+        return self._waited
+
     def begin(self, progress: Progress) -> None:
         self._best, self._waited, self._weights = None, 0, {}
+        # A resumed training goes on waiting; the best epoch's weights are there only if it was the last one.
+        values = progress.history.get(self.monitor, [])
+        for value in values:
+            self._judge(value)
+        if values and not self._waited and self.restore_best:
+            self._weights = progress.trainer.weights()
 
     def epoch_end(self, progress: Progress) -> None:
         if self.monitor not in progress.history:
             hint = near_matches(self.monitor, list(progress.history))
             raise OptionError("EarlyStopping", "monitor must be in the history", monitor=self.monitor, hint=hint)
-        value = progress.history[self.monitor][-1]
+        self._judge(progress.history[self.monitor][-1])
+        if not self._waited:
+            self._weights = progress.trainer.weights() if self.restore_best else {}
+        elif self._waited >= self.patience:
+            progress.stop = f"{self.monitor} has not become better than {self._best:.4f} for {self.patience} epochs"
+
+    def _judge(self, value: float) -> None:
         # Losses should fall, everything else should rise.
         gain = 0.0 if self._best is None else self._best - value if "loss" in self.monitor else value - self._best
         if self._best is None or gain > self.minimum_change:
             self._best, self._waited = value, 0
-            self._weights = progress.trainer.weights() if self.restore_best else {}
-            return
-        self._waited += 1
-        if self._waited >= self.patience:
-            progress.stop = f"{self.monitor} has not become better than {self._best:.4f} for {self.patience} epochs"
+        else:
+            self._waited += 1
 
     def end(self, progress: Progress) -> None:
         if self._weights:

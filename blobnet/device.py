@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.errors import BuildError, DeviceError, near_matches
+from blobnet.kernel_call import Tuning
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+#: What drivers cannot do, by a part of their platform's name, as limits of tunables.
+_DRIVER_LIMITS = {
+    "PoCL 3.0": {"MAXIMUM_LANES": 8},  # its compiler aborts the process at mad() of 16 lanes
+}
+#: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
+_NO_CACHE: Any = False
 
 
 def cache_folder() -> Path:
@@ -148,15 +154,16 @@ def choose(name: str | None = None) -> DeviceInfo:
     found = devices()
     if not found:
         raise no_platform_error()
+    subject = "--device" if name else "$BLOBNET_DEVICE"
     name = name or os.environ.get("BLOBNET_DEVICE") or None
     if name is None:
         return max(found, key=_rank)
     matches = [info for info in found if _matches(info, name)]
     if not matches:
-        known = [info.address for info in found] + [info.name for info in found] + [info.platform for info in found]
-        listed = "; ".join(str(info) for info in found)
-        hint = f"{near_matches(name, known)} Devices here: {listed}."
-        raise DeviceError("--device", "the device must be one that OpenCL lists", device=name, hint=hint)
+        near = near_matches(name, [info.name for info in found] + [info.platform for info in found])
+        listed = f"devices here: {'; '.join(str(info) for info in found)}."
+        hint = f"{near} {listed}" if near.startswith("did you mean") else listed
+        raise DeviceError(subject, "the device must be one that OpenCL lists", device=name, hint=hint)
     return max(matches, key=_rank)
 
 
@@ -211,6 +218,12 @@ class Device:
     def kind(self) -> str:
         """The device class that tunables have defaults for: ``cpu`` or ``gpu``."""
         return "cpu" if self.info.kind == "cpu" else "gpu"
+
+    @property
+    def tuning(self) -> Tuning:
+        """Values for tunables on this device."""
+        limits = [limits for part, limits in _DRIVER_LIMITS.items() if part in self.info.platform]
+        return Tuning(self.kind, limits=limits[0] if limits else {})
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -288,16 +301,16 @@ class Device:
             return None
         return folder
 
-    def _build(self, source: str, digest: str, what: str) -> cl.Program:
+    def _build(self, source: str, digest: str, what: str) -> Any:
         cached = self._cache / f"{digest}.bin" if self._cache else None
         if cached and cached.exists():
             try:
-                return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=False)
+                return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=_NO_CACHE)
             except cl.Error:
                 cached.unlink(missing_ok=True)
         options = ["-cl-std=CL1.2", "-cl-mad-enable"]
         try:
-            program = cl.Program(self.context, source).build(options=options, cache_dir=False)
+            program = cl.Program(self.context, source).build(options=options, cache_dir=_NO_CACHE)
         except (cl.Error, RuntimeError) as error:
             with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
                 file.write(source)
@@ -318,6 +331,6 @@ class Device:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: cl.Kernel, global_size: Sequence[int], local_size: Sequence[int] | None) -> None:
+    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
         """Puts a kernel whose arguments are set into the queue."""
         cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -114,11 +115,11 @@ def sequential(layers: Iterable[Layer]) -> Graph:
     """A chain of layers, the first an Input.
 
     Raises:
-        OptionError: the list does not begin with its one Input.
+        OptionError: the list does not begin with its one Input, or holds something that is no layer.
     """
     items = list(layers)
-    entries = [index for index, layer in enumerate(items) if layer.arity == (0, 0)]
-    if entries != [0] or len(items) < 2:
+    entries = [index for index, layer in enumerate(items) if not isinstance(layer, Layer) or layer.arity == (0, 0)]
+    if entries != [0] or not isinstance(items[0], Layer) or len(items) < 2:
         kinds = [getattr(layer, "kind", type(layer).__name__) for layer in items]
         raise OptionError("Sequential", "the layers must be one Input and then at least one other layer", layers=kinds)
     nodes: list[Node] = []
@@ -152,9 +153,7 @@ def _tuples(value: Any) -> Any:
 def _named(layers: Sequence[Layer]) -> list[Layer]:
     """The layers, those without a name numbered by kind: conv2d_1, conv2d_2, dense_1."""
     taken = [layer.name for layer in layers if layer.name]
-    doubled = sorted({name for name in taken if taken.count(name) > 1})
-    if doubled:
-        raise OptionError("Model", "layer names must be unique", doubled=doubled)
+    _check_unique(taken)
     numbers: dict[str, int] = {}
     named = []
     for layer in layers:
@@ -166,6 +165,12 @@ def _named(layers: Sequence[Layer]) -> list[Layer]:
     return named
 
 
+def _check_unique(names: Sequence[str]) -> None:
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
+    if doubled:
+        raise OptionError("Model", "layer names must be unique", doubled=doubled)
+
+
 def _build(order: Sequence[Node], inputs: dict[Node, tuple[Node, ...]]) -> Graph:
     vertices: list[Vertex] = []
     index: dict[Node, int] = {}
@@ -175,4 +180,5 @@ def _build(order: Sequence[Node], inputs: dict[Node, tuple[Node, ...]]) -> Graph
             vertices.append(Vertex(len(vertices), part, sources, node.shape))
             sources = (len(vertices) - 1,)
         index[node] = len(vertices) - 1
+    _check_unique([vertex.name for vertex in vertices])  # An activation that was split off has a name too.
     return Graph(tuple(vertices))

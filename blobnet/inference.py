@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from blobnet.device import Device
 from blobnet.errors import DataError, PlanError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
+from blobnet.kernel_call import Tuning
 from blobnet.losses import Loss
-from blobnet.planner import Plan, Tuning, make_plan
+from blobnet.planner import Plan, make_plan
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
@@ -92,7 +94,7 @@ class Evaluator:
         debug: bool | None = None,
     ) -> None:
         self.loss = loss
-        self.plan = make_plan(graph, batch_size, loss=loss, tuning=Tuning(device.kind))
+        self.plan = make_plan(graph, batch_size, loss=loss, tuning=device.tuning)
         check_fits(self.plan, device)
         self.executor = Executor(device, self.plan, {"parameters": parameters}, debug=debug)
 
@@ -109,8 +111,16 @@ class Evaluator:
             result[first : first + len(batch)] = values.reshape(len(batch), *shape)
         return result
 
-    def evaluate(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
-        """The mean loss and, for classes, the accuracies; ``labels`` as :func:`prepare_labels` gives them."""
+    def evaluate(
+        self, x: npt.NDArray[Any], labels: npt.NDArray[Any], advance: Callable[[int], object] | None = None
+    ) -> dict[str, float]:
+        """The mean loss and, for classes, the accuracies.
+
+        Args:
+            x: samples.
+            labels: as :func:`prepare_labels` gives them.
+            advance: called with the number of samples after each batch.
+        """
         assert self.loss is not None
         executor, device = self.executor, self.executor.device
         device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
@@ -121,4 +131,6 @@ class Evaluator:
             executor.write_array("labels", labels[batch])
             executor.run("forward", count)
             executor.run("loss", count)
+            if advance is not None:
+                advance(count)
         return metrics_of(device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1), self.loss)

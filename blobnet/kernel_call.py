@@ -114,14 +114,23 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Values for the tunables: those of a class of device, and overrides for single kernels."""
+    """Values for the tunables: those of a class of device, and overrides for single kernels.
+
+    ``limits`` bounds tunables of every kernel by name: what a driver cannot do.
+    """
 
     device_class: str = "cpu"
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
-        return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
+        source = kernel_source.load(kernel)
+        values = source.tuning(self.device_class, self.overrides.get(kernel))
+        for name in self.limits.keys() & values.keys():
+            if values[name] > self.limits[name]:
+                values[name] = max(choice for choice in source.tunables[name].choices if choice <= self.limits[name])
+        return values
 
 
 def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:

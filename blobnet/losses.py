@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from blobnet.blob import Shape
 from blobnet.errors import OptionError, ShapeError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Macro, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_source import Macro
 
 
 @dataclass(frozen=True)

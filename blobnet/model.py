@@ -16,10 +16,11 @@ from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError, near_matches
 from blobnet.inference import Evaluator, check_samples, prepare_labels
+from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
-from blobnet.planner import Plan, Tuning, make_plan
+from blobnet.planner import Plan, make_plan
 from blobnet.trainer import Trainer
 
 

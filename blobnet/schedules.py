@@ -145,7 +145,7 @@ class Cosine(Schedule):
     def value(self, step: int, steps_per_epoch: int, epochs: int) -> float:
         warmup = round(self.warmup_epochs * steps_per_epoch)
         if step < warmup:
-            return float(self.rate * (step + 1) / warmup)
+            return float(self.rate * ((step + 1) / warmup))
         progress = min(1.0, (step - warmup) / max(1, epochs * steps_per_epoch - 1 - warmup))
         return float(self.final_rate + (self.rate - self.final_rate) * (1.0 + math.cos(math.pi * progress)) / 2.0)
 

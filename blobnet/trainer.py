@@ -6,6 +6,7 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +24,15 @@ from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.inference import Evaluator, check_fits, check_samples, metrics_of, prepare_labels
+from blobnet.kernel_call import Tuning
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.planner import STEP_WORDS, Tuning, make_plan
+from blobnet.planner import STEP_WORDS, make_plan
 
 #: Seconds between two readings of the running metrics for the progress bar.
 DISPLAY_INTERVAL = 0.25
+#: What the bar of an epoch shows; with the metrics it fits 80 columns.
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Trainer:
         self.seed = seed
         self.epoch = 0
         self.step_number = 0
-        tuning = Tuning(device.kind)
+        tuning = device.tuning
         self.plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=tuning, input_delta=input_delta)
         self.table = self.plan.parameters
         memory = optimizer.memory(self.table)
@@ -216,17 +220,23 @@ class Trainer:
         if len(x) == 0:
             raise DataError("x", "there must be at least one sample", samples=0)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
-        evaluator = None
-        if validation is not None:
-            buffer = self.executor.buffers["parameters"]
-            evaluator = Evaluator(
-                self.device, self.graph, buffer, self.batch_size, self.loss, debug=self.executor.debug
-            )
+        evaluator = None if validation is None else self._evaluator()
         for callback in callbacks:
             callback.begin(progress)
+        table = _Table(epochs, self.loss.takes_classes, validation is not None)
+        if verbose and self.epoch < epochs:
+            print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
-            record = self._run_epoch(x, labels, epochs, callbacks, verbose, evaluator, validation, held_out)
+            start = time.perf_counter()
+            record = self._run_epoch(x, labels, epochs, callbacks, verbose)
+            seconds = time.perf_counter() - start
+            if evaluator is not None and validation is not None and held_out is not None:
+                with _bar("validation", len(held_out), verbose) as bar:
+                    measured = evaluator.evaluate(validation[0], held_out, bar.update)
+                record |= {f"validation_{name}": value for name, value in measured.items()}
             self.epoch += 1
+            if verbose:
+                print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
             for name, value in record.items():
                 progress.history.setdefault(name, []).append(value)
             for callback in callbacks:
@@ -242,16 +252,14 @@ class Trainer:
         epochs: int,
         callbacks: Sequence[Callback],
         verbose: bool,
-        evaluator: Evaluator | None,
-        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
-        held_out: npt.NDArray[Any] | None,
     ) -> dict[str, float]:
+        """One pass over the data, with a progress bar that is gone when it ends; the metrics."""
         guarded = any(callback.needs_finite_loss for callback in callbacks)
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(x))
         steps = -(-len(x) // self.batch_size)
         self.reset_totals()
         title = f"epoch {self.epoch + 1}/{epochs}"
-        with tqdm(total=len(x), desc=title, unit="img", disable=None if verbose else True) as bar:
+        with _bar(title, len(x), verbose) as bar:
             shown = time.perf_counter()
             for first in range(0, len(x), self.batch_size):
                 chosen = order[first : first + self.batch_size]
@@ -270,20 +278,60 @@ class Trainer:
                 bar.update(len(chosen))
                 if not bar.disable and time.perf_counter() - shown > DISPLAY_INTERVAL:
                     shown = time.perf_counter()
-                    bar.set_postfix(_shown(metrics_of(self.read_totals(), self.loss)), refresh=False)
-            record = metrics_of(self.read_totals(), self.loss)
-            if evaluator is not None and validation is not None and held_out is not None:
-                measured = evaluator.evaluate(validation[0], held_out)
-                record |= {f"validation_{name}": value for name, value in measured.items()}
-            bar.set_postfix(_shown(record))
-        return record
+                    bar.set_postfix_str(_shown(metrics_of(self.read_totals(), self.loss)), refresh=False)
+            # Waits for the device, so that the bar does not end before the work.
+            return metrics_of(self.read_totals(), self.loss)
+
+    def _evaluator(self) -> Evaluator:
+        """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
+        info, buffer = self.device.info, self.executor.buffers["parameters"]
+        reserved = self.plan.bytes() + 4 * sum(self.optimizer.memory(self.table).values())
+        plan = make_plan(self.graph, 1, loss=self.loss, tuning=self.plan.tuning)
+        room = plan.largest_batch(info.memory, info.largest_allocation, reserved)
+        batch_size = max(1, min(self.batch_size, room))
+        return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
+
+
+def _bar(title: str, total: int, verbose: bool) -> Any:
+    """A progress bar that is gone when it ends; none where stderr is no terminal."""
+    disable = None if verbose else True
+    settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
+    return tqdm(total=total, desc=title, disable=disable, **settings)
 
 
 def _is_broken(values: FloatArray) -> bool:
     return not bool(np.isfinite(values).all())
 
 
-def _shown(record: Mapping[str, float]) -> dict[str, str]:
-    return {name: f"{value:.4f}" for name, value in record.items() if "top_5" not in name}
+def _shown(record: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in record.items() if "top_5" not in name)
 
 
+def _short(value: float) -> str:
+    """A number in at most 6 characters or so."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
+
+
+class _Table:
+    """What a training prints: a row an epoch, below a header; fits 80 columns."""
+
+    def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool) -> None:
+        metrics = ["loss", "accuracy"] if has_accuracy else ["loss"]
+        names = metrics + [f"validation_{name}" for name in metrics if has_validation]
+        columns = {"epoch": "epoch", "time": "time", "rate": "img/s"}
+        columns |= {name: name.replace("validation_", "val. ") for name in names}
+        self.epochs = epochs
+        widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "rate": 6}
+        self._widths = {name: max(len(title), widths.get(name, 6)) for name, title in columns.items()}
+        self.header = self._line(columns)
+
+    def row(self, epoch: int, seconds: float, samples: int, record: Mapping[str, float]) -> str:
+        """The row of an epoch that took ``seconds`` without its validation."""
+        cells = {name: _short(value) for name, value in record.items() if name in self._widths}
+        cells["epoch"] = f"{epoch}/{self.epochs}"
+        cells["time"] = f"{seconds:.1f} s" if seconds < 100 else tqdm.format_interval(seconds)
+        cells["rate"] = f"{samples / seconds:.0f}"
+        return self._line(cells)
+
+    def _line(self, cells: Mapping[str, str]) -> str:
+        return "  ".join(f"{cells[name]:>{width}}" for name, width in self._widths.items())

@@ -24,6 +24,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", _device_names(), indirect=True, scope="session")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What looks back on all other tests comes last.
+    items.sort(key=lambda item: item.name == "test_every_kernel_was_built")
+
+
 def _device_names() -> list[str]:
     wanted = os.environ.get("BLOBNET_TEST_DEVICES", "")
     if wanted != "all":
@@ -36,6 +42,6 @@ def _device_names() -> list[str]:
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
     """A device, with its programs, for all tests."""
-    from tests.layers.recording_device import recording_device
+    from tests.devices import shared_device
 
-    return recording_device(None if request.param == _DEFAULT else request.param)
+    return shared_device(None if request.param == _DEFAULT else request.param)

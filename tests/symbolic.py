@@ -8,9 +8,10 @@ memory that nobody shares, without the planner.
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,30 +43,47 @@ class PlanBroken(AssertionError):
     """A call found something else in memory than what must be there."""
 
 
+_WORD = (1 << 64) - 1
+
+
 def _mix(values: Symbols) -> Symbols:
     """splitmix64: a permutation of 64-bit words that leaves no pattern."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
 
 
-def _symbol(*names: object) -> Symbols:
-    return _mix(np.array([zlib.crc32(repr(names).encode())], np.uint64))
+@cache
+def _word(*names: object) -> int:
+    """A hash of names."""
+    return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), "little")
 
 
-def _combined(*values: Symbols) -> Symbols:
-    """One hash of several, cell by cell; the order matters."""
-    result = _symbol("combined")
+@cache
+def _numbers(size: int) -> Symbols:
+    return np.arange(size, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+
+
+def _digest(values: Symbols) -> int:
+    """One hash of a whole array."""
+    return _word(int(_mix(values.reshape(-1) ^ _numbers(values.size)).sum()))
+
+
+def _spread(word: int, size: int) -> Symbols:
+    """A word for each of ``size`` cells."""
+    return _mix(_numbers(size) ^ np.uint64(word))
+
+
+def _combined(word: int, *values: Symbols) -> Symbols:
+    """One hash of several arrays, cell by cell; the order matters."""
+    result = np.full(values[0].shape, word, np.uint64)
     for value in values:
         result = _mix(result ^ value)
     return result
-
-
-def _digest(values: Symbols) -> Symbols:
-    """One hash of a whole array."""
-    places = np.arange(values.size, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)
-    return _mix(_mix(values.reshape(-1) ^ places).sum(keepdims=True))
 
 
 def _sum(left: Symbols, right: Symbols) -> Symbols:
@@ -73,7 +91,14 @@ def _sum(left: Symbols, right: Symbols) -> Symbols:
 
 
 def _activated(values: Symbols, function: str) -> Symbols:
-    return values if function == "ACTIVATION_linear" else _combined(values, _symbol(function))
+    return values if function == "ACTIVATION_linear" else _combined(_word(function), values)
+
+
+@cache
+def _halo(layout: BlobLayout) -> npt.NDArray[np.bool_] | None:
+    """The halo cells of a plane; None if it has none."""
+    mask = layout.halo_mask()
+    return mask if mask.any() else None
 
 
 class SymbolicMemory:
@@ -90,7 +115,7 @@ class SymbolicMemory:
         self.placed = placed
         self.batch = batch
         #: What calls left in the persistent arrays, by storage and offset: gradients, running statistics.
-        self.persistent: dict[tuple[str, int], Symbols] = {}
+        self.persistent: dict[tuple[str, int], int] = {}
 
     def data(self, blob: Blob, count: int) -> Symbols:
         """The cells of a blob, as a view."""
@@ -105,7 +130,7 @@ class SymbolicMemory:
         """
         if call.kernel == "blob/zero_halo":
             for blob in call.blobs.values():
-                self._planes(blob, count)[..., blob.layout.halo_mask()] = 0
+                self._planes(blob, count)[..., _halo(blob.layout)] = 0
             return
         source = call.source
         accumulates = bool(call.macros.get("ACCUMULATE", 0))
@@ -114,12 +139,13 @@ class SymbolicMemory:
             written.remove("OUTPUT_DELTA")
         read = [role for role, access in source.blobs.items() if access == "read"]
         for blob in call.blobs.values():
-            if self._planes(blob, count)[..., blob.layout.halo_mask()].any():
+            mask = _halo(blob.layout)
+            if mask is not None and self._planes(blob, count)[..., mask].any():
                 raise PlanBroken(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
         self._check_overlap(call, read, written, count)
         inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
         arrays = [
-            self._array(call.arrays[role], count) for role, access in source.arrays.items() if access == "read"
+            self._array_word(call.arrays[role], count) for role, access in source.arrays.items() if access == "read"
         ]
         for role in written:
             target = self.data(call.blobs[role], count)
@@ -128,7 +154,7 @@ class SymbolicMemory:
             target[phase] = (_sum(target, result) if accumulates else result)[phase]
         for role, access in source.arrays.items():
             if access != "read" and role != "TOTALS":
-                self._write_array(call, role, [*inputs, *arrays], count)
+                self._write_array(call, role, _word(role, *map(_digest, inputs), *arrays), count)
 
     def _planes(self, blob: Blob, count: int) -> Symbols:
         """(count, units, elements of a plane) of a blob, as a view."""
@@ -141,20 +167,20 @@ class SymbolicMemory:
         )
 
     def _result(
-        self, call: KernelCall, role: str, inputs: list[Symbols], arrays: list[Symbols], shape: tuple[int, ...]
+        self, call: KernelCall, role: str, inputs: list[Symbols], arrays: list[int], shape: tuple[int, ...]
     ) -> Symbols:
         function = str(call.macros.get("ACTIVATION", "ACTIVATION_linear"))
         if call.kernel == "blob/copy":
             return inputs[0]
         if call.kernel == "activation/forward":
             return _activated(inputs[0], function)
+        if call.kernel == "activation/backward":
+            return _combined(_word(call.kernel, function), *inputs)
         if call.kernel in _CELL_BY_CELL:
-            what = _symbol(call.kernel, function if "activation" in call.kernel else "", call.macros.get("ORDINAL"))
-            result = _combined(what, *(_digest(array) for array in arrays), *inputs)
+            result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
         else:
-            what = _combined(_symbol(role), *(_digest(values) for values in [*inputs, *arrays]))
-            result = _mix(what + np.arange(np.prod(shape), dtype=np.uint64))
-        return result if call.kernel == "activation/backward" else _activated(result, function)
+            result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
+        return _activated(result, function)
 
     @staticmethod
     def _phase(call: KernelCall) -> tuple[slice, slice]:
@@ -167,23 +193,24 @@ class SymbolicMemory:
         return slice(first_y, None, step_y), slice(first_x, None, step_x)
 
     def _array(self, array: Array, count: int) -> Symbols:
-        if array.persistent:
-            key = array.storage, array.offset
-            known = _symbol(*key, self.batch if array.storage in ("samples", "labels") else 0)
-            return self.persistent.get(key, known) if array.storage == "gradients" else known
         size = array.elements + count * array.per_sample
         return self.buffers[self.placed[array.storage]][array.offset : array.offset + size]
 
-    def _write_array(self, call: KernelCall, role: str, read: list[Symbols], count: int) -> None:
+    def _array_word(self, array: Array, count: int) -> int:
+        if not array.persistent:
+            return _digest(self._array(array, count))
+        key = array.storage, array.offset
+        given = _word(*key, self.batch if array.storage in ("samples", "labels") else 0)
+        return self.persistent.get(key, given) if array.storage == "gradients" else given
+
+    def _write_array(self, call: KernelCall, role: str, word: int, count: int) -> None:
         array = call.arrays[role]
-        value = _combined(_symbol("array", role), *(_digest(values) for values in read))
-        if array.persistent:
-            # NOTE: a layer without a bias binds that role to its weights, and leaves them alone.
-            if "BIAS" not in role or call.macros.get("HAS_BIAS", 1):
-                self.persistent[array.storage, array.offset] = value
-        else:
+        if not array.persistent:
             target = self._array(array, count)
-            target[:] = _mix(value + np.arange(target.size, dtype=np.uint64))
+            target[:] = _spread(word, target.size)
+        # NOTE: a layer without a bias binds that role to its weights, and leaves them alone.
+        elif "BIAS" not in role or call.macros.get("HAS_BIAS", 1):
+            self.persistent[array.storage, array.offset] = word
 
     def _check_overlap(self, call: KernelCall, read: list[str], written: list[str], count: int) -> None:
         may_equal = call.kernel in (*_CELL_BY_CELL, *_IN_PLACE)
@@ -204,7 +231,7 @@ class Outcome:
 
     output: Symbols
     input_delta: Symbols | None
-    persistent: Mapping[str, Symbols]
+    persistent: Mapping[str, int]
 
     def differences(self, other: Outcome) -> list[str]:
         """The names of what differs."""
@@ -214,7 +241,7 @@ class Outcome:
         if set(self.persistent) != set(other.persistent):
             found.append(f"names {sorted(set(self.persistent) ^ set(other.persistent))}")
         return found + [
-            name for name, value in self.persistent.items() if not np.array_equal(value, other.persistent.get(name))
+            name for name, value in self.persistent.items() if value != other.persistent.get(name)
         ]
 
 
@@ -255,14 +282,15 @@ class _OwnMemory(SymbolicMemory):
     """Memory of one layer, in which nothing is shared."""
 
     def __init__(self, vertex: Vertex, table: ParameterTable, batch: int) -> None:
-        super().__init__({}, {}, batch)
+        self.names: dict[str, str] = {}
+        super().__init__({}, self.names, batch)
         self.vertex = vertex
         self.table = table
 
     def blob(self, name: str, shape: Shape, count: int) -> Blob:
         layout = BlobLayout.padded(shape)
         self.buffers[name] = np.zeros(count * layout.memory_elements, np.uint64)
-        self.placed = {**self.placed, name: name}
+        self.names[name] = name
         return Blob(name, layout)
 
     def array(self, kind: str, name: str, elements: int, per_sample: int, count: int) -> Array:
@@ -272,7 +300,7 @@ class _OwnMemory(SymbolicMemory):
         if kind == "shared":
             return Array(name, 0, persistent=True)
         key = f"{self.vertex.name} {name}"
-        self.placed = {**self.placed, key: key}
+        self.names[key] = key
         self.buffers.setdefault(key, np.zeros(elements + count * per_sample, np.uint64))
         return Array(key, elements, per_sample)
 
@@ -294,7 +322,7 @@ def expected(
     """
     values: list[Symbols] = []
     sites: list[tuple[_OwnMemory, Site]] = []
-    persistent: dict[str, Symbols] = {}
+    persistent: dict[str, int] = {}
     names = {piece.offset: name for name, piece in table.slices.items()}
 
     def run(memory: _OwnMemory, calls: list[KernelCall]) -> None:
@@ -333,7 +361,6 @@ def expected(
         return Outcome(values[-1], None, persistent)
     assert loss is not None
     memory, site = sites[-1]
-    memory.placed = {**memory.placed, "sample_metrics": "sample_metrics"}
     run(memory, loss.calls(site.output, site.delta, Tuning()))
     deltas: dict[int, Symbols] = {len(sites) - 1: memory.data(site.delta, count).reshape(count, -1).copy()}
     for vertex in reversed(graph.vertices):

@@ -72,19 +72,23 @@ class ModelSource:
 
     def _run_user_code(self, offered: dict[str, Any]) -> Any:
         assert self.path is not None
-        parameters = inspect.signature(self.function).parameters.values()
+        parameters = [
+            item
+            for item in inspect.signature(self.function).parameters.values()
+            if item.kind is not item.VAR_POSITIONAL
+        ]
         takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters)
-        variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        names = {item.name for item in parameters if item.kind not in variable}
-        missing = [item.name for item in parameters if item.name not in _OFFERED and item.default is item.empty]
-        missing = [name for name in missing if name in names]
+        names = {item.name for item in parameters if item.kind is not item.VAR_KEYWORD}
+        required = {item.name for item in parameters if item.default is item.empty} & names
+        missing = sorted(required - set(_OFFERED))
         if missing:
             hint = f"it may take {', '.join(_OFFERED)}; give the others default values."
             raise OptionError(self.text, "the function must need no other arguments", needs=missing, hint=hint)
         try:
             return self.function(**{name: value for name, value in offered.items() if takes_all or name in names})
         except (Exception, SystemExit) as error:
-            raise UserCodeError(self.text, "the function must return a Model, but it raises", self.path, error) from error
+            rule = "the function must return a Model, but it raises"
+            raise UserCodeError(self.text, rule, self.path, error) from error
 
 
 def find_model(text: str) -> ModelSource:
@@ -99,7 +103,7 @@ def find_model(text: str) -> ModelSource:
         module = importlib.import_module(f"blobnet.models.{text}")
         return ModelSource(text, text, None, getattr(module, text))
     if ".py" not in text and "/" not in text and ":" not in text:
-        hint = f"{near_matches(text, known_models()).rstrip('.')}. A model of your own is path/to/file.py:function."
+        hint = f"{near_matches(text, known_models())} A model of your own is path/to/file.py:function."
         raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)
     return _find_in_file(text)
 
@@ -142,7 +146,8 @@ def _import(path: Path, text: str) -> ModuleType:
     try:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UserCodeError(text, "the file must be importable, but it raises", path, error) from error
+        rule = "the file must be importable, but it raises"
+        raise UserCodeError(text, rule, path, error) from error
     return module
 
 

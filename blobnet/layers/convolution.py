@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
-from blobnet.kernel_call import GlobalSize, KernelCall, Macro
+from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_source import Macro
 from blobnet.layers.activation import Activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, splits_for

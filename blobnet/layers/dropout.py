@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Macro, Tuning, copy_call
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, copy_call
+from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
 _BLOCKS_OF_A_WORK_ITEM = 8
-#: Work-items of a GPU's work-group.
+#: Work-items of a GPU's work-group, and the most of them along the units, which is NVIDIA's limit.
 _GROUP_SIZE = 128
+_GROUP_UNITS = 64
 
 
 @dataclass(frozen=True)
@@ -95,4 +97,4 @@ def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int
     if tuning.device_class == "cpu":
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
     width = min(_GROUP_SIZE, 1 << (blocks - 1).bit_length())
-    return GlobalSize(-(-blocks // width) * width), (width, 1, _GROUP_SIZE // width)
+    return GlobalSize(-(-blocks // width) * width), (width, 1, min(_GROUP_SIZE // width, _GROUP_UNITS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from blobnet.blob import Shape
 from blobnet.kernel_call import KernelCall, elementwise_work
@@ -30,14 +30,12 @@ class Input(Layer):
 
     def __post_init__(self) -> None:
         sizes = {"units": self.units, "height": self.height, "width": self.width}
+        received: dict[str, Any] = dict(sizes)
         for name, size in sizes.items():
-            fits = size is None if name != "units" else False
-            self._require(fits or (isinstance(size, int) and size >= 1), f"{name} must be an int of at least 1", **sizes)
-        self._require(self.height is None or self.width is not None, "an input with a height needs a width", **sizes)
-
-    def node(self) -> Node:
-        """This input as the first node of a graph."""
-        return self()
+            fits = (size is None and name != "units") or (isinstance(size, int) and size >= 1)
+            self._require(fits, f"{name} must be an int of at least 1", **received)
+        has_width = self.height is None or self.width is not None
+        self._require(has_width, "an input with a height needs a width", **received)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         rank = (self.height is not None) + (self.width is not None)

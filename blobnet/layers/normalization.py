@@ -14,8 +14,9 @@ Local = tuple[int, int, int] | None
 
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 512
-#: Work-items of a GPU's work-group.
+#: Work-items of a GPU's work-group, and the most of them along the units, which is NVIDIA's limit.
 _GROUP_SIZE = 128
+_GROUP_UNITS = 64
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
 
@@ -25,7 +26,7 @@ class BatchNorm(Layer):
     """Every unit shifted and scaled to mean 0 and variance 1, and then by two learned numbers.
 
     output = scale * (input - mean) / sqrt(variance + epsilon) + shift, with statistics of a unit over the samples and
-    planes of the batch in training, and with running ones in inference (Ioffe and Szegedy, *Batch Normalization*, 2015).
+    planes of the batch in training, and running ones in inference (Ioffe and Szegedy, *Batch Normalization*, 2015).
     Shapes: (N, C, ...) -> (N, C, ...) for inputs of any rank. Reads no halo.
 
     Conventions are PyTorch's: the population variance (sum / M, for M values of a unit in the batch) normalizes, the
@@ -211,7 +212,7 @@ def _plane_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local]:
     if tuning.device_class == "cpu":
         return GlobalSize(1, 1, -(-shape.units // _units_at_once(shape))), (1, 1, 1)
     width = min(_GROUP_SIZE, 1 << (shape.height * shape.width - 1).bit_length())
-    return GlobalSize(width, 1, shape.units), (width, 1, _GROUP_SIZE // width)
+    return GlobalSize(width, 1, shape.units), (width, 1, min(_GROUP_SIZE // width, _GROUP_UNITS))
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:

@@ -1,6 +1,6 @@
 /*
- * Dropout, backward: input_delta = kept ? output_delta * SCALE : 0, with the random words of the forward pass made
- * again; may run in place.
+ * Dropout, backward: input_delta = kept ? output_delta * SCALE : 0, with the random words of the forward
+ * pass made again; may run in place.
  *
  * Blobs:
  *   OUTPUT_DELTA read
@@ -26,15 +26,15 @@
 #include "dropout/mask.h"
 
 #define ELEMENTS (INPUT_DELTA_UNIT_COUNT * INPUT_DELTA_UNIT_ELEMENTS)
-/* Elements that lie one behind the other in both blobs: a whole sample where there is neither halo nor slack. */
-#if INPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS                                  \
+/* Elements that lie in a row in both blobs: a whole sample where there is neither halo nor slack. */
+#if INPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS \
     && OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS
 #define RUN ELEMENTS
 #else
 #define RUN INPUT_DELTA_UNIT_WIDTH
 #endif
-#define AT(ROLE, n, element)                                                                       \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS,                                          \
+#define AT(ROLE, n, element)                              \
+    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
                (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
 
 __kernel void dropout_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(uint, step),

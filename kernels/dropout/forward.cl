@@ -24,14 +24,14 @@
 #include "dropout/mask.h"
 
 #define ELEMENTS (INPUT_UNIT_COUNT * INPUT_UNIT_ELEMENTS)
-/* Elements that lie one behind the other in both blobs: a whole sample where there is neither halo nor slack. */
+/* Elements that lie in a row in both blobs: a whole sample where there is neither halo nor slack. */
 #if INPUT_UNIT_MEMORY_ELEMENTS == INPUT_UNIT_ELEMENTS && OUTPUT_UNIT_MEMORY_ELEMENTS == INPUT_UNIT_ELEMENTS
 #define RUN ELEMENTS
 #else
 #define RUN INPUT_UNIT_WIDTH
 #endif
-#define AT(ROLE, n, element)                                                                       \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS,                                          \
+#define AT(ROLE, n, element)                              \
+    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
                (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
 
 __kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(uint, step), const int count)

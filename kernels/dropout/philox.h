@@ -1,6 +1,6 @@
 /*
- * Philox4x32-10: four random words from a counter of four words and a key of two (Salmon et al., Parallel Random
- * Numbers: As Easy as 1, 2, 3, 2011). LANES counters go through it at once.
+ * Philox4x32-10: four random words from a counter of four words and a key of two (Salmon et al., Parallel
+ * Random Numbers: As Easy as 1, 2, 3, 2011). LANES counters go through it at once.
  */
 #define LANES_JOIN_(a, b) a##b
 #define LANES_JOIN(a, b) LANES_JOIN_(a, b)

@@ -28,23 +28,24 @@ __kernel void loss_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta)
     const int label = ARRAY(labels)[n];
     __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, 0, 0);
     real_t largest = logits[0];
-    real_t total = logits[0];
     for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t logit = logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS];
-        largest = fmax(largest, logit);
-        total += logit;
+        largest = fmax(largest, logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS]);
     }
-    const real_t own = logits[label * OUTPUT_UNIT_MEMORY_ELEMENTS];
+    /* NOTE: all that follows sees logits minus the largest, so that a common offset costs no digits. */
+    const real_t own = logits[label * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest;
     accumulator_t sum = 0;
+    accumulator_t total = 0;
     int better = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t logit = logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS];
-        sum += exp(logit - largest);
+        const real_t logit = logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest;
+        sum += exp(logit);
+        total += logit;
         better += logit > own || (logit == own && z < label);
     }
-    const real_t log_sum = largest + log(sum);
+    /* Without smoothing, classes masked by a logit of minus infinity must not make 0 * infinity. */
+    const real_t smoothed = LABEL_SMOOTHING > 0 ? LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total : 0;
     __global real_t *metrics = ARRAY(sample_metrics) + 3 * n;
-    metrics[0] = log_sum - (1 - LABEL_SMOOTHING) * own - LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total;
+    metrics[0] = log(sum) - (1 - LABEL_SMOOTHING) * own - smoothed;
     /* NOTE: a NaN compares false, so a sample whose logits are NaN must not count as right. */
     const bool valid = !isnan(own) && !isnan(sum);
     metrics[1] = valid && better == 0 ? 1.0f : 0.0f;
@@ -52,7 +53,7 @@ __kernel void loss_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta)
 #if HAS_DELTA
     __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, 0, 0);
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t probability = exp(logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS] - log_sum);
+        const real_t probability = exp(logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest) / sum;
         const real_t target = (z == label ? 1 - LABEL_SMOOTHING : 0.0f) + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
         deltas[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS] = (probability - target) / count;
     }

@@ -29,8 +29,8 @@
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                          READ_ARRAY(real_t, scale_gradient), READ_ARRAY(real_t, shift_gradient),
-                                          const int count)
+                                          READ_ARRAY(real_t, scale_gradient),
+                                          READ_ARRAY(real_t, shift_gradient), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -23,12 +23,12 @@
 #include "normalization/group_sum.h"
 
 __kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partials),
-                                                WRITE_ARRAY(real_t, scale_gradient), WRITE_ARRAY(real_t, shift_gradient),
-                                                const int count)
+                                                WRITE_ARRAY(real_t, scale_gradient),
+                                                WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
     __local accumulator_t group[GROUP_SIZE];
     const int z = get_global_id(2);
-    /* NOTE: barriers need every work-item, so those behind the last unit go through it again and write nothing. */
+    /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
     __global const accumulator_t *sums = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
     __global const accumulator_t *products = sums + (size_t)UNITS * count;
     accumulator_t sum = 0;

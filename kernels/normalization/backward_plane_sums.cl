@@ -15,7 +15,7 @@
  *   LOCAL_WIDTH   work-items that share a plane
  *   LOCAL_UNITS   planes of a work-group
  * Tunables:
- *   LANES  cpu 16, gpu 1 of 1 2 4 8 16: cells of a row that a work-item adds at once
+ *   LANES  cpu 8, gpu 1 of 1 2 4 8: cells of a row that a work-item adds at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -30,12 +30,12 @@
 #include "normalization/group_sum.h"
 
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
-                                                READ_ARRAY(real_t, statistics), WRITE_ARRAY(accumulator_t, partials),
-                                                const int count)
+                                                READ_ARRAY(real_t, statistics),
+                                                WRITE_ARRAY(accumulator_t, partials), const int count)
 {
     __local accumulator_t group[GROUP_SIZE];
     const int n = get_global_id(2) / GLOBAL_UNITS;
-    /* NOTE: barriers need every work-item, so those behind the last sample go through it again and write nothing. */
+    /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
         const accumulator_t mean = ARRAY(statistics)[z];

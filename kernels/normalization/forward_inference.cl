@@ -27,7 +27,8 @@
 #include "blob.h"
 #include "activation/functions.h"
 
-__kernel void normalization_forward_inference(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, running_mean),
+__kernel void normalization_forward_inference(READ_BLOB(input), WRITE_BLOB(output),
+                                              READ_ARRAY(real_t, running_mean),
                                               READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
                                               READ_ARRAY(real_t, shift), const int count)
 {

@@ -1,7 +1,7 @@
 /*
  * Batch normalization, forward in training, first stage: for every plane its mean and the sum of its squared
- * deviations, in two passes over the plane. The second pass also finds what rounding took from the mean, so that data
- * with a mean far larger than its deviation keeps its precision (Chan, Golub and LeVeque 1983).
+ * deviations, in two passes over the plane. The second pass also finds what rounding took from the mean, so
+ * that data with a mean far larger than its deviation keeps its precision (Chan, Golub and LeVeque 1983).
  *
  * Blobs:
  *   INPUT  read
@@ -14,7 +14,7 @@
  *   LOCAL_WIDTH   work-items that share a plane
  *   LOCAL_UNITS   planes of a work-group
  * Tunables:
- *   LANES  cpu 16, gpu 1 of 1 2 4 8 16: cells of a row that a work-item adds at once
+ *   LANES  cpu 8, gpu 1 of 1 2 4 8: cells of a row that a work-item adds at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -33,7 +33,7 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
 {
     __local accumulator_t group[GROUP_SIZE];
     const int n = get_global_id(2) / GLOBAL_UNITS;
-    /* NOTE: barriers need every work-item, so those behind the last sample go through it again and write nothing. */
+    /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);

@@ -1,6 +1,7 @@
 /*
- * Batch normalization, forward in training, second stage: the statistics of every unit from those of its planes, in the
- * order of the samples (Chan, Golub and LeVeque 1983; all planes have as many cells, M = COUNT * CELLS in all):
+ * Batch normalization, forward in training, second stage: the statistics of every unit from those of its
+ * planes, in the order of the samples (Chan, Golub and LeVeque 1983; all planes have as many cells, M =
+ * COUNT * CELLS in all):
  *
  *     mean = sum(plane means) / COUNT
  *     variance = (sum(plane squares) + CELLS * sum((plane mean - mean)^2)) / M
@@ -10,7 +11,7 @@
  * A single value (M = 1) has variance 0, in running_variance too.
  *
  * Arrays:
- *   PARTIALS          read    (3, UNITS, COUNT): of every plane: mean, what its rounding lost, squared deviations
+ *   PARTIALS          read    (3, UNITS, COUNT): mean, what its rounding lost, squares of a plane
  *   STATISTICS        write   (3, UNITS): mean, what its rounding lost, 1 / sqrt(variance + EPSILON)
  *   RUNNING_MEAN      update  (UNITS)
  *   RUNNING_VARIANCE  update  (UNITS)
@@ -33,17 +34,18 @@
 #include "blob.h"
 #include "normalization/group_sum.h"
 
-__kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials), WRITE_ARRAY(real_t, statistics),
-                                               WRITE_ARRAY(real_t, running_mean), WRITE_ARRAY(real_t, running_variance),
-                                               const int count)
+__kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials),
+                                               WRITE_ARRAY(real_t, statistics),
+                                               WRITE_ARRAY(real_t, running_mean),
+                                               WRITE_ARRAY(real_t, running_variance), const int count)
 {
     __local accumulator_t group[GROUP_SIZE];
     const int z = get_global_id(2);
-    /* NOTE: barriers need every work-item, so those behind the last unit go through it again and write nothing. */
+    /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
     __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
     __global const accumulator_t *lost = means + (size_t)UNITS * count;
     __global const accumulator_t *squares = lost + (size_t)UNITS * count;
-    /* All means are taken relative to the first one: their differences are small where the data has a large mean. */
+    /* Means are taken relative to the first: their differences are small where the data's mean is large. */
     const accumulator_t origin = means[0];
     accumulator_t sum = 0;
     for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
@@ -65,7 +67,9 @@ __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partial
         ARRAY(statistics)[UNITS + z] = (origin - mean) + relative;
         ARRAY(statistics)[2 * UNITS + z] = 1 / sqrt(sum_of_squares / values + EPSILON);
         const accumulator_t unbiased = sum_of_squares / fmax(values - 1, 1.0f);
-        ARRAY(running_mean)[z] = (1 - MOMENTUM) * ARRAY(running_mean)[z] + MOMENTUM * mean;
-        ARRAY(running_variance)[z] = (1 - MOMENTUM) * ARRAY(running_variance)[z] + MOMENTUM * unbiased;
+        __global real_t *means_so_far = ARRAY(running_mean);
+        __global real_t *variances_so_far = ARRAY(running_variance);
+        means_so_far[z] = (1 - MOMENTUM) * means_so_far[z] + MOMENTUM * mean;
+        variances_so_far[z] = (1 - MOMENTUM) * variances_so_far[z] + MOMENTUM * unbiased;
     }
 }

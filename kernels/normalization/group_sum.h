@@ -1,6 +1,6 @@
 /*
- * The sum of one value from each of the LOCAL_WIDTH work-items that share a plane or a unit; every one of them gets it.
- * All work-items of a group must call it. LOCAL_WIDTH is a power of two.
+ * The sum of one value from each of the LOCAL_WIDTH work-items that share a plane or a unit; every one of
+ * them gets it. All work-items of a group must call it. LOCAL_WIDTH is a power of two.
  */
 #define GROUP_SIZE (LOCAL_WIDTH * LOCAL_UNITS)
 

@@ -1,5 +1,6 @@
 /*
- * Average pooling, backward: input_delta = sum over the windows that cover this input of output_delta / divisor.
+ * Average pooling, backward: input_delta = sum of output_delta / divisor over the windows that
+ * cover this input.
  *
  * Blobs:
  *   OUTPUT_DELTA read
@@ -13,7 +14,7 @@
  *   STRIDE_X       columns from window to window
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
- *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: the number of its taps that are data
+ *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: its taps that are data
  *   ACCUMULATE     1: add to INPUT_DELTA
  *   LANES          groups in a vector
  *   GROUP_BEGIN    the first group of STRIDE_X input columns with data in it
@@ -36,13 +37,15 @@
 #define DIVISOR(area) (real_t)(COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (area))
 
 /* What a window with data in ``area`` taps passes to each of them. */
-inline real_t window_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
+inline real_t window_share(__global const real_t *delta, __global const int *winner, const int tap,
+                           const int area)
 {
     return *delta / DIVISOR(area);
 }
 
 /* The same for LANES windows side by side. */
-inline vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
+inline vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap,
+                             const int area)
 {
     return VECTOR_LOAD(delta) / DIVISOR(area);
 }

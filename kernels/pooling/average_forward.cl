@@ -13,7 +13,7 @@
  *   STRIDE_X       columns from window to window
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
- *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: the number of its taps that are data
+ *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: its taps that are data
  *   LANES          windows in a vector
  *   FULL_BEGIN     the first output column whose window lies within the data
  *   FULL_END       behind the last such column; there are none, or at least LANES
@@ -32,7 +32,7 @@
 
 #define DIVISOR(rows, columns) (COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (rows) * (columns))
 
-/* The mean of a window at ``from``, of whose taps those from (first_v, first_u) to before (end_v, end_u) are data. */
+/* The mean of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
 inline real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
                           const int end_u, int *winner)
 {
@@ -45,8 +45,9 @@ inline real_t pool_window(__global const real_t *from, const int first_v, const 
     return sum / DIVISOR(end_v - first_v, end_u - first_u);
 }
 
-/* The same for LANES windows side by side, the first one at ``from``, with data in all of their columns. */
-inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v, index_vector_t *winner)
+/* The same for LANES windows side by side, the first at ``from``, with data in all columns. */
+inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v,
+                            index_vector_t *winner)
 {
     vector_t sum = 0;
     for (int v = first_v; v < end_v; ++v) {

@@ -1,11 +1,12 @@
 /*
- * The loops of pooling, backward: input_delta(y, x) = sum over the windows that cover (y, x) of what each passes to it.
- * A kernel defines window_share() and vector_share(), and then includes this.
+ * The loops of pooling, backward: input_delta(y, x) = sum of what the windows that cover (y, x) pass
+ * to it. A kernel defines window_share() and vector_share(), then includes this.
  *
- * Input columns come in groups of STRIDE_X: cell u of group q is input column q * STRIDE_X - PAD_LEFT + u, and the
- * window in column q - j covers it with its tap u + j * STRIDE_X, where there is such a tap. Between INNER_BEGIN and
- * INNER_END nothing needs clamping along x: there, LANES groups side by side are computed at a time. The last vector
- * may overlap the one before it, but not where deltas are added to.
+ * Input columns come in groups of STRIDE_X: cell u of group q is input column
+ * q * STRIDE_X - PAD_LEFT + u, and the window in column q - j covers it with its tap
+ * u + j * STRIDE_X, where there is such a tap. Between INNER_BEGIN and INNER_END nothing needs
+ * clamping along x: there, LANES groups side by side are computed at a time. The last vector may
+ * overlap the one before it, but not where deltas are added to.
  */
 #define WINDOWS_PER_CELL ((WINDOW_WIDTH + STRIDE_X - 1) / STRIDE_X)
 #define VECTORS ((INNER_END - INNER_BEGIN + LANES - 1) / LANES)
@@ -27,14 +28,15 @@
 #define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
 
 /* The sum for cell u of a group in row y. */
-inline real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y, const int group,
-                       const int u)
+inline real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y,
+                       const int group, const int u)
 {
     accumulator_t sum = 0;
     for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
         const int top = row * STRIDE_Y - PAD_TOP;
         const int rows = DATA_TAPS(top, WINDOW_HEIGHT, INPUT_DELTA_UNIT_HEIGHT);
-        for (int j = max(0, group - OUTPUT_DELTA_UNIT_WIDTH + 1); j <= group && u + j * STRIDE_X < WINDOW_WIDTH; ++j) {
+        for (int j = max(0, group - OUTPUT_DELTA_UNIT_WIDTH + 1);
+             j <= group && u + j * STRIDE_X < WINDOW_WIDTH; ++j) {
             const int column = group - j;
             const int columns = DATA_TAPS(column * STRIDE_X - PAD_LEFT, WINDOW_WIDTH, INPUT_DELTA_UNIT_WIDTH);
             sum += window_share(delta + row * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + column,
@@ -46,8 +48,8 @@ inline real_t cell_sum(__global const real_t *delta, __global const int *winners
 }
 
 /* The same for the cells u of LANES groups side by side. */
-inline vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y, const int group,
-                            const int u)
+inline vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y,
+                            const int group, const int u)
 {
     vector_t sum = 0;
     for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {

@@ -1,9 +1,10 @@
 /*
- * The loops of pooling, forward. A kernel defines pool_window() and pool_vector(), and then includes this.
+ * The loops of pooling, forward. A kernel defines pool_window() and pool_vector(), then includes this.
  *
- * Zero is not neutral for max, and every window holds at least one cell of data (the layer sees to that), so windows
- * are clamped to the data and no halo is read. Between FULL_BEGIN and FULL_END nothing needs clamping along x: there,
- * LANES windows side by side are pooled at a time, and the last vector overlaps the one before it.
+ * Zero is not neutral for max, and every window holds at least one cell of data (the layer sees to
+ * that), so windows are clamped to the data and no halo is read. Between FULL_BEGIN and FULL_END
+ * nothing needs clamping along x: there, LANES windows side by side are pooled at a time, and the
+ * last vector overlaps the one before it.
  */
 #define VECTORS ((FULL_END - FULL_BEGIN + LANES - 1) / LANES)
 

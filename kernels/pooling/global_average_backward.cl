@@ -18,7 +18,8 @@
  */
 #include "blob.h"
 
-__kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), const int count)
+__kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                              const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int z = get_global_id(2) % GLOBAL_UNITS;

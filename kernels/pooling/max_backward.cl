@@ -1,11 +1,11 @@
 /*
- * Max pooling, backward: input_delta = sum of the output_delta of the windows in which this input won.
+ * Max pooling, backward: input_delta = sum of output_delta over the windows in which this input won.
  *
  * Blobs:
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Arrays:
- *   WINNERS read  tap v * WINDOW_WIDTH + u of each window: (COUNT, units, height, width), no padding
+ *   WINNERS read  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), dense
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -35,13 +35,15 @@
 #include "vector.h"
 
 /* What a window passes to one of its taps. */
-inline real_t window_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
+inline real_t window_share(__global const real_t *delta, __global const int *winner, const int tap,
+                           const int area)
 {
     return *winner == tap ? *delta : 0;
 }
 
 /* The same for LANES windows side by side. */
-inline vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap, const int area)
+inline vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap,
+                             const int area)
 {
     return VECTOR_KEEP(VECTOR_LOAD(delta), VECTOR_LOAD(winner) == tap);
 }

@@ -1,11 +1,12 @@
 /*
- * Max pooling, forward, in training: output = the largest input in the window; also keeps which tap that was.
+ * Max pooling, forward, in training: output = the largest input in the window.
+ * Also keeps which tap that was.
  *
  * Blobs:
  *   INPUT  read
  *   OUTPUT write
  * Arrays:
- *   WINNERS write  tap v * WINDOW_WIDTH + u of each window: (COUNT, units, height, width), no padding
+ *   WINNERS write  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), dense
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:

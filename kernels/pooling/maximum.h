@@ -1,8 +1,9 @@
 /*
- * The maximum of a window: the first one in row-major order wins, as tap v * WINDOW_WIDTH + u; a NaN wins over all.
+ * The maximum of a window: the first one in row-major order wins, as tap v * WINDOW_WIDTH + u;
+ * a NaN wins over all.
  */
 
-/* Of a window at ``from``, of whose taps those from (first_v, first_u) to before (end_v, end_u) are data. */
+/* Of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
 inline real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
                           const int end_u, int *winner)
 {
@@ -19,8 +20,9 @@ inline real_t pool_window(__global const real_t *from, const int first_v, const 
     return best;
 }
 
-/* The same for LANES windows side by side, the first one at ``from``, with data in all of their columns. */
-inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v, index_vector_t *winner)
+/* The same for LANES windows side by side, the first at ``from``, with data in all columns. */
+inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v,
+                            index_vector_t *winner)
 {
     vector_t best = VECTOR_LOAD_STRIDED(from + first_v * INPUT_UNIT_MEMORY_WIDTH);
     index_vector_t best_tap = first_v * WINDOW_WIDTH;

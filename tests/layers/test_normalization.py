@@ -53,6 +53,8 @@ def contract(
     parameters: Mapping[str, npt.ArrayLike] | None = None,
     count: int = 3,
     training: bool = True,
+    arrangements: Sequence[str] | None = IN_TRAINING,
+    fused: Sequence[str] = (),
     relative: float = 1e-5,
     absolute: float = 1e-5,
 ) -> ContractReport:
@@ -61,14 +63,14 @@ def contract(
             inputs[0],
             **values,
             momentum=layer.momentum,
-            epsilon=layer.epsilon,  # type: ignore[arg-type]
+            epsilon=layer.epsilon,
         )
 
     def infer(inputs: Arrays, values: Parameters) -> npt.NDArray[np.float64]:
         return normalization.batch_norm_inference(
             inputs[0],
             **values,
-            epsilon=layer.epsilon,  # type: ignore[arg-type]
+            epsilon=layer.epsilon,
         )
 
     def backward(
@@ -95,37 +97,41 @@ def contract(
         relative=relative,
         absolute=absolute,
         tuning=tuning,
-        arrangements=IN_TRAINING if training else None,
+        arrangements=arrangements if training else None,
+        fused=fused,
     )
-    assert not training or set(report.runs) >= set(IN_TRAINING)
+    assert not training or set(report.runs) >= set(arrangements or ())
     return report
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
 @pytest.mark.parametrize(("shape", "count"), SHAPES, ids=str)
 def test_training_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
-    report = contract(device, BatchNorm(), shape, tuning, count=count)
-    assert report.runs["tight"].kernels == TRAINING
+    fused = ("relu", "gelu") if shape.rank == 1 else ()
+    # The memory of a GPU's plan is no other: one arrangement, the most hostile, saves building a hundred programs.
+    arrangements = IN_TRAINING if tuning.device_class == "cpu" else ["own pitches"]
+    report = contract(device, BatchNorm(), shape, tuning, count=count, arrangements=arrangements, fused=fused)
+    assert report.runs["own pitches"].kernels == TRAINING
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
 @pytest.mark.parametrize(("shape", "count"), SHAPES, ids=str)
 def test_inference_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
-    report = contract(device, BatchNorm(0.3, 0.01), shape, tuning, count=count, training=False)
+    fused = ("relu", "gelu") if shape.rank == 1 else ()
+    report = contract(device, BatchNorm(0.3, 0.01), shape, tuning, count=count, training=False, fused=fused)
     assert report.kernels == {"normalization/forward_inference"}
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_any_number_of_lanes(device: Device, lanes: int) -> None:
     kernels = ("normalization/forward_plane_statistics", "normalization/backward_plane_sums")
     tuning = Tuning("cpu", {kernel: {"LANES": lanes} for kernel in kernels})
-    contract(device, BatchNorm(), Shape(2, 3, 21), tuning)
+    contract(device, BatchNorm(), Shape(2, 3, 21), tuning, arrangements=["own pitches"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
 @pytest.mark.parametrize(("momentum", "epsilon"), [(0, 1), (1, 1e-3), (0.01, 1e-8)])
-def test_momentum_and_epsilon(device: Device, momentum: float, epsilon: float, tuning: Tuning) -> None:
-    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), tuning)
+def test_momentum_and_epsilon(device: Device, momentum: float, epsilon: float) -> None:
+    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), Tuning(device.kind), arrangements=["tight"])
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
@@ -137,7 +143,15 @@ def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, 
     values = (offsets + deviation * noise).astype(np.float32)
     layer = BatchNorm(epsilon=1e-10)
     contract(
-        device, layer, Shape(3, 11, 13), tuning, inputs=values, count=4, relative=2e-5, absolute=2e-5 / deviation**0.5
+        device,
+        layer,
+        Shape(3, 11, 13),
+        tuning,
+        inputs=values,
+        count=4,
+        arrangements=["tight"],
+        relative=2e-5,
+        absolute=2e-5 / deviation**0.5,
     )
 
 
@@ -145,14 +159,14 @@ def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, 
 def test_sample_means_far_apart(device: Device, tuning: Tuning) -> None:
     noise = np.random.default_rng(8).standard_normal((4, 2, 5, 9))
     values = noise + np.array([0.0, 1e4, -3e4, 10.0]).reshape(4, 1, 1, 1)
-    contract(device, BatchNorm(), Shape(2, 5, 9), tuning, inputs=values, count=4, relative=2e-5)
+    contract(device, BatchNorm(), Shape(2, 5, 9), tuning, inputs=values, count=4, relative=2e-5, arrangements=["tight"])
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
 @pytest.mark.parametrize("shape", [Shape(3, 1, 1), Shape.flat(5)], ids=str)
 def test_a_single_value_has_variance_0(device: Device, shape: Shape, tuning: Tuning) -> None:
     start = {"running_variance": np.full(shape.units, 2.0), "shift": np.arange(shape.units)}
-    report = contract(device, BatchNorm(), shape, tuning, parameters=start, count=1)
+    report = contract(device, BatchNorm(), shape, tuning, parameters=start, count=1, arrangements=["tight"])
     assert np.array_equal(report.runs["tight"].output.reshape(-1), np.arange(shape.units))
     assert np.all(report.runs["tight"].input_deltas[0] == 0)
 
@@ -182,7 +196,7 @@ def test_central_differences(device: Device, tuning: Tuning) -> None:
     check_central_differences(device, BatchNorm(), [Shape(3, 4, 5)], count=3, tuning=tuning)
 
 
-# -- in a model ----------------------------------------------------------------------------------------------------------
+# -- in a model -------------------------------------------------------------------------------------------------------
 
 
 class Trained:
@@ -227,7 +241,7 @@ def test_running_statistics_over_several_steps(device: Device) -> None:
         samples = (2 + 3 * generator.standard_normal((count, 3, 5, 7))).astype(np.float32)
         output = model.forward(samples)
         expected, mean, variance = normalization.batch_norm_training(
-            samples, np.ones(3), np.zeros(3), mean, variance, momentum=0.3
+            samples.astype(float), np.ones(3), np.zeros(3), mean, variance, momentum=0.3
         )
         assert_close(output, activation.relu(expected), relative=1e-5, absolute=1e-5, what="output")
         assert_close(model.get("norm/running_mean"), mean, relative=1e-5, absolute=1e-6, what="running mean")
@@ -237,7 +251,7 @@ def test_running_statistics_over_several_steps(device: Device) -> None:
     inference = Trained(device, "relu", training=False)
     for name in ("running_mean", "running_variance"):
         inference.set(f"norm/{name}", model.get(f"norm/{name}"))
-    expected = normalization.batch_norm_inference(samples, np.ones(3), np.zeros(3), mean, variance)
+    expected = normalization.batch_norm_inference(samples.astype(float), np.ones(3), np.zeros(3), mean, variance)
     actual = inference.forward(samples)
     assert_close(actual, activation.relu(expected), relative=1e-5, absolute=1e-5, what="inference")
 
@@ -269,7 +283,7 @@ def test_inference_runs_in_place_and_takes_the_activation_with_it(device: Device
     assert plan.calls[-1][1].macros["IN_PLACE"] == 1
 
 
-# -- arguments -----------------------------------------------------------------------------------------------------------
+# -- arguments --------------------------------------------------------------------------------------------------------
 
 
 def test_parameters() -> None:
@@ -293,3 +307,15 @@ def test_wrong_epsilon(epsilon: float) -> None:
     rule = r"BatchNorm: epsilon must be a finite number of at least 1e-30\. Received epsilon="
     with pytest.raises(OptionError, match=rule):
         BatchNorm(epsilon=epsilon)
+
+
+@pytest.mark.parametrize("shape", [Shape.flat(300), Shape(70, 1, 1), Shape(3, 1, 2), Shape(64, 28, 28)], ids=str)
+def test_a_gpu_group_has_at_most_64_work_items_along_the_units(shape: Shape) -> None:
+    # NVIDIA's limit.
+    for training in (True, False):
+        chain = graph.sequential([layers.Input(*shape.dimensions), BatchNorm(), layers.Dropout(0.5)])
+        loss = losses.MeanSquaredError() if training else None
+        plan = planner.make_plan(chain, 2, loss=loss, training=training, tuning=Tuning("gpu"), input_delta=training)
+        sizes = [call.local_size for _, call in plan.calls if call.kernel.startswith(("normalization", "dropout"))]
+        assert sizes
+        assert all(size and size[2] <= 64 and 1 <= size[0] * size[1] * size[2] <= 128 for size in sizes)

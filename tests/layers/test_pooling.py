@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.graph import sequential
@@ -41,11 +41,11 @@ from tests.reference.compare import assert_close
 from tests.reference.windows import Pair, Sides
 
 Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
-RANDOM_CONFIGURATIONS = 48
+RANDOM_CONFIGURATIONS = 40
 NO_PADDING: Sides = ((0, 0), (0, 0))
 
 
-# -- the contract --------------------------------------------------------------------------------------------------------
+# -- the contract ------------------------------------------------------------------------------------------------------
 
 
 def window(layer: Pool) -> tuple[Pair, Pair]:
@@ -120,32 +120,39 @@ def check_once(
     assert_close(bench.values(delta), expected, relative=1e-5, absolute=1e-6, what=f"{bench.name}: delta")
 
 
-def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, np.ndarray[Any, Any]]:
+def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, FloatArray]:
     """A layer that fits its shape, what it pads, a batch, and inputs with many ties, all negative every third time."""
     generator = np.random.default_rng([77, seed])
+
+    def number(low: int, high: int) -> int:
+        return int(generator.integers(low, high))
+
     rank = 1 if seed % 4 == 3 else 2
     while True:
-        size, stride = (tuple(int(item) for item in generator.integers(1, 6, 2)) for _ in range(2))
-        sides = tuple(tuple(int(item) for item in generator.integers(0, edge, 2)) for edge in size)
-        height, width = (int(item) for item in generator.integers(1, 14, 2))
-        if rank == 1:
-            size, stride, sides, height = (1, size[1]), (1, stride[1]), ((0, 0), sides[1]), 1
+        size, stride = (
+            (1 if rank == 1 else number(1, 6), number(1, 6)),
+            (1 if rank == 1 else number(1, 6), number(1, 6)),
+        )
+        sides = (number(0, size[0]), number(0, size[0])), (number(0, size[1]), number(0, size[1]))
+        height, width = 1 if rank == 1 else number(1, 14), number(1, 14)
         if height + sum(sides[0]) >= size[0] and width + sum(sides[1]) >= size[1]:
             break
-    shape = Shape(int(generator.integers(1, 4)), height, width, rank=rank)
-    count = int(generator.integers(1, 4))
-    inputs = generator.integers(-3, 0 if seed % 3 == 0 else 3, (count, shape.units, height, width))
-    maximum, include = seed % 2 == 0, seed % 8 < 4
+    shape = Shape(number(1, 4), height, width, rank=rank)
+    count = number(1, 4)
+    inputs = generator.integers(-3, 0 if seed % 3 == 0 else 3, (count, shape.units, height, width)).astype(np.float32)
     layer: Pool
-    if rank == 1:
-        arguments: Any = size[1], stride[1], sides[1]
-        layer = MaxPool1D(*arguments) if seed % 8 == 3 else AveragePool1D(*arguments, count_include_pad=seed % 16 == 7)
+    if rank == 1 and seed % 8 == 3:
+        layer = MaxPool1D(size[1], stride[1], sides[1])
+    elif rank == 1:
+        layer = AveragePool1D(size[1], stride[1], sides[1], count_include_pad=seed % 16 == 7)
+    elif seed % 2 == 0:
+        layer = MaxPool2D(size, stride, sides)
     else:
-        layer = MaxPool2D(size, stride, sides) if maximum else AveragePool2D(size, stride, sides, include)
-    return layer, shape, sides, count, inputs.astype(np.float32)
+        layer = AveragePool2D(size, stride, sides, count_include_pad=seed % 8 == 1)
+    return layer, shape, sides, count, inputs
 
 
-@pytest.mark.parametrize("seed", range(0, RANDOM_CONFIGURATIONS, 5))
+@pytest.mark.parametrize("seed", range(1, RANDOM_CONFIGURATIONS, 7))
 def test_contract(device: Device, seed: int) -> None:
     layer, shape, sides, count, inputs = random_configuration(seed)
     contract(device, layer, shape, sides, inputs, count=count, seed=seed, tuning=Tuning("gpu") if seed % 3 else None)
@@ -185,8 +192,7 @@ def test_random_configurations_cover_what_they_should() -> None:
     ids=str,
 )
 def test_forms_of_padding_and_long_rows(device: Device, layer: Pool, shape: Shape, sides: Sides) -> None:
-    for accumulate in (False, True):
-        check_once(device, layer, shape, sides, accumulate=accumulate)
+    check_once(device, layer, shape, sides, accumulate=shape.width % 2 == 0)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
@@ -233,8 +239,8 @@ def test_central_differences(device: Device, layer: Layer) -> None:
 
 
 def run_max_pool(
-    device: Device, layer: MaxPool2D, inputs: np.ndarray[Any, Any], *, training: bool = True
-) -> tuple[Bench, np.ndarray[Any, Any]]:
+    device: Device, layer: MaxPool2D, inputs: FloatArray, *, training: bool = True
+) -> tuple[Bench, FloatArray]:
     """The bench after its forward pass, and the output."""
     count, units, height, width = inputs.shape
     problem = make_problem(layer, [Shape(units, height, width)], count=count, inputs=[inputs])
@@ -250,7 +256,7 @@ def test_nan_wins_and_only_in_its_windows(device: Device, training: bool) -> Non
     inputs[0, 1, 0, 0] = inputs[1, 0, 4, 11] = inputs[1, 1, 8, 22] = np.nan
     inputs[0, 0] = -np.inf
     _, output = run_max_pool(device, MaxPool2D(3, 2, 1), inputs, training=training)
-    expected = reference.max_pool2d(inputs, (3, 3), (2, 2), ((1, 1), (1, 1)))
+    expected = reference.max_pool2d(inputs.astype(np.float64), (3, 3), (2, 2), ((1, 1), (1, 1)))
     assert 0 < np.isnan(expected).sum() < 10
     assert np.array_equal(output, expected, equal_nan=True)
 
@@ -297,7 +303,7 @@ def test_flatten_behind_pooling_needs_no_copy(pool: Layer, size: int) -> None:
             "pool1 (MaxPool2D): pool_size must be an int or a pair of ints of at least 1. Received pool_size=0.",
         ),
         (
-            lambda: MaxPool1D((2, 2)),  # type: ignore[arg-type]
+            lambda: MaxPool1D((2, 2)),
             "MaxPool1D: pool_size must be an int of at least 1. Received pool_size=(2, 2).",
         ),
         (

@@ -1,0 +1,287 @@
+"""The command line: options, errors and exit statuses. The commands themselves are in blobnet.command_line.
+
+Status 0: done; 1: an error that is explained on stderr; 2: a wrong command line; 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blobnet import __version__
+from blobnet.command_line import option_types
+from blobnet.command_line.parser import Parser
+from blobnet.errors import BlobnetError
+
+_MODEL = "lenet5, fashion_cnn or resnet8; or path/to/file.py:function, a function of yours that returns a Model"
+_DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, or of a folder that "
+_DATASET += "holds a folder of PNG or JPEG pictures for each class"
+_DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
+
+_MAIN_EPILOG = """\
+first steps:
+  blobnet train lenet5 --dataset digits     (ships with blobnet, takes seconds)
+  blobnet train lenet5 --dataset fashion-mnist --epochs 5 --output lenet5.h5
+  blobnet predict lenet5.h5 shirt.png
+
+'blobnet COMMAND --help' explains a command.
+"""
+_TRAIN_EPILOG = """\
+your own model:
+  a function that returns a blobnet.Model, in any Python file. Of input_shape,
+  classes, class_names and seed it is given those that it takes. The folder of
+  the file is put on sys.path.
+
+resuming:
+  after every epoch the output file is replaced whole. The same command with
+  --resume goes on from it, and ends with the same weights, bit for bit, as if
+  it had never been interrupted.
+
+examples:
+  blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
+  blobnet train resnet8 --dataset mnist --schedule cosine --warmup-epochs 1
+  blobnet train nets/small.py:small --dataset pictures/ --image-size 32x32
+"""
+_PREDICT_EPILOG = """\
+Pictures are taken as they are: fashion-mnist and mnist are white on black, and
+a picture that is black on white is not inverted. Another size is resized.
+A .npy file holds (height, width) or (units, height, width).
+"""
+_PLAN_EPILOG = """\
+columns:
+  storage  blobs that share memory, or a layer's own array; '+': in the buffer
+           of the line above, when that is no longer needed
+  planes   units x height x width of the data
+  bytes    for the whole batch
+  halo     how much of them is zeros around the data
+  buffer   bytes of the allocation
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be any bytes
+    try:
+        status = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except BlobnetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read this has enough (blobnet devices | head -1); Python's last flush must not complain either.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser, commands = make_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if options.command is None:
+        parser.refuse_unknown(unknown)
+        parser.print_help(sys.stderr)
+        return 2
+    command = commands[options.command]
+    command.refuse_unknown(unknown)
+    if options.command == "train":
+        _check_train(command, options)
+    run = importlib.import_module(f"blobnet.command_line.{options.command}").run
+    status: int = run(options)
+    return status
+
+
+def make_parser() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and its commands."""
+    parser = Parser(
+        prog="blobnet",
+        description="Train and run convolutional networks through OpenCL, on a CPU or on any GPU.",
+        epilog=_MAIN_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"blobnet {__version__}")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
+    commands: dict[str, Parser] = {}
+
+    def command(name: str, arguments: str, summary: str, epilog: str | None = None) -> Parser:
+        usage, description = f"blobnet {name} {arguments}".strip(), f"{summary[0].upper()}{summary[1:]}."
+        commands[name] = group.add_parser(name, usage=usage, help=summary, description=description, epilog=epilog)
+        return commands[name]
+
+    data, file = "--dataset DATA [options]", "FILE.h5"
+    _add_train(command("train", f"MODEL {data}", "train a model and keep it in an HDF5 file", _TRAIN_EPILOG))
+    _add_evaluate(command("evaluate", f"{file} {data}", "measure a trained model on a data set"))
+    summary = "say what a trained model sees in pictures"
+    _add_predict(command("predict", f"{file} IMAGE [IMAGE ...] [options]", summary, _PREDICT_EPILOG))
+    command("devices", "", "list the OpenCL devices and mark the default one")
+    _add_plan(command("plan", "MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG))
+    inspect = command("inspect", file, "show what a model file holds")
+    inspect.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
+    return parser, commands
+
+
+def _add_train(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    group = parser.add_argument_group("data")
+    _add_data(group)
+    group.add_argument(
+        "--validation-fraction",
+        metavar="F",
+        type=option_types.fraction,
+        help="the part of a data set without a test split that is held out for validation (default: 0.1)",
+    )
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--epochs", metavar="N", type=option_types.count, default=5, help="passes over the data (default: 5)"
+    )
+    _add_batch_size(group)
+    group.add_argument(
+        "--optimizer",
+        choices=("adam", "adamw", "sgd", "rmsprop"),
+        default="adam",
+        metavar="NAME",
+        help="adam, adamw, sgd or rmsprop (default: adam)",
+    )
+    group.add_argument(
+        "--learning-rate",
+        metavar="X",
+        type=option_types.number,
+        help="default: 0.001, and 0.01 for sgd; the highest of a schedule",
+    )
+    group.add_argument("--momentum", metavar="X", type=option_types.number, help="of sgd and rmsprop (default: 0)")
+    group.add_argument("--weight-decay", metavar="X", type=option_types.number, help="default: 0, and 0.01 for adamw")
+    group.add_argument(
+        "--clip-norm", metavar="X", type=option_types.number, help="the largest norm of all gradients together"
+    )
+    group.add_argument(
+        "--label-smoothing", metavar="X", type=option_types.number, help="of the cross-entropy (default: 0)"
+    )
+    group.add_argument(
+        "--schedule",
+        choices=("constant", "step", "cosine"),
+        default="constant",
+        metavar="NAME",
+        help="of the learning rate: constant, step (a tenth every few epochs) or cosine (default: constant)",
+    )
+    group.add_argument(
+        "--step-epochs", metavar="N", type=option_types.count, help="epochs of a step (default: a third of --epochs)"
+    )
+    group.add_argument(
+        "--warmup-epochs",
+        metavar="X",
+        type=option_types.number,
+        help="epochs in which a cosine's rate first rises (default: 0)",
+    )
+    group.add_argument(
+        "--early-stopping",
+        metavar="N",
+        type=option_types.count,
+        help="stop when the validation loss has not fallen for N epochs; the file keeps the best epoch",
+    )
+    group.add_argument(
+        "--seed", metavar="N", type=option_types.seed, default=0, help="of weights, order and dropout (default: 0)"
+    )
+    group = parser.add_argument_group("files")
+    group.add_argument(
+        "--output", metavar="FILE.h5", type=Path, help="the model file (default: the model's name and .h5)"
+    )
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--resume", action="store_true", help="go on with the training in the output file")
+    either.add_argument("--overwrite", action="store_true", help="replace an output file that is there")
+    group.add_argument(
+        "--plot", metavar="FILE", type=Path, help="draw the training curves (.png, .pdf or .svg; needs matplotlib)"
+    )
+    group.add_argument("--csv", metavar="FILE", type=Path, help="log the metrics, a line an epoch")
+    group = parser.add_argument_group("device")
+    _add_device(group)
+    group.add_argument(
+        "--check", action="store_true", help="check every launch for writes where it must not write (slow)"
+    )
+
+
+def _add_evaluate(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
+    _add_data(parser)
+    _add_batch_size(parser)
+    _add_device(parser)
+
+
+def _add_predict(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
+    parser.add_argument(
+        "images", metavar="IMAGE", nargs="+", help="a PNG or JPEG picture (needs Pillow), or a .npy array"
+    )
+    parser.add_argument(
+        "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"
+    )
+    _add_device(parser)
+
+
+def _add_plan(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
+    _add_batch_size(parser)
+    parser.add_argument(
+        "--input-shape", metavar="C,H,W", type=option_types.shape, help="of a sample (default: 1,28,28)"
+    )
+    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: 10")
+    parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
+    parser.add_argument(
+        "--optimizer",
+        choices=("adam", "adamw", "sgd", "rmsprop"),
+        default="adam",
+        metavar="NAME",
+        help="whose state is counted: adam, adamw, sgd or rmsprop (default: adam)",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=option_types.memory,
+        help="find the largest batch for this memory, 8GiB say, not a device's",
+    )
+    _add_device(parser)
+
+
+_Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def _add_data(parser: _Options) -> None:
+    parser.add_argument("--dataset", metavar="DATA", required=True, help=_DATASET)
+    parser.add_argument(
+        "--data-folder", metavar="DIR", type=Path, help="where the files of mnist or fashion-mnist are looked for first"
+    )
+    parser.add_argument(
+        "--image-size",
+        metavar="HxW",
+        type=option_types.image_size,
+        help="resize the pictures of a folder, to 32x32 say",
+    )
+
+
+def _add_batch_size(parser: _Options) -> None:
+    parser.add_argument(
+        "--batch-size", metavar="N", type=option_types.count, default=128, help="samples a step (default: 128)"
+    )
+
+
+def _add_device(parser: _Options) -> None:
+    parser.add_argument("--device", metavar="DEVICE", help=_DEVICE)
+
+
+def _check_train(parser: Parser, options: argparse.Namespace) -> None:
+    """Ends with a usage error if an option belongs to another choice."""
+    if options.warmup_epochs is not None and options.schedule != "cosine":
+        parser.error("--warmup-epochs needs --schedule cosine")
+    if options.step_epochs is not None and options.schedule != "step":
+        parser.error("--step-epochs needs --schedule step")
+    if options.momentum is not None and options.optimizer not in ("sgd", "rmsprop"):
+        parser.error("--momentum needs --optimizer sgd or rmsprop")

@@ -1,0 +1,33 @@
+"""``blobnet evaluate``: how good a model in a file is on a data set."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.text import short_list
+from blobnet.device import Device
+from blobnet.losses import MeanSquaredError
+from blobnet.model import load
+
+_NAMES = {"loss": "loss", "accuracy": "accuracy", "top_5": "top-5"}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the metrics over the test split, or over all samples where there is none."""
+    model = load(options.file)
+    device = Device(options.device)
+    data = load_dataset(options)
+    check_input(model, data)
+    if model.class_names and data.class_names and model.class_names != data.class_names:
+        theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
+        print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)
+    part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
+    split = data.test or data.train
+    loss = MeanSquaredError() if model.loss is None and not data.classes else None
+    measured = model.evaluate(split.x, split.y, loss=loss, batch_size=options.batch_size, device=device)
+    print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
+    for name, value in measured.items():
+        print(f"{_NAMES[name]:<9} {value:.4f}")
+    return 0

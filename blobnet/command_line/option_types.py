@@ -1,0 +1,73 @@
+"""Types of options for argparse; what does not fit is a usage error."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def _fail(rule: str, text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"it must be {rule}, not {text!r}")
+
+
+def count(text: str) -> int:
+    """An int of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    return value if value >= 1 else _fail("a whole number of at least 1", text)
+
+
+def seed(text: str) -> int:
+    """An int from 0 to below 2^63."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    return value if 0 <= value < 2**63 else _fail("a whole number from 0 to below 2^63", text)
+
+
+def number(text: str) -> float:
+    """A float; its range is checked where it is used."""
+    try:
+        return float(text)
+    except ValueError:
+        _fail("a number", text)
+
+
+def fraction(text: str) -> float:
+    """A float above 0 and below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    return value if 0 < value < 1 else _fail("a number above 0 and below 1", text)
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """``1,28,28``: one to three sizes of at least 1."""
+    sizes = _sizes(text, ",")
+    return sizes if 1 <= len(sizes) <= 3 else _fail("units,height,width such as 1,28,28", text)
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """``28x28``: height and width."""
+    sizes = _sizes(text, "x")
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else _fail("HEIGHTxWIDTH such as 32x32", text)
+
+
+def _sizes(text: str, separator: str) -> tuple[int, ...]:
+    """Positive ints; none if there is anything else."""
+    parts = text.lower().split(separator)
+    return tuple(int(part) for part in parts) if all(re.fullmatch("0*[1-9][0-9]{0,8}", part) for part in parts) else ()
+
+
+def memory(text: str) -> int:
+    """``8GiB``, ``500M``: bytes, in units of 1024."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)(?:i?b)?", text.strip(), re.IGNORECASE)
+    size = int(float(match[1]) * 1024 ** _UNITS[match[2].upper()]) if match else 0
+    return size if size >= 1 else _fail("a size such as 8GiB or 500M", text)

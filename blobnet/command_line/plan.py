@@ -1,0 +1,59 @@
+"""``blobnet plan``: the memory that a model needs, without any device."""
+
+from __future__ import annotations
+
+import argparse
+
+from blobnet.command_line.model_argument import find_model
+from blobnet.device import choose, devices
+from blobnet.errors import OptionError
+from blobnet.kernel_call import Tuning
+from blobnet.losses import CrossEntropy
+from blobnet.model import Model, load
+from blobnet.optimizers import Optimizer
+from blobnet.plan_report import Limits, report
+from blobnet.planner import make_plan
+
+DEFAULT_SHAPE, DEFAULT_CLASSES = (1, 28, 28), 10
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the plan, and the largest batch for the memory of a device or of --memory."""
+    model, name = _model(options)
+    limits, kind = _limits(options)
+    training = not options.inference
+    loss = (model.loss or CrossEntropy()) if training else None
+    tuning = Tuning(kind)
+    plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning)
+    print(f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind}\n")
+    if not training:
+        print(report(plan, limits=limits))
+        return 0
+    build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
+    optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
+    memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
+    print(report(plan, reserved=memory, updates=len(optimizer.calls(plan.parameters, tuning)), limits=limits))
+    return 0
+
+
+def _model(options: argparse.Namespace) -> tuple[Model, str]:
+    """A model in a file, or one that is built for the shape that the options give."""
+    if options.model.endswith((".h5", ".hdf5")):
+        if options.input_shape or options.classes:
+            rule = "a model in a file has its shape: --input-shape and --classes are for others"
+            raise OptionError("MODEL", rule, file=options.model)
+        return load(options.model), options.model
+    source = find_model(options.model)
+    shape, classes = options.input_shape or DEFAULT_SHAPE, options.classes or DEFAULT_CLASSES
+    return source.build(shape, classes, (), 0), source.text
+
+
+def _limits(options: argparse.Namespace) -> tuple[Limits | None, str]:
+    """The memory to fit, where it is known, and the class of device."""
+    info = None
+    if options.device or (options.memory is None and devices()):
+        info = choose(options.device)
+    kind = "cpu" if info is None or info.kind == "cpu" else "gpu"
+    if options.memory is not None:
+        return Limits("--memory", options.memory, options.memory), kind
+    return (Limits(info.name, info.memory, info.largest_allocation), kind) if info else (None, kind)

@@ -1,0 +1,247 @@
+"""``blobnet train``: everything is checked before the first epoch, and every epoch leaves a whole file."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blobnet import optimizers, plotting, schedules
+from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, StopOnNaN
+from blobnet.checkpoint import check_writable
+from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.model_argument import ModelSource, find_model
+from blobnet.datasets import Dataset
+from blobnet.device import Device
+from blobnet.errors import FileError, OptionError, TrainingError
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.model import Model, load
+from blobnet.trainer import Progress
+
+#: The part that is held out of a data set without a test split.
+DEFAULT_FRACTION = 0.1
+
+
+class _OutputFile(Checkpoint):
+    """The output file; knows the epoch that it holds. With early stopping that is the best one, else the last."""
+
+    def __init__(self, path: Path, early_stopping: EarlyStopping | None) -> None:
+        super().__init__(path)
+        self.early_stopping = early_stopping
+        self.epoch = 0
+        self.stop: str | None = None
+
+    def epoch_end(self, progress: Progress) -> None:
+        if self.early_stopping is None or self.early_stopping.waited == 0:
+            super().epoch_end(progress)
+            self.epoch = progress.trainer.epoch
+        self.stop = progress.stop
+
+    @property
+    def state(self) -> str:
+        """What is safe on disk."""
+        if self.epoch:
+            return f"the last checkpoint is {self.path} (epoch {self.epoch})"
+        return f"there is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}"
+
+
+class _Plot(Callback):
+    """Draws the training curves at the end."""
+
+    def __init__(self, path: Path, title: str) -> None:
+        self.path = path
+        self.title = title
+
+    def end(self, progress: Progress) -> None:
+        plotting.save_curves(self.path, progress.history, self.title)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains a model and keeps it in a file."""
+    source = find_model(options.model)
+    output = options.output or Path(f"{source.name}.h5")
+    _check_paths(options, output)
+    early_stopping = EarlyStopping(patience=options.early_stopping) if options.early_stopping else None
+    file = _OutputFile(output, early_stopping)
+    try:
+        return _train(options, source, file)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {file.state}") from None
+    except TrainingError as error:
+        error.args = (f"{error} {file.state[0].upper()}{file.state[1:]}.",)
+        raise
+
+
+def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) -> int:
+    saved = _resumed(file) if options.resume else None
+    optimizer = _optimizer(options)
+    device = Device(options.device)
+    data, part = _dataset(options)
+    loss = _loss(options, data)
+    model = source.build(data.shape, data.classes or math.prod(data.train.y.shape[1:]), data.class_names, options.seed)
+    check_input(model, data)
+    model.set_normalization(*data.statistics())
+    if saved is not None:
+        _check_same(saved, model, loss, file)
+        model = saved
+    if file.epoch >= options.epochs:
+        measured = _measured(model.history, file.epoch, part)
+        print(f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, {measured}; --epochs sets how many")
+        return 0
+    file.class_names = model.class_names
+    print(f"data    {data}", file=sys.stderr)
+    print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
+    print(f"device  {device.info}\n", file=sys.stderr)
+    _fit(options, model, data, device=device, optimizer=optimizer, loss=loss, callbacks=_callbacks(options, data, file))
+    if file.stop:
+        print(f"stopped early: {file.stop}", file=sys.stderr)
+    print(f"{_measured(model.history, file.epoch, part)} after {_epochs(file.epoch)}; saved {file.path}")
+    return 0
+
+
+def _fit(options: argparse.Namespace, model: Model, data: Dataset, **settings: Any) -> None:
+    assert data.test is not None
+    model.fit(
+        data.train.x,
+        data.train.y,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        validation=(data.test.x, data.test.y),
+        seed=options.seed,
+        resume=options.resume,
+        debug=options.check or None,
+        **settings,
+    )
+
+
+def _callbacks(options: argparse.Namespace, data: Dataset, file: _OutputFile) -> list[Callback]:
+    callbacks: list[Callback] = [StopOnNaN()]
+    if file.early_stopping is not None:
+        callbacks.append(file.early_stopping)  # before the file, which asks it for the best epoch
+    callbacks.append(file)
+    if options.csv:
+        callbacks.append(CSVLog(options.csv))
+    if options.plot:
+        callbacks.append(_Plot(options.plot, f"{Path(file.path).stem} on {data.name}"))
+    return callbacks
+
+
+def _check_paths(options: argparse.Namespace, output: Path) -> None:
+    """Refuses, before any work, files that cannot be written or that would destroy others."""
+    written = {"--output": output, "--csv": options.csv, "--plot": options.plot}
+    paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
+    for (one, path), (other, same) in itertools.combinations({**paths, "--dataset": options.dataset}.items(), 2):
+        if path == os.path.realpath(same):
+            raise OptionError(one, f"it must not name the same file as {other}", file=written[one])
+    if options.plot is not None:
+        plotting.check(options.plot)
+    if options.resume and not output.exists():
+        hint = "leave out --resume to start a training, or name its file with --output."
+        raise FileError(str(output), "--resume needs the file of the training to go on with", hint=hint)
+    for path in paths:
+        check_writable(written[path], 0)
+    if output.exists() and not (options.resume or options.overwrite):
+        hint = "--resume goes on with its training, --overwrite replaces it, --output writes another file."
+        raise FileError(str(output), "there is such a file already", hint=hint)
+
+
+def _resumed(file: _OutputFile) -> Model:
+    """The model in the file, with the state of a training."""
+    model = load(file.path)
+    state = model.training_state
+    if state is None or len(model.history.get("validation_loss", ())) != state.epoch:
+        rule = "to go on from, the file must be one that blobnet train wrote"
+        raise OptionError(str(file.path), rule, hint="blobnet inspect shows what it holds.")
+    file.epoch = state.epoch
+    return model
+
+
+def _check_same(saved: Model, model: Model, loss: Loss, file: _OutputFile) -> None:
+    """Raises OptionError unless a file holds the training that the options describe (the trainer checks the rest)."""
+    hint = "--overwrite starts anew, --output writes another file."
+    difference = _difference(saved, model)
+    if difference:
+        raise OptionError("--resume", f"the model must be that in {file.path}", **difference, hint=hint)
+    if saved.loss != loss:
+        rule = f"the loss must be that of the training in {file.path}"
+        raise OptionError("--resume", rule, saved=saved.loss, now=loss, hint=hint)
+    for name in ("mean", "deviation"):
+        theirs, ours = (each.weights[f"{each.graph.input.name}/{name}"] for each in (saved, model))
+        if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-6):
+            rule = f"the data must be those of the training in {file.path}, but their {name} differs"
+            raise OptionError("--resume", rule, saved=theirs, now=ours, hint=hint)
+
+
+def _difference(saved: Model, model: Model) -> dict[str, str]:
+    """How the first layer that differs was saved, and how it is now; empty if none does."""
+    descriptions = [json.loads(json.dumps(each.graph.description())) for each in (saved, model)]
+    for pair in itertools.zip_longest(*descriptions):
+        if pair[0] != pair[1]:
+            return {"saved": _layer(*pair), "now": _layer(*reversed(pair))}
+    return {}
+
+
+def _layer(layer: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
+    """A layer's name, and what it does not share with another one."""
+    if layer is None:
+        return "no such layer"
+    mine, theirs = (
+        {"kind": each["kind"], "inputs": each["inputs"], **each["config"]} for each in (layer, other or layer)
+    )
+    changed = {name: value for name, value in mine.items() if name != "name" and value != theirs.get(name)}
+    return f"{mine['name']} ({', '.join(f'{name}={value}' for name, value in changed.items()) or mine['kind']})"
+
+
+def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer:
+    kinds = {name.lower(): kind for name, kind in optimizers.Optimizer.kinds.items()}
+    build: Any = kinds[options.optimizer]
+    given = {name: getattr(options, name) for name in ("weight_decay", "clip_norm", "momentum")}
+    rate = build().learning_rate if options.learning_rate is None else options.learning_rate
+    return build(_schedule(options, rate), **{name: value for name, value in given.items() if value is not None})  # type: ignore[no-any-return]
+
+
+def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
+    if options.schedule == "step":
+        return schedules.Step(rate, options.step_epochs or math.ceil(options.epochs / 3))
+    if options.schedule == "cosine":
+        return schedules.Cosine(rate, options.warmup_epochs or 0.0)
+    return rate
+
+
+def _dataset(options: argparse.Namespace) -> tuple[Dataset, str]:
+    """The data with what to validate on, and what that is called."""
+    data = load_dataset(options)
+    if data.test is None:
+        return data.with_validation(options.validation_fraction or DEFAULT_FRACTION, options.seed), "validation"
+    if options.validation_fraction is not None:
+        rule = "only a data set without a test split can hold one out"
+        raise OptionError("--validation-fraction", rule, data=data)
+    return data, "test"
+
+
+def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
+    if data.classes:
+        return CrossEntropy(options.label_smoothing or 0.0)
+    if options.label_smoothing is not None:
+        raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
+    return MeanSquaredError()
+
+
+def _measured(history: Mapping[str, Sequence[float]], epoch: int, part: str) -> str:
+    """The measures on the held-out samples after an epoch."""
+    loss = history["validation_loss"][epoch - 1]
+    if "validation_accuracy" not in history:
+        return f"{part} loss {loss:.4f}"
+    return f"{part} accuracy {history['validation_accuracy'][epoch - 1]:.4f} (loss {loss:.4f})"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' if count != 1 else ''}"

@@ -1,0 +1,131 @@
+"""A memory plan as text: every storage with its bytes and zeros, the launches, and what is needed in all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from blobnet.blob import BlobLayout
+from blobnet.kernel_call import Array
+from blobnet.planner import Plan
+
+_HEADER = ("storage", "planes", "bytes", "halo", "buffer")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The memory that a plan should fit: of a device, or of what the user has in mind."""
+
+    name: str
+    memory: int
+    largest_allocation: int
+
+
+def report(
+    plan: Plan, *, reserved: Mapping[str, int] | None = None, updates: int = 0, limits: Limits | None = None
+) -> str:
+    """The text of a plan.
+
+    Args:
+        plan: what to show.
+        reserved: bytes that are needed besides the plan, by name (optimizer state).
+        updates: launches of an optimizer's step.
+        limits: where given, the largest batch that fits is shown.
+    """
+    extra = dict(reserved or {})
+    layouts = _layouts(plan)
+    rows = [_HEADER, *_rows(plan, layouts), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    rule = "-" * (sum(widths) + 2 * len(widths) - 2)
+    facts = _facts(plan, layouts, extra, updates, limits)
+    width = max(map(len, facts)) + 2
+    shown = [f"{name:<{width}}{text}" for name, text in facts.items()]
+    return "\n".join([lines[0], rule, *lines[1:], rule, *shown])
+
+
+def readable(size: int) -> str:
+    """Bytes as people read them."""
+    if size < 1024:
+        return f"{size} B"
+    power = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**power:.1f} {'KMGT'[power - 1]}iB"
+
+
+def _layouts(plan: Plan) -> dict[str, BlobLayout]:
+    """A layout of every storage that holds blobs; all blobs of a storage have the same planes."""
+    return {blob.storage: blob.layout for _, call in plan.calls for blob in call.blobs.values()}
+
+
+def _array_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of the arrays that layers keep for themselves."""
+    arrays: dict[str, Array] = {
+        array.storage: array for _, call in plan.calls for array in call.arrays.values() if not array.persistent
+    }
+    return {name: 4 * (array.elements + plan.batch_size * array.per_sample) for name, array in arrays.items()}
+
+
+def _rows(plan: Plan, layouts: Mapping[str, BlobLayout]) -> Iterator[tuple[str, ...]]:
+    """A row for every storage, those that reuse a buffer below the first in it."""
+    arrays = _array_bytes(plan)
+    for name, buffer in plan.buffers.items():
+        size = buffer.bytes(plan.batch_size)
+        for storage in [name, *(item for item, place in plan.placed.items() if place == name and item != name)]:
+            label, shown = (storage, size) if storage == name else (f"+ {storage}", None)
+            if storage in layouts:
+                yield _row(label, layout=layouts[storage], size=_bytes(plan, layouts[storage]), buffer=shown)
+            else:
+                yield _row(label, size=arrays.get(storage, size), buffer=shown)
+
+
+def _row(name: str, *, size: int, layout: BlobLayout | None = None, buffer: int | None = None) -> tuple[str, ...]:
+    planes = f"{layout.unit_memory_count}x{layout.unit_height}x{layout.unit_width}" if layout else ""
+    zeros = f"{_zeros(layout) / layout.unit_memory_elements:.0%}" if layout else ""
+    return name, planes, readable(size), zeros, readable(buffer) if buffer is not None else ""
+
+
+def _bytes(plan: Plan, layout: BlobLayout) -> int:
+    return 4 * plan.batch_size * layout.memory_elements
+
+
+def _zeros(layout: BlobLayout) -> int:
+    """Elements of a plane that hold no data."""
+    return layout.unit_memory_elements - layout.unit_elements
+
+
+def _facts(
+    plan: Plan, layouts: Mapping[str, BlobLayout], extra: Mapping[str, int], updates: int, limits: Limits | None
+) -> dict[str, str]:
+    """What the table comes to."""
+    blobs = sum(_bytes(plan, layout) for layout in layouts.values())
+    halo = sum(4 * plan.batch_size * layout.unit_memory_count * _zeros(layout) for layout in layouts.values())
+    stored = blobs + sum(_array_bytes(plan).values())
+    names = set(plan.placed.values()) - _persistent(plan)
+    held = sum(plan.buffers[name].bytes(plan.batch_size) for name in names)
+    phases = Counter(phase for phase, _ in plan.calls)
+    launches = ", ".join(f"{phase} {number}" for phase, number in phases.items())
+    total, reserved = plan.bytes() + sum(extra.values()), sum(extra.values())
+    largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
+    kept = [plan.buffers[name] for name in ("parameters", "gradients") if name in plan.buffers]
+    kinds = {buffer.name: readable(buffer.bytes(1)) for buffer in kept}
+    kinds |= {"optimizer": readable(reserved)} if extra else {}
+    facts = {
+        "launches": f"{len(plan.calls) + updates} a batch ({launches}{f', update {updates}' if updates else ''})",
+        "copies": f"{len(plan.copies)}{': ' if plan.copies else ''}{', '.join(plan.copies)}",
+        "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
+        "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
+        "weights": ", ".join(f"{name} {size}" for name, size in kinds.items()),
+        "largest allocation": f"{readable(plan.largest_allocation())} ({largest.name})",
+        "total": f"{readable(total)} for a batch of {plan.batch_size}",
+    }
+    if limits is not None:
+        batch = plan.largest_batch(limits.memory, limits.largest_allocation, reserved)
+        room = f"{limits.name}: {readable(limits.memory)}, {readable(limits.largest_allocation)} a buffer"
+        facts["largest batch"] = f"{batch:,} ({room})" if batch else f"none, not even 1 fits ({room})"
+    return facts
+
+
+def _persistent(plan: Plan) -> set[str]:
+    """Buffers that hold no storage of the calls' own: parameters, samples, labels, ..."""
+    return {array.storage for _, call in plan.calls for array in call.arrays.values() if array.persistent}

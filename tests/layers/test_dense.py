@@ -1,0 +1,251 @@
+"""Dense, forward and backward, on flat, contiguous and padded inputs, in random arrangements and tunings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import kernel_source
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.errors import OptionError
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Dense
+from blobnet.layers.activation import ACTIVATIONS
+from tests.layers.layer_bench import Arrangement, Bench, make_problem
+from tests.layers.layer_contract import (
+    ContractReport,
+    Float64Array,
+    Inputs,
+    Parameters,
+    check_central_differences,
+    run_layer_contract,
+)
+from tests.reference import dense as reference
+
+KERNELS = ["dense/forward", "dense/backward_weight", "dense/backward_data"]
+FUSIBLE = [name for name in ACTIVATIONS if name != "softmax"]
+
+
+def contract(
+    device: Device, layer: Dense, shape: Shape, arrangements: Sequence[str | Arrangement] | None = None, **options: Any
+) -> ContractReport:
+    """The layer contract against the reference; ``options`` are those of run_layer_contract."""
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        return reference.dense(inputs[0], parameters["weight"], parameters.get("bias"))
+
+    def backward(
+        inputs: Inputs, parameters: Parameters, delta: Float64Array
+    ) -> tuple[list[Float64Array], dict[str, Float64Array]]:
+        delta = delta.reshape(len(delta), -1)
+        found = reference.dense_backward(inputs[0], parameters["weight"], parameters.get("bias"), delta)
+        gradients = {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+        return [found[0]], gradients
+
+    report = run_layer_contract(
+        device,
+        layer,
+        [shape],
+        reference_forward=forward,
+        reference_backward=backward,
+        arrangements=arrangements,
+        **{"fused": (), "relative": 2e-5, "absolute": 2e-5, **options},
+    )
+    for run in report.runs.values():
+        assert run.kernels == KERNELS
+    return report
+
+
+# -- random configurations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer on one input in one arrangement."""
+
+    layer: Dense
+    shape: Shape
+    count: int
+    arrangement: Arrangement
+    overrides: Mapping[str, Mapping[str, int]]
+    seed: int
+
+
+def one_of(generator: np.random.Generator, *choices: Any) -> Any:
+    """A random choice that stays a Python value."""
+    return choices[int(generator.integers(len(choices)))]
+
+
+def random_tunables(generator: np.random.Generator) -> dict[str, dict[str, int]]:
+    """Legal values for a few tunables of each kernel."""
+    overrides = {}
+    for name in KERNELS:
+        tunables = kernel_source.load(name).tunables
+        width = one_of(generator, 1, 1, 32, 64)
+        chosen = {
+            "GROUP_WIDTH": width,
+            "MAXIMUM_LANES": one_of(generator, 1, 4, 4, 8, 16) if width == 1 else one_of(generator, 1, 4),
+            "MAXIMUM_UNITS": one_of(generator, 1, 2, 3, 5),
+            "MAXIMUM_SAMPLES": one_of(generator, 1, 2, 3, 5),
+            "MAXIMUM_VECTORS": one_of(generator, 1, 2, 3, 4),
+            "MAXIMUM_ACCUMULATORS": one_of(generator, 8, 12),
+        }
+        overrides[name] = {tunable: value for tunable, value in chosen.items() if tunable in tunables}
+    return overrides
+
+
+@cache
+def random_case(number: int) -> Case:
+    """A case that its number determines."""
+    generator = np.random.default_rng(number)
+    rank = number % 3
+    units = int(generator.integers(1, 90)) if rank == 0 else int(generator.integers(1, 6))
+    height = int(generator.integers(1, 7)) if rank == 2 else 1
+    width = int(generator.integers(1, 40)) if rank else 1
+    kind = one_of(generator, "tight", "one pitch", "own pitches", "own pitches")
+    return Case(
+        layer=Dense(int(generator.integers(1, 24)), bias=one_of(generator, False, True)),
+        shape=Shape(units, height, width, rank),
+        count=one_of(generator, 1, 2, 3, 7, 9),
+        arrangement=Arrangement(
+            f"random, {kind}",
+            tight=kind == "tight",
+            same_pitch=kind != "own pitches",
+            accumulate=one_of(generator, False, True),
+            activation=one_of(generator, None, "sigmoid"),
+        ),
+        overrides=random_tunables(generator) if one_of(generator, False, True) else {},
+        seed=number,
+    )
+
+
+NUMBER = 30
+
+
+@pytest.mark.parametrize("number", range(NUMBER))
+def test_dense_at_random(device: Device, number: int) -> None:
+    case = random_case(number)
+    contract(
+        device,
+        case.layer,
+        case.shape,
+        [case.arrangement],
+        count=case.count,
+        seed=case.seed,
+        tuning=Tuning(device.kind, case.overrides),
+    )
+
+
+def test_the_random_cases_reach_every_variant(device: Device) -> None:
+    """All that the random cases are for is among them: inputs of every kind, loads, stores, tunings."""
+    seen: set[tuple[str, Any]] = set()
+    for case in map(random_case, range(NUMBER)):
+        problem = make_problem(case.layer, [case.shape], count=case.count)
+        bench = Bench(device, problem, case.arrangement, Tuning(device.kind, case.overrides))
+        (flat, contiguous) = (case.shape.rank == 0, bench.inputs[0].layout.is_contiguous)
+        seen |= {("flat and contiguous", (flat, contiguous)), ("bias", case.layer.bias)}
+        seen |= {("epilogue", case.arrangement.activation is not None), ("count", case.count)}
+        for call in (call for calls in bench.calls.values() for call in calls):
+            seen |= {(call.kernel, ("lanes", call.macros["LANES"])), (call.kernel, ("group", call.local_size))}
+            rows, run, lanes = (call.macros[name] for name in ("ROWS", "ROW_ELEMENTS", "LANES"))
+            assert isinstance(run, int)
+            assert isinstance(lanes, int)
+            seen.add((call.kernel, ("one row, whole vectors", (rows == 1, run % lanes == 0))))
+            seen.add((call.kernel, ("+=", call.macros.get("ACCUMULATE"))))
+    answers = (False, True)
+    wanted: set[tuple[str, Any]] = {(name, answer) for name in ("bias", "epilogue") for answer in answers}
+    wanted |= {("flat and contiguous", (flat, contiguous)) for flat in answers for contiguous in answers}
+    wanted |= {("count", count) for count in (1, 9)} | {("dense/backward_data", ("+=", answer)) for answer in (0, 1)}
+    for name in KERNELS:
+        wanted |= {(name, ("lanes", lanes)) for lanes in (1, 4, 16)}
+        wanted |= {(name, ("group", (width, 1, 1))) for width in (1, 32, 64)}
+        wanted |= {(name, ("one row, whole vectors", (one, whole))) for one in answers for whole in answers}
+    missing = wanted - seen
+    assert not missing, missing
+
+
+# -- chosen configurations -----------------------------------------------------------------------------------------------
+
+
+def test_every_arrangement(device: Device) -> None:
+    report = contract(device, Dense(7), Shape(3, 4, 5))
+    assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
+
+
+@pytest.mark.parametrize("function", FUSIBLE)
+def test_every_activation_in_the_epilogue(device: Device, function: str) -> None:
+    report = contract(device, Dense(5), Shape.flat(13), [], fused=[function])
+    (run,) = report.runs.values()
+    assert run.calls["forward"][0].macros["ACTIVATION"] == f"ACTIVATION_{function}"
+
+
+#: (units, input, samples): sizes at which something is as small or as large as it gets.
+EDGES = {
+    "everything 1": (1, Shape.flat(1), 1),
+    "one input": (9, Shape.flat(1), 5),
+    "one unit": (1, Shape(5, 3, 3), 4),
+    "one column": (3, Shape(4, 6, 1), 2),
+    "many units": (131, Shape.flat(5), 2),
+    "many inputs": (3, Shape.flat(1031), 2),
+    "many samples": (4, Shape.flat(6), 37),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges(device: Device, edge: str) -> None:
+    units, shape, count = EDGES[edge]
+    contract(device, Dense(units), shape, ["own pitches"], count=count)
+
+
+@pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9)], ids=str)
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, shape: Shape) -> None:
+    contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=Tuning(device_class))
+
+
+@pytest.mark.parametrize("shape", [Shape.flat(17), Shape(2, 3, 5)], ids=str)
+def test_slopes(device: Device, shape: Shape) -> None:
+    check_central_differences(device, Dense(6), [shape])
+
+
+# -- shapes, parameters, arguments ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [Shape.flat(24), Shape(2, 3, 4), Shape(6, 1, 4, 1)], ids=str)
+def test_shapes_and_parameters(shape: Shape) -> None:
+    layer = Dense(5)
+    assert layer.flattens_input
+    assert layer.output_shape([shape]) == Shape.flat(5)
+    weight, bias = layer.parameters([shape])
+    assert (weight.name, weight.shape, weight.decayed) == ("weight", (5, 24), True)
+    assert (bias.name, bias.shape, bias.decayed) == ("bias", (5,), False)
+    assert [spec.name for spec in Dense(5, bias=False).parameters([shape])] == ["weight"]
+
+
+def test_an_activation_is_split_off() -> None:
+    plain, behind = Dense(4, activation="tanh", name="d1").expanded()
+    assert plain == Dense(4, name="d1")
+    assert (behind.kind, behind.name, behind.epilogue) == ("Activation", "d1_tanh", "tanh")
+
+
+@pytest.mark.parametrize("units", [0, -1, 2.0, "3", None, (3,), True])
+def test_wrong_units(units: Any) -> None:
+    with pytest.raises(OptionError, match=r"^d1 \(Dense\): units must be an int of at least 1\. Received units="):
+        Dense(units, name="d1")
+
+
+@pytest.mark.parametrize("bias", ["position", 1, None, []])
+def test_wrong_bias(bias: Any) -> None:
+    with pytest.raises(OptionError, match=r"^Dense: bias must be True or False\. Received bias="):
+        Dense(4, bias=bias)
+
+
+def test_unknown_activation() -> None:
+    with pytest.raises(OptionError, match=r"known function\. Received function=sigmod\. Hint: did you mean 'sigmoid'"):
+        Dense(4, activation="sigmod")

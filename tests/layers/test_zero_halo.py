@@ -1,0 +1,49 @@
+"""The kernel that makes memory of another geometry fit for a blob."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.device import Device
+from blobnet.executor import Executor
+from blobnet.graph import Graph
+from blobnet.kernel_call import Blob, Tuning
+from blobnet.planner import READ_OVERRUN, Buffer, ParameterTable, Plan, _zero_halo
+from tests.layers.layer_bench import poison
+
+LAYOUTS = [
+    BlobLayout.padded(Shape(3, 5, 7), Halo(1, 2, 3, 1), slack=5),
+    BlobLayout.padded(Shape(2, 1, 90), Halo(0, 0, 2, 2), pitch=95),
+    BlobLayout.padded(Shape(4, 3, 3), Halo(0, 0, 0, 1)),
+    BlobLayout.padded(Shape(1, 2, 200), Halo(1, 0, 0, 0), slack=3),
+    BlobLayout.padded(Shape(5, 1, 1), Halo(2, 2, 2, 2), slack=1),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=range(len(LAYOUTS)))
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, device_class: str) -> None:
+    count = 2
+    call = _zero_halo(Blob("a", layout), Tuning(device_class))
+    plan = Plan(
+        graph=Graph(()),
+        batch_size=count + 1,
+        training=False,
+        tuning=Tuning(device_class),
+        calls=(("forward", call),),
+        buffers={"a": Buffer("a", 0, layout.memory_elements)},
+        placed={"a": "a"},
+        parameters=ParameterTable({}, 0, 0, 1),
+        outputs={},
+        deltas={},
+    )
+    executor = Executor(device, plan, debug=True)
+    before = poison((count + 1) * layout.memory_elements + READ_OVERRUN)
+    device.write(executor.buffers["a"], before)
+    executor.run("forward", count)
+    expected = before.copy()
+    expected[: count * layout.memory_elements].reshape(-1, layout.unit_memory_elements)[:, layout.halo_mask()] = 0
+    after = device.read(executor.buffers["a"], before.size)
+    np.testing.assert_array_equal(after.view(np.uint32), expected.view(np.uint32))

@@ -1,0 +1,315 @@
+"""The planner, without a device: plans are run on symbols (tests/symbolic.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from blobnet import layers
+from blobnet.errors import OptionError, ShapeError
+from blobnet.graph import Graph, from_nodes, sequential
+from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
+from tests.small_graphs import KNOWN_GRAPHS, random_graph
+from tests.symbolic import PlanBroken, SymbolicExecutor, expected
+
+LOSS = MeanSquaredError()
+BATCH, SHORT = 3, 2
+#: Random graphs, in blocks of a test each.
+BLOCK, BLOCKS = 20, 10
+
+
+def plan_of(graph: Graph, *, training: bool = True, share: bool = True, reuse: bool = True) -> Plan:
+    return make_plan(
+        graph,
+        BATCH,
+        loss=LOSS if training else None,
+        training=training,
+        input_delta=training,
+        share=share,
+        reuse=reuse,
+    )
+
+
+def differences(plan: Plan) -> list[str]:
+    """What comes out wrong for a short batch, in memory that a full batch has used before."""
+    executor = SymbolicExecutor(plan)
+    executor.run(BATCH, batch=1)
+    outcome = executor.run(SHORT, batch=2)
+    wanted = expected(plan.graph, plan.parameters, SHORT, 2, training=plan.training, loss=plan.loss)
+    return wanted.differences(outcome)
+
+
+# -- every value is where it is read -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_graphs(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        graph = random_graph(seed)
+        # The plan that users train with for every graph, the others for some.
+        options = [(True, True, True)]
+        if seed % 3 == 0:
+            options.append((False, True, True))
+        if seed % 20 == 0:
+            options = list(itertools.product((True, False), repeat=3))
+        for training, share, reuse in options:
+            found = differences(plan_of(graph, training=training, share=share, reuse=reuse))
+            assert not found, f"seed {seed}, training={training}, share={share}, reuse={reuse}: {found}"
+
+
+@pytest.mark.parametrize("reuse", [True, False], ids="reuse={}".format)
+@pytest.mark.parametrize("share", [True, False], ids="share={}".format)
+@pytest.mark.parametrize("training", [True, False], ids="training={}".format)
+@pytest.mark.parametrize("name", KNOWN_GRAPHS)
+def test_known_graphs(name: str, training: bool, share: bool, reuse: bool) -> None:
+    assert not differences(plan_of(KNOWN_GRAPHS[name](), training=training, share=share, reuse=reuse))
+
+
+def test_sum_of_a_blob_and_its_flattened_self() -> None:
+    # Flatten shares the blob's memory; were the sum in place of it, the other inputs would change while it adds.
+    rows = layers.Input(5)()
+    node = layers.BatchNorm()(layers.Dense(3)(rows))
+    total = layers.Add()([node, layers.Flatten()(node), node])
+    graph = from_nodes(rows, layers.Dense(3)(total))
+    for training in (True, False):
+        assert not differences(plan_of(graph, training=training))
+
+
+# -- the symbols would notice ------------------------------------------------------------------------------------------
+
+
+def broken(plan: Plan) -> bool:
+    try:
+        return bool(differences(plan))
+    except PlanBroken:
+        return True
+
+
+def test_symbols_notice_memory_that_is_reused_too_early() -> None:
+    plan = plan_of(KNOWN_GRAPHS["residual"](), reuse=False)
+    assert not broken(plan)
+    blobs = [name for name in plan.placed if name.endswith(("output", "delta"))][::3]
+    noticed = 0
+    for first, second in itertools.combinations(blobs, 2):
+        placed = {**plan.placed, second: first}
+        size = max(plan.buffers[name].per_sample for name in (first, second))
+        buffers = {**plan.buffers, first: dataclasses.replace(plan.buffers[first], per_sample=size)}
+        noticed += broken(dataclasses.replace(plan, placed=placed, buffers=buffers))
+    # Some pairs may really share memory: those with the same planes that do not live at the same time.
+    assert noticed > len(blobs) * (len(blobs) - 1) / 2 * 0.8
+
+
+@pytest.mark.parametrize("name", ["three readers", "concats that share"])
+def test_symbols_notice_a_wrong_sum(name: str) -> None:
+    plan = plan_of(KNOWN_GRAPHS[name]())
+    for position, (phase, call) in enumerate(plan.calls):
+        if "ACCUMULATE" not in call.macros:
+            continue
+        macros = {**call.macros, "ACCUMULATE": 1 - int(call.macros["ACCUMULATE"])}
+        changed = (phase, dataclasses.replace(call, macros=macros))
+        calls = (*plan.calls[:position], changed, *plan.calls[position + 1 :])
+        assert broken(dataclasses.replace(plan, calls=calls)), call.label
+
+
+def test_symbols_notice_a_launch_that_is_missing() -> None:
+    plan = plan_of(KNOWN_GRAPHS["plain"]())
+    for position, (_, call) in enumerate(plan.calls):
+        # Metrics are no symbols here, and a halo may be zeroed that would have been 0 all the same.
+        if call.kernel in ("loss/accumulate", "blob/zero_halo"):
+            continue
+        without = plan.calls[:position] + plan.calls[position + 1 :]
+        assert broken(dataclasses.replace(plan, calls=without)), call.label
+
+
+# -- halos of reused memory --------------------------------------------------------------------------------------------
+
+
+def cleared(plan: Plan) -> list[str]:
+    return [call.label for _, call in plan.calls if call.kernel == "blob/zero_halo"]
+
+
+def test_halos_are_zeroed_where_reused_memory_changes_geometry() -> None:
+    shrinking = [layers.Input(1, 12, 12), *(layers.Conv2D(2, 3, 2, 1, name=f"conv{step}") for step in range(3))]
+    graph = sequential([*shrinking, layers.Dense(3)])
+    assert not cleared(plan_of(graph, reuse=False))
+    plan = plan_of(graph)
+    mixed = {
+        buffer
+        for buffer in plan.buffers
+        if len({blob.layout.plane for _, call in plan.calls for blob in call.blobs.values()
+                if plan.placed[blob.storage] == buffer}) > 1
+    }  # fmt: skip
+    assert mixed, "the test needs memory that changes geometry"
+    assert {plan.placed[label.removesuffix(" zero halo")] for label in cleared(plan)} <= mixed
+    assert cleared(plan)
+    assert not broken(plan)
+    for label in cleared(plan):
+        without = tuple((phase, call) for phase, call in plan.calls if call.label != label)
+        assert broken(dataclasses.replace(plan, calls=without)), label
+
+
+def test_no_halo_is_zeroed_where_the_geometry_stays() -> None:
+    images = layers.Input(2, 6, 6)()
+    node = images
+    for _ in range(4):
+        node = layers.Conv2D(2, 3, padding=1)(node)
+    graph = from_nodes(images, layers.Concat()([node, layers.Conv2D(2, 3, padding=1)(node)]))
+    plan = plan_of(graph, training=False)
+    assert len({plan.placed[blob.storage] for blob in plan.outputs.values()}) < 4
+    assert not cleared(plan)
+    assert not broken(plan)
+
+
+# -- shared memory -----------------------------------------------------------------------------------------------------
+
+
+def test_in_place_layers_and_joins_launch_nothing() -> None:
+    plan = plan_of(KNOWN_GRAPHS["in place around concat"]())
+    assert plan.copies == []
+    separate = plan_of(KNOWN_GRAPHS["in place around concat"](), share=False)
+    assert len(separate.copies) >= 4
+    assert len(plan.calls) < len(separate.calls)
+
+
+def test_two_joins_of_one_blob_need_a_copy_that_the_plan_shows() -> None:
+    plan = plan_of(KNOWN_GRAPHS["concats that share"]())
+    assert plan.copies
+    assert all(label.split()[0].startswith("concat") for label in plan.copies)
+
+
+def test_an_activation_is_fused_unless_somebody_wants_the_value_before() -> None:
+    def kernels(graph: Graph, *, training: bool) -> list[str]:
+        return [call.kernel for call in plan_of(graph, training=training).phase("forward")]
+
+    images = layers.Input(2, 4, 4)()
+    convolution = layers.Conv2D(2, 3, padding=1)(images)
+    relu = layers.Activation("relu")(convolution)
+    assert "activation/forward" not in kernels(from_nodes(images, relu), training=True)
+    # The derivative of gelu needs the value before, that of relu does not.
+    gelu = layers.Activation("gelu")(convolution)
+    assert "activation/forward" in kernels(from_nodes(images, gelu), training=True)
+    assert "activation/forward" not in kernels(from_nodes(images, gelu), training=False)
+    assert "activation/forward" in kernels(from_nodes(images, relu + convolution), training=False)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_the_sum_of_the_buffers() -> None:
+    plan = plan_of(KNOWN_GRAPHS["plain"]())
+    for count in (1, BATCH, 1000):
+        sizes = [4 * (item.elements + count * item.per_sample + READ_OVERRUN) for item in plan.buffers.values()]
+        assert plan.bytes(count) == sum(sizes)
+        assert plan.largest_allocation(count) == max(sizes)
+    assert plan.bytes() == plan.bytes(BATCH)
+    assert plan.bytes(2) - plan.bytes(1) == 4 * sum(item.per_sample for item in plan.buffers.values())
+
+
+def test_every_blob_fits_its_buffer() -> None:
+    for make in KNOWN_GRAPHS.values():
+        plan = plan_of(make())
+        for _, call in plan.calls:
+            for blob in call.blobs.values():
+                assert blob.layout.memory_elements <= plan.buffers[plan.placed[blob.storage]].per_sample
+            for array in call.arrays.values():
+                buffer = plan.buffers[plan.placed[array.storage]]
+                end = array.offset + array.elements
+                assert end <= buffer.elements
+                assert array.per_sample <= buffer.per_sample
+
+
+def test_reuse_needs_less_memory() -> None:
+    # Inference of a chain needs two buffers at most; every layer has one of its own without reuse.
+    graph = sequential([layers.Input(4, 16, 16), *(layers.Conv2D(4, 3, padding=1) for _ in range(6))])
+    assert plan_of(graph, training=False).bytes(64) < 0.5 * plan_of(graph, training=False, reuse=False).bytes(64)
+    assert plan_of(graph).bytes(64) < plan_of(graph, reuse=False).bytes(64)
+
+
+@pytest.mark.parametrize("reserved", [0, 12345])
+def test_largest_batch_is_the_largest_that_fits(reserved: int) -> None:
+    plan = plan_of(KNOWN_GRAPHS["plain"]())
+    unlimited = 1 << 62
+    for count in (1, 2, 3, 7, 8, 9, 1000):
+        exact = plan.bytes(count) + reserved
+        assert plan.largest_batch(exact, unlimited, reserved) == count
+        assert plan.largest_batch(exact - 1, unlimited, reserved) == count - 1
+        assert plan.largest_batch(unlimited, plan.largest_allocation(count), reserved) >= count
+        largest = plan.largest_batch(unlimited, plan.largest_allocation(count) - 1, reserved)
+        assert largest < count
+        assert largest == 0 or plan.largest_allocation(largest) < plan.largest_allocation(count)
+    assert plan.largest_batch(0, 0, reserved) == 0
+    assert plan.largest_batch(reserved, unlimited, reserved) == 0
+
+
+def test_parameters_lie_by_kind_and_pack_both_ways() -> None:
+    graph = KNOWN_GRAPHS["plain"]()
+    table = parameter_table(graph)
+    specs = graph.named_parameters
+    assert set(table.slices) == set(specs)
+    random = np.random.default_rng(0)
+    weights = {name: random.standard_normal(spec.shape).astype(np.float32) for name, spec in specs.items()}
+    flat = table.pack(weights)
+    assert flat.size == table.elements
+    for name, values in table.unpack(flat).items():
+        assert np.array_equal(values, weights[name]), name
+    for name, piece in table.slices.items():
+        end = piece.offset + piece.elements
+        assert (end <= table.decayed_elements) == (specs[name].decayed and specs[name].trainable), name
+        assert (end <= table.trainable_elements) == specs[name].trainable, name
+    ranges = sorted((piece.offset, piece.offset + piece.elements) for piece in table.slices.values())
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(ranges))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "8", None])
+def test_batch_size_must_be_a_positive_int(batch_size: object) -> None:
+    with pytest.raises(OptionError, match=r"plan: batch_size must be an int of at least 1\. Received batch_size="):
+        make_plan(KNOWN_GRAPHS["vectors"](), batch_size)  # type: ignore[arg-type]
+
+
+def test_training_needs_a_loss() -> None:
+    with pytest.raises(OptionError, match=r"plan: training needs a loss\. Received loss=None\."):
+        make_plan(KNOWN_GRAPHS["vectors"](), 1, training=True)
+
+
+def test_a_loss_must_fit_the_output() -> None:
+    graph = sequential([layers.Input(1, 4, 4), layers.Conv2D(3, 3)])
+    with pytest.raises(ShapeError, match=r"CrossEntropy: the model's output must be one logit .*output=\(3, 2, 2\)"):
+        make_plan(graph, 1, loss=CrossEntropy(), training=True)
+
+
+# -- models that ship --------------------------------------------------------------------------------------------------
+
+#: Launches of forward and loss, backward, and inference for images of 28x28.
+LAUNCHES = {"lenet5": (10, 20, 11), "fashion_cnn": (32, 38, 19), "resnet8": (59, 74, 37)}
+
+
+def shipped(name: str) -> Graph:
+    import importlib
+
+    make: Callable[[], object] = getattr(importlib.import_module(f"blobnet.models.{name}"), name)
+    return make().graph  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_shipped_models_have_no_copies_and_few_launches(name: str) -> None:
+    graph = shipped(name)
+    training = make_plan(graph, 128, loss=CrossEntropy(), training=True)
+    inference = make_plan(graph, 128)
+    assert training.copies == []
+    assert inference.copies == []
+    phases = [phase for phase, _ in training.calls]
+    found = (phases.count("forward") + phases.count("loss"), phases.count("backward"), len(inference.calls))
+    assert found == LAUNCHES[name]
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_shipped_models_on_symbols(name: str) -> None:
+    assert not differences(plan_of(shipped(name)))
