@@ -144,7 +144,9 @@ def _platform_version(platform: cl.Platform) -> str:
 
 
 def choose(name: str | None = None) -> DeviceInfo:
-    """The device called ``name``: part of a platform's or device's name, or ``platform:device`` by number or name part.
+    """The device called ``name``: ``cpu``, ``gpu``, part of a platform's or device's name, or ``platform:device``.
+
+    Platform and device after one another are given by number or by part of a name each.
 
     Without a name: $BLOBNET_DEVICE, else the GPU that looks fastest, else a CPU.
 
@@ -170,7 +172,7 @@ def choose(name: str | None = None) -> DeviceInfo:
 def _matches(info: DeviceInfo, name: str) -> bool:
     platform, colon, device = name.partition(":")
     if not colon:
-        return name.lower() in info.name.lower() or name.lower() in info.platform.lower()
+        return name.lower() == info.kind or name.lower() in info.name.lower() or name.lower() in info.platform.lower()
     return _part(platform, info.platform_index, info.platform) and _part(device, info.device_index, info.name)
 
 

@@ -152,6 +152,8 @@ def _tuples(value: Any) -> Any:
 
 def _named(layers: Sequence[Layer]) -> list[Layer]:
     """The layers, those without a name numbered by kind: conv2d_1, conv2d_2, dense_1."""
+    for layer in layers:
+        _check_name(layer.name)
     taken = [layer.name for layer in layers if layer.name]
     _check_unique(taken)
     numbers: dict[str, int] = {}
@@ -169,6 +171,17 @@ def _check_unique(names: Sequence[str]) -> None:
     doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled:
         raise OptionError("Model", "layer names must be unique", doubled=doubled)
+
+
+def _check_name(name: str | None) -> None:
+    """Names become groups of a file, and parts of parameters' names."""
+    plain = name is None or (
+        isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
+    )
+    if not plain:
+        raise OptionError(
+            "Model", "a layer's name must be printable, without '/', and not '.' or '..'", name=repr(name)
+        )
 
 
 def _build(order: Sequence[Node], inputs: dict[Node, tuple[Node, ...]]) -> Graph:

@@ -91,7 +91,7 @@ class CrossEntropy(Loss):
     kernel: ClassVar[str] = "loss/cross_entropy"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
+        if not isinstance(self.label_smoothing, (int, float)) or not 0 <= self.label_smoothing < 1:
             rule = "label_smoothing must be at least 0 and below 1"
             raise OptionError("CrossEntropy", rule, label_smoothing=self.label_smoothing)
 

@@ -319,7 +319,9 @@ class _Planner:
             return False
         if (planes.height, planes.width) != (target.height, target.width):
             return False
-        if self._overwritten(source, region) < self._last_read(source):
+        overwritten, last_read = self._overwritten(source, region), self._last_read(source)
+        # A layer that runs in place of one input may not read the same memory as another input too.
+        if overwritten < last_read or overwritten == last_read != reader.index:
             return False
         self.regions[source] = region
         return True

@@ -180,14 +180,11 @@ class Trainer:
             OptionError: the state is that of another optimizer, batch size or seed.
         """
         mine = self.state()
-        for name in ("optimizer", "settings", "seed"):
-            if getattr(mine, name) != getattr(state, name):
-                raise OptionError(
-                    "resume",
-                    f"the {'batch size' if name == 'settings' else name} must be that of the interrupted training",
-                    saved=getattr(state, name),
-                    now=getattr(mine, name),
-                )
+        for name, words in (("optimizer", "optimizer"), ("settings", "batch size"), ("seed", "seed")):
+            saved, now = getattr(state, name), getattr(mine, name)
+            if saved != now:
+                rule = f"the {words} must be that of the interrupted training"
+                raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
         self.epoch, self.step_number = state.epoch, state.step
         for slot, values in state.optimizer_state.items():
             self.device.write(self._state[self.optimizer.storage(slot)], values)
@@ -237,8 +234,10 @@ class Trainer:
             self.epoch += 1
             if verbose:
                 print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
+            # In the order of this record, and not in that of the file that a resumed history comes from.
+            progress.history = {name: progress.history.get(name, []) for name in record} | progress.history
             for name, value in record.items():
-                progress.history.setdefault(name, []).append(value)
+                progress.history[name].append(value)
             for callback in callbacks:
                 callback.epoch_end(progress)
         for callback in callbacks:
@@ -290,6 +289,16 @@ class Trainer:
         room = plan.largest_batch(info.memory, info.largest_allocation, reserved)
         batch_size = max(1, min(self.batch_size, room))
         return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
+
+
+def _unlike(value: Any, other: Any) -> str:
+    """What a part of a training state does not share with that of another one."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if value.get("kind") != other.get("kind"):
+        return str(value["kind"])
+    mine, theirs = (each.get("config", each) for each in (value, other))
+    return ", ".join(f"{name}={item}" for name, item in mine.items() if item != theirs.get(name))
 
 
 def _bar(title: str, total: int, verbose: bool) -> Any:

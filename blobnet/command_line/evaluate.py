@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     model = load(options.file)
     device = Device(options.device)
     data = load_dataset(options)
-    check_input(model, data)
+    check_input(model, data, options)
     if model.class_names and data.class_names and model.class_names != data.class_names:
         theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
         print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import blobnet
 import blobnet.models
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model
@@ -27,9 +28,9 @@ _SHOWN_CALLS = 4
 class UserCodeError(BlobnetError):
     """A user's own file raises; the message ends with the last calls of the traceback."""
 
-    def __init__(self, subject: str, rule: str, path: Path, error: BaseException) -> None:
+    def __init__(self, subject: str, rule: str, error: BaseException) -> None:
         super().__init__(subject, rule)
-        self.args = (f"{self.args[0]}\n{_last_calls(path, error)}",)
+        self.args = (f"{self.args[0]}\n{_last_calls(error)}",)
 
 
 def known_models() -> list[str]:
@@ -88,7 +89,7 @@ class ModelSource:
             return self.function(**{name: value for name, value in offered.items() if takes_all or name in names})
         except (Exception, SystemExit) as error:
             rule = "the function must return a Model, but it raises"
-            raise UserCodeError(self.text, rule, self.path, error) from error
+            raise UserCodeError(self.text, rule, error) from error
 
 
 def find_model(text: str) -> ModelSource:
@@ -147,13 +148,13 @@ def _import(path: Path, text: str) -> ModuleType:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         rule = "the file must be importable, but it raises"
-        raise UserCodeError(text, rule, path, error) from error
+        raise UserCodeError(text, rule, error) from error
     return module
 
 
-def _last_calls(path: Path, error: BaseException) -> str:
-    """The traceback from the user's file on: its last calls, and the error."""
-    calls = traceback.extract_tb(error.__traceback__)
-    own = [index for index, call in enumerate(calls) if Path(call.filename) == path or call.filename == str(path)]
-    shown = traceback.format_list(calls[own[0] :][-_SHOWN_CALLS:]) if own else []
-    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip()
+def _last_calls(error: BaseException) -> str:
+    """The last calls of the user's own code, and the error."""
+    ours = Path(blobnet.__file__).parent
+    calls = [call for call in traceback.extract_tb(error.__traceback__) if ours not in Path(call.filename).parents]
+    own = [call for call in calls if not call.filename.startswith("<")]
+    return "".join([*traceback.format_list(own[-_SHOWN_CALLS:]), *traceback.format_exception_only(error)]).rstrip()

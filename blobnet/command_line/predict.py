@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from blobnet.blob import FloatArray
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.device import Device
-from blobnet.errors import BlobnetError, OptionError
+from blobnet.errors import BlobnetError, FileError, OptionError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy
 from blobnet.model import Model, load
 
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
         names, samples = [], []
         for name in options.images[first : first + _CHUNK]:
             try:
+                if not Path(name).exists():
+                    raise FileError(name, "there must be such a file")
                 samples.append(read_image(name, shape.dimensions))
                 names.append(name)
             except BlobnetError as error:

@@ -87,14 +87,16 @@ def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) 
     data, part = _dataset(options)
     loss = _loss(options, data)
     model = source.build(data.shape, data.classes or math.prod(data.train.y.shape[1:]), data.class_names, options.seed)
-    check_input(model, data)
+    check_input(model, data, options)
     model.set_normalization(*data.statistics())
     if saved is not None:
         _check_same(saved, model, loss, file)
         model = saved
     if file.epoch >= options.epochs:
-        measured = _measured(model.history, file.epoch, part)
-        print(f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, {measured}; --epochs sets how many")
+        print(
+            f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, "
+            f"{_measured(model.history, file.epoch, part)}; --epochs says how many there are to be"
+        )
         return 0
     file.class_names = model.class_names
     print(f"data    {data}", file=sys.stderr)

@@ -13,7 +13,8 @@
  */
 #include "blob.h"
 
-__kernel void loss_accumulate(READ_ARRAY(real_t, sample_metrics), WRITE_ARRAY(real_t, totals), const int count)
+__kernel void loss_accumulate(READ_ARRAY(real_t, sample_metrics), WRITE_ARRAY(real_t, totals),
+                              const int count)
 {
     accumulator_t sums[METRICS];
     for (int i = 0; i < METRICS; i++) {

@@ -19,8 +19,9 @@
 
 #define ELEMENTS (OUTPUT_UNIT_COUNT * OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
 
-__kernel void loss_mean_squared_error(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real_t, labels),
-                                      WRITE_ARRAY(real_t, sample_metrics), const int count)
+__kernel void loss_mean_squared_error(SHARED_BLOB(output), MUTABLE_BLOB(output_delta),
+                                      READ_ARRAY(real_t, labels), WRITE_ARRAY(real_t, sample_metrics),
+                                      const int count)
 {
     const int n = get_global_id(2);
     if (n >= count) {

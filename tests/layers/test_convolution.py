@@ -34,7 +34,7 @@ CONVOLUTION_KERNELS = ("forward_flat", "forward_rows", "backward_weight", "backw
 FUSIBLE = [name for name in ACTIVATIONS if name != "softmax"]
 
 
-# -- the reference, from a layer's arguments -----------------------------------------------------------------------------
+# -- the reference, from a layer's arguments ---------------------------------------------------------------------------
 
 
 def as_pair(value: Any, rank: int) -> Pair:
@@ -135,7 +135,7 @@ def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
         assert run.calls["backward parameters"][0].macros["FLAT"] == int(flat)
 
 
-# -- random configurations -----------------------------------------------------------------------------------------------
+# -- random configurations ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def random_case(rank: int, number: int) -> Case:
         stride[axis] = one_of(generator, 1, 1, 1, 1, 2, 2, 3)
         dilation[axis] = one_of(generator, 1, 1, 1, 2, 3)
         span = dilation[axis] * (kernel[axis] - 1) + 1
-        padding[axis] = tuple(int(cells) for cells in generator.integers(0, min(span, 4) + 1, 2))
+        padding[axis] = one_of(generator, *range(min(span, 4) + 1)), one_of(generator, *range(min(span, 4) + 1))
         least = max(1, span - sum(padding[axis]))
         most = 40 if axis == 1 else 9
         size[axis] = one_of(generator, least, *range(1, most + 1))
@@ -320,7 +320,7 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
     assert not missing, missing
 
 
-# -- chosen configurations -----------------------------------------------------------------------------------------------
+# -- chosen configurations ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
     check_central_differences(device, layer, [shape])
 
 
-# -- shapes, parameters, arguments ---------------------------------------------------------------------------------------
+# -- shapes, parameters, arguments -------------------------------------------------------------------------------------
 
 
 def test_shapes_and_parameters() -> None:

@@ -62,7 +62,7 @@ def contract(
     return report
 
 
-# -- random configurations -----------------------------------------------------------------------------------------------
+# -- random configurations ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
     assert not missing, missing
 
 
-# -- chosen configurations -----------------------------------------------------------------------------------------------
+# -- chosen configurations ---------------------------------------------------------------------------------------------
 
 
 def test_every_arrangement(device: Device) -> None:
@@ -214,7 +214,7 @@ def test_slopes(device: Device, shape: Shape) -> None:
     check_central_differences(device, Dense(6), [shape])
 
 
-# -- shapes, parameters, arguments ---------------------------------------------------------------------------------------
+# -- shapes, parameters, arguments -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [Shape.flat(24), Shape(2, 3, 4), Shape(6, 1, 4, 1)], ids=str)

@@ -1,0 +1,241 @@
+"""Gradients of whole networks, and the same network planned in different ways."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import layers, losses, optimizers
+from blobnet.blob import FloatArray
+from blobnet.device import Device
+from blobnet.executor import Executor
+from blobnet.graph import Graph, from_nodes
+from blobnet.kernel_call import Tuning
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.model import Model
+from blobnet.planner import STEP_WORDS, Plan, make_plan
+from blobnet.trainer import Trainer
+from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
+from tests.reference.compare import assert_close
+from tests.reference.dropout import dropout_mask
+from tests.small_graphs import KNOWN_GRAPHS, random_graph
+
+COUNT = 4
+SEED = (3 << 32) + 5
+
+
+def model_of(graph: Graph) -> Model:
+    """A model with weights that are neither 0 nor 1 anywhere."""
+    model = Model.__new__(Model)
+    model._start(graph, (), 0)
+    random = np.random.default_rng(8)
+    weights = {}
+    for name, values in model.weights.items():
+        noise = random.standard_normal(values.shape)
+        positive = name.endswith(("scale", "deviation", "running_variance"))
+        weights[name] = np.abs(1 + 0.2 * noise) if positive else values + 0.1 * noise
+    model.set_weights(weights)
+    return model
+
+
+def batch_of(graph: Graph, loss: Loss, count: int = COUNT) -> tuple[FloatArray, Any]:
+    random = np.random.default_rng(9)
+    x = random.standard_normal((count, *graph.input.shape.dimensions)).astype(np.float32)
+    if loss.takes_classes:
+        return x, random.integers(0, graph.output.shape.units, count)
+    return x, random.random((count, *graph.output.shape.dimensions)).astype(np.float32)
+
+
+def assert_gradients(found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    """Every gradient close to that in float64, measured by the largest value of the array."""
+    for name, values in found.items():
+        # Without a value: the loss does not depend on it.
+        expected = wanted.get(name, np.zeros(values.shape))
+        scale = max(float(np.abs(expected).max()), 1e-3)
+        assert_close(values, expected.reshape(values.shape), relative=2e-4, absolute=2e-5 * scale, what=f"{what}: {name}")
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KNOWN_GRAPHS)
+def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    model = model_of(KNOWN_GRAPHS[name]())
+    x, labels = batch_of(model.graph, CrossEntropy())
+    before = model.weights
+    found = model.gradients(x, labels, seed=SEED, device=device, debug=True)
+    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED)
+    assert set(found) == {name for name, spec in model.graph.named_parameters.items() if spec.trainable} | {"input"}
+    assert_gradients(found, wanted, name)
+    for parameter, values in model.weights.items():
+        assert np.array_equal(values, before[parameter]), "the weights stay as they are"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_of_random_graphs_against_pytorch(device: Device, seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    loss: Loss = [MeanSquaredError(), losses.BinaryCrossEntropy()][seed % 2]
+    model = model_of(random_graph(seed))
+    x, labels = batch_of(model.graph, loss)
+    found = model.gradients(x, labels, loss=loss, seed=SEED, device=device)
+    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, type(loss).__name__, SEED)
+    assert_gradients(found, wanted, f"random graph {seed}")
+
+
+@pytest.mark.parametrize("name", ["plain", "residual"])
+def test_gradients_against_central_differences(device: Device, name: str) -> None:
+    model = model_of(KNOWN_GRAPHS[name]())
+    x, labels = batch_of(model.graph, CrossEntropy())
+    found = model.gradients(x, labels, seed=SEED, device=device)
+    arrays = {key: values.astype(np.float64) for key, values in model.weights.items()} | {"input": x.astype(np.float64)}
+
+    def loss() -> float:
+        output = run(model.graph, arrays, arrays["input"], NumPyOperations(), training=True, seed=SEED)
+        return numpy_loss("CrossEntropy", output, labels)
+
+    random, step = np.random.default_rng(1), 1e-5
+    for key, gradient in found.items():
+        scale = max(float(np.abs(gradient).max()), 1e-3)
+        flat = arrays[key].reshape(-1)
+        for index in random.choice(flat.size, min(flat.size, 6), replace=False):
+            value = flat[index]
+            sides = []
+            for moved in (value + step, value - step):
+                flat[index] = moved
+                sides.append(loss())
+            flat[index] = value
+            slope = (sides[0] - sides[1]) / (2 * step)
+            assert abs(gradient.reshape(-1)[index] - slope) <= 1e-4 * scale + 1e-6, f"{key}[{index}]"
+
+
+def test_gradients_are_those_of_the_normalised_samples(device: Device) -> None:
+    graph = KNOWN_GRAPHS["vectors"]()
+    model = model_of(graph)
+    x, labels = batch_of(graph, CrossEntropy())
+    plain = model.gradients(x, labels, device=device)
+    mean, deviation = np.arange(5.0), np.array([0.5, 1, 2, 4, 8.0])
+    model.set_normalization(mean, deviation)
+    old = model_of(graph).weights
+    raw = ((x - old["input_1/mean"]) / old["input_1/deviation"] * deviation + mean).astype(np.float32)
+    scaled = model.gradients(raw, labels, device=device)
+    # dL/dx = dL/d normalised / deviation, before and after.
+    assert_gradients({"input": scaled["input"] * deviation}, {"input": plain["input"] * old["input_1/deviation"]}, "input")
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def planned(model: Model, loss: Loss, device: Device, *, training: bool, share: bool, reuse: bool) -> Plan:
+    return make_plan(
+        model.graph,
+        COUNT + 1,
+        loss=loss,
+        training=training,
+        input_delta=training,
+        tuning=Tuning(device.kind),
+        share=share,
+        reuse=reuse,
+    )
+
+
+def outcome(device: Device, plan: Plan, model: Model, x: FloatArray, labels: Any, *, debug: bool) -> dict[str, bytes]:
+    """What a plan computes, in memory that another batch has used before: output, totals, gradients, dL/d input."""
+    executor = Executor(device, plan, debug=debug)
+    loss = plan.loss
+    assert loss is not None
+    step = np.array([SEED & 0xFFFFFFFF, SEED >> 32, 7] + [0] * (STEP_WORDS - 3), np.uint32)
+    executor.write_array("step", step)
+    labels = np.asarray(labels, np.int32 if loss.takes_classes else np.float32)
+    for factor in (-3, 1):
+        executor.write_array("parameters", plan.parameters.pack(model.weights))
+        executor.write_array("samples", factor * x)
+        executor.write_array("labels", labels)
+        device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+        for phase in ("forward", "loss"):
+            executor.run(phase, len(x))
+        output = executor.read_blob(plan.outputs[plan.graph.output.name], len(x))
+        executor.run("backward", len(x))
+    found = {"output": output, "totals": device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)}
+    # With the running statistics of batch norms.
+    found |= plan.parameters.unpack(device.read(executor.buffers["parameters"], plan.parameters.elements))
+    if plan.training:
+        gradients = device.read(executor.buffers["gradients"], plan.parameters.elements)
+        found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack(gradients).items()}
+        found["dL/d input"] = executor.read_blob(plan.deltas[plan.graph.input.name], len(x))
+    return {name: values.tobytes() for name, values in found.items()}
+
+
+def assert_same_bits(device: Device, graph: Graph, loss: Loss, *, training: bool, debug: bool = False) -> None:
+    model = model_of(graph)
+    x, labels = batch_of(graph, loss)
+    first: dict[str, bytes] = {}
+    for share, reuse in ((True, True), (True, False), (False, True)):
+        plan = planned(model, loss, device, training=training, share=share, reuse=reuse)
+        found = outcome(device, plan, model, x, labels, debug=debug)
+        first = first or found
+        differing = [name for name, values in found.items() if values != first[name]]
+        assert not differing, f"share={share}, reuse={reuse}: other bits than with both in {differing}"
+
+
+@pytest.mark.parametrize("name", KNOWN_GRAPHS)
+def test_known_graphs_have_the_same_bits_however_planned(device: Device, name: str) -> None:
+    assert_same_bits(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=True, debug=name in ("residual", "plain"))
+
+
+@pytest.mark.parametrize("name", ["dense blocks", "in place around concat", "concats that share"])
+def test_inference_has_the_same_bits_however_planned(device: Device, name: str) -> None:
+    assert_same_bits(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=False)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_random_graphs_have_the_same_bits_however_planned(device: Device, seed: int) -> None:
+    assert_same_bits(device, random_graph(seed, steps=8), MeanSquaredError(), training=True)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "fashion_cnn", "resnet8"])
+def test_shipped_models_have_no_copies_for_any_input(device: Device, name: str) -> None:
+    make = getattr(importlib.import_module(f"blobnet.models.{name}"), name)
+    for shape in ((1, 8, 8), (1, 28, 28), (3, 32, 32)):
+        model = make(shape, 10)
+        for training in (True, False):
+            assert model.plan(16, training=training, device_class=device.kind).copies == []
+
+
+def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocated = []
+    allocate = Device.allocate
+
+    def recorded(self: Device, size: int) -> Any:
+        allocated.append(size)
+        return allocate(self, size)
+
+    monkeypatch.setattr(Device, "allocate", recorded)
+    model = model_of(KNOWN_GRAPHS["plain"]())
+    plan = planned(model, CrossEntropy(), device, training=True, share=True, reuse=True)
+    Executor(device, plan)
+    assert sum(allocated) == plan.bytes()
+    assert max(allocated) == plan.largest_allocation()
+    allocated.clear()
+    optimizer = optimizers.Adam(clip_norm=1.0)
+    trainer = Trainer(device, model.graph, model.weights, CrossEntropy(), optimizer, COUNT)
+    state = 4 * sum(optimizer.memory(trainer.table).values())
+    assert sum(allocated) == trainer.plan.bytes() + state
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_gradients_have_the_mask_of_the_layer(device: Device) -> None:
+    rows = layers.Input(40)()
+    graph = from_nodes(rows, layers.Dropout(0.5)(layers.Dropout(0.25)(rows)))
+    model = Model.__new__(Model)
+    model._start(graph, (), 0)
+    x, labels = np.ones((3, 40), np.float32), np.zeros((3, 40), np.float32)
+    found = model.gradients(x, labels, loss=MeanSquaredError(), seed=SEED, device=device)["input"]
+    mask = dropout_mask(SEED, 0, 1, 3, 40, 0.25) * dropout_mask(SEED, 0, 2, 3, 40, 0.5)
+    assert_close(found, 2 * mask**2 / (3 * 40), relative=1e-6, absolute=1e-9, what="dL/d input")
