@@ -262,4 +262,4 @@ def torch_gradients(
     output = run(graph, tensors, tensors["input"], operations, training=True, seed=seed, step=step)
     loss = operations.loss(kind, output, labels)
     loss.backward()
-    return float(loss), {name: tensors[name].grad.numpy() for name in wanted if tensors[name].grad is not None}
+    return float(loss.detach()), {name: tensors[name].grad.numpy() for name in wanted if tensors[name].grad is not None}

@@ -1,6 +1,6 @@
 """Images/s of training steps against PyTorch, interleaved in one process.
 
-    python tests/bench/training_step.py [--device NAME] [--batch-size 128] [--repeats 15] [MODEL ...]
+    python tests/bench/training_step.py [--device NAME] [--torch-device cuda] [--batch-size 128] [--repeats 15] [MODEL ...]
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ def blobnet_step(model: bn.Model, device: Device, batch_size: int, x: np.ndarray
     return step
 
 
-def torch_step(model: bn.Model, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
-    """The same in PyTorch."""
-    network = TorchGraph(model).train()
+def torch_step(model: bn.Model, where: str, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
+    """The same in PyTorch, with fp32 arithmetic, its batch copied to the device at every step as well."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    network = TorchGraph(model).train().to(where)
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
-    inputs, labels = torch.tensor(x), torch.tensor(y.astype(np.int64))
 
     def step() -> None:
+        inputs, labels = torch.tensor(x).to(where), torch.tensor(y, dtype=torch.int64).to(where)
         optimizer.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(network(inputs), labels).backward()
         optimizer.step()
+        if where != "cpu":
+            torch.cuda.synchronize()
 
     return step
 
@@ -54,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["lenet5", "fashion_cnn", "resnet8"])
     parser.add_argument("--device")
+    parser.add_argument("--torch-device", default="cpu")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--steps", type=int, default=5)
@@ -65,7 +70,7 @@ def main() -> None:
     y = random.integers(0, 10, options.batch_size).astype(np.int32)
     for name in options.models:
         model = getattr(importlib.import_module(f"blobnet.models.{name}"), name)()
-        steps = blobnet_step(model, device, options.batch_size, x, y), torch_step(model, x, y)
+        steps = blobnet_step(model, device, options.batch_size, x, y), torch_step(model, options.torch_device, x, y)
         rates: tuple[list[float], list[float]] = ([], [])
         for step in steps:
             for _ in range(5):
