@@ -323,8 +323,6 @@ def _graph(subject: str, description: Any) -> Graph:
     names = [vertex.name for vertex in graph.vertices]
     if names != [entry["config"]["name"] for entry in description]:
         raise FileError(subject, "every layer of the architecture must lead to its last one, in order", layers=names)
-    for name in names:
-        _check_name(subject, name)
     return graph
 
 
