@@ -62,7 +62,9 @@ class Checkpoint(Callback):
     def begin(self, progress: Progress) -> None:
         trainer = progress.trainer
         slots = len(trainer.optimizer.state_slots)
-        check_writable(self.path, 4 * trainer.table.elements * (1 + slots))
+        # The new file is complete before the old one goes.
+        files = 1 if Path(self.path).exists() else 2
+        check_writable(self.path, files * 4 * trainer.table.elements * (1 + slots))
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:

@@ -21,8 +21,8 @@
  */
 #include "blob.h"
 
-__kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
-                                          const int count)
+__kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
+                                          MUTABLE_BLOB(input_delta), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -329,9 +329,7 @@ def check_central_differences(
     bench.load_deltas()
     bench.run("backward parameters")
     bench.run("backward data")
-    slopes: dict[str, FloatArray] = {
-        spec.name: bench.parameter("gradients", spec.name) for spec in bench.gradients
-    }
+    slopes: dict[str, FloatArray] = {spec.name: bench.parameter("gradients", spec.name) for spec in bench.gradients}
     moved = {spec.name: problem.parameters[spec.name] for spec in bench.gradients}
     setters: dict[str, Callable[[FloatArray], None]] = {}
     for spec in bench.gradients:

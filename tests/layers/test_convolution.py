@@ -196,7 +196,7 @@ def random_case(rank: int, number: int) -> Case:
     kernel, stride, dilation, size, padding = [1, 1], [1, 1], [1, 1], [1, 1], [(0, 0), (0, 0)]
     for axis in axes:
         kernel[axis] = one_of(generator, 1, 2, 3, 3, 4, 5)
-        stride[axis] = one_of(generator, 1, 1, 1, 1, 2, 2, 3)
+        stride[axis] = one_of(generator, 1, 1, 1, 1, 1, 2, 2, 3)
         dilation[axis] = one_of(generator, 1, 1, 1, 2, 3)
         span = dilation[axis] * (kernel[axis] - 1) + 1
         padding[axis] = one_of(generator, *range(min(span, 4) + 1)), one_of(generator, *range(min(span, 4) + 1))
@@ -231,7 +231,7 @@ def random_case(rank: int, number: int) -> Case:
         shape=Shape(groups * group_units, size[0], size[1], rank),
         count=one_of(generator, 1, 2, 3),
         arrangement=random_arrangement(generator),
-        overrides=random_tunables(generator) if one_of(generator, False, True) else {},
+        overrides=random_tunables(generator) if one_of(generator, False, True, True) else {},
         seed=number,
     )
 

@@ -219,9 +219,7 @@ def check(graph: Graph) -> list[Plan]:
         what = f"share={share}, reuse={reuse}"
         for name, actual, wanted in zip(("output", "input delta"), found, expected, strict=True):
             absolute = 1e-5 * max(1.0, float(np.abs(wanted).max()))
-            assert_close(
-                actual.reshape(wanted.shape), wanted, relative=1e-5, absolute=absolute, what=f"{name}, {what}"
-            )
+            assert_close(actual.reshape(wanted.shape), wanted, relative=1e-5, absolute=absolute, what=f"{name}, {what}")
         results.append([values.tobytes() for values in found])
         assert results[-1] == results[0], f"{what}: bits differ from share=True, reuse=True"
     return plans

@@ -1,0 +1,169 @@
+"""Help, wrong command lines, and what happens around every command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from blobnet import __version__, cli, datasets
+from blobnet.command_line.model_argument import known_models
+from blobnet.optimizers import Optimizer
+
+BLOBNET = [sys.executable, "-m", "blobnet"]
+DIGITS = ["train", "lenet5", "--dataset", "digits"]
+COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 and below 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
+        (["doctor"], "argument COMMAND: unknown name 'doctor': known names: devices, evaluate, inspect, plan, predict"),
+        (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
+        (["train"], "the following arguments are required: MODEL, --dataset"),
+        (["predict", "a.h5"], "the following arguments are required: IMAGE"),
+        ([*DIGITS, "more"], "unknown argument 'more'"),
+        ([*DIGITS, "--epoch", "3"], "unknown argument '--epoch': did you mean '--epochs'"),
+        ([*DIGITS, "--epoch=3"], "unknown argument '--epoch=3': did you mean '--epochs'"),
+        ([*DIGITS, "--epochs", "0"], f"argument --epochs: {COUNT}, not '0'"),
+        ([*DIGITS, "--batch-size", "x"], f"argument --batch-size: {COUNT}, not 'x'"),
+        ([*DIGITS, "--seed", "-1"], "argument --seed: it must be a whole number from 0 to below 2^63, not '-1'"),
+        ([*DIGITS, "--seed", "one"], "argument --seed: it must be a whole number from 0 to below 2^63, not 'one'"),
+        ([*DIGITS, "--learning-rate", "fast"], "argument --learning-rate: it must be a number, not 'fast'"),
+        ([*DIGITS, "--validation-fraction", "1"], f"argument --validation-fraction: it must be {POSITIVE}, not '1'"),
+        ([*DIGITS, "--validation-fraction", "x"], f"argument --validation-fraction: it must be {POSITIVE}, not 'x'"),
+        ([*DIGITS, "--image-size", "28"], "argument --image-size: it must be HEIGHTxWIDTH such as 32x32, not '28'"),
+        ([*DIGITS, "--optimizer", "adm"], "argument --optimizer: unknown name 'adm': did you mean 'adam' or 'adamw'?"),
+        ([*DIGITS, "--schedule", "cos"], "argument --schedule: unknown name 'cos': did you mean 'cosine'"),
+        ([*DIGITS, "--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
+        ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd or rmsprop"),
+        ([*DIGITS, "--warmup-epochs", "1"], "--warmup-epochs needs --schedule cosine"),
+        ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),
+        (["plan", "lenet5", "--input-shape", "1,0,2"], "argument --input-shape: it must be units,height,width such as"),
+        (
+            ["plan", "lenet5", "--memory", "much"],
+            "argument --memory: it must be a size such as 8GiB or 500M, not 'much'",
+        ),
+        (["plan", "lenet5", "--memory", "0G"], "argument --memory: it must be a size such as 8GiB or 500M, not '0G'"),
+    ],
+)
+def test_usage_errors(run, arguments, message) -> None:
+    result = run(*arguments)
+    command = arguments[0] if arguments[0] in ("train", "predict", "plan") else ""
+    assert result.status == 2
+    assert result.out == ""
+    assert result.err.startswith(f"error: {message}")
+    assert result.err.endswith(f"\nSee 'blobnet {command}".rstrip() + " --help'.\n")
+
+
+def test_no_command_is_a_usage_error(run) -> None:
+    result = run()
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("usage: blobnet [-h] [--version] COMMAND ...")
+
+
+def test_version(run) -> None:
+    assert run("--version").out == f"blobnet {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "predict", "devices", "plan", "inspect"])
+def test_help_fits_80_columns(run, monkeypatch, command) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run(*[command] * bool(command), "--help")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(f"usage: blobnet {command}".rstrip())
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert result.out.endswith("\n")
+
+
+def test_help_names_all_that_there_is(run, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    text = run("train", "--help").out
+    for name in [*known_models(), *datasets.known_names(), *(kind.lower() for kind in Optimizer.kinds)]:
+        assert name in text
+    optimizers = next(a for a in cli.make_parser()[1]["train"]._actions if a.dest == "optimizer").choices
+    assert sorted(optimizers) == sorted(kind.lower() for kind in Optimizer.kinds)
+
+
+def test_every_command_has_its_module() -> None:
+    commands = cli.make_parser()[1]
+    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "inspect"]
+    for name in commands:
+        assert callable(importlib.import_module(f"blobnet.command_line.{name}").run)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from blobnet.cli import main
+try:
+    main(["train", "--help"])
+except SystemExit:
+    pass
+heavy = {"numpy", "h5py", "pyopencl", "tqdm", "matplotlib", "PIL"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_evaluating_imports_neither_matplotlib_nor_pillow() -> None:
+    code = """
+import sys
+import blobnet.command_line.evaluate, blobnet.command_line.train, blobnet.command_line.predict
+heavy = {"matplotlib", "PIL"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "start"),
+    [
+        (["--version"], 0, ""),
+        (["inspect", "no.h5"], 1, "error: no.h5: there must be such a file."),
+        (["inspect"], 2, "error: the following arguments are required: FILE.h5"),
+    ],
+)
+def test_statuses_of_a_process(tmp_path, arguments, status, start) -> None:
+    result = subprocess.run([*BLOBNET, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == status
+    assert result.stderr.startswith(start)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run([*BLOBNET, "plan", "lenet5"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert result.stderr == b""
+    assert result.returncode == 141
+
+
+def test_ctrl_c_anywhere_is_one_line(run, monkeypatch) -> None:
+    def interrupt(path: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blobnet.checkpoint.inspect", interrupt)
+    result = run("inspect", "a.h5")
+    assert (result.status, result.out, result.err) == (130, "", "interrupted\n")
+
+
+def test_public_names_are_there_when_used() -> None:
+    code = """
+import blobnet as bn
+assert set(bn.__all__) <= set(dir(bn))
+for name in bn.__all__:
+    assert getattr(bn, name) is not None
+try:
+    bn.nonsense
+except AttributeError as error:
+    assert str(error) == "module 'blobnet' has no attribute 'nonsense'"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
