@@ -181,6 +181,12 @@ class BlobLayout:
         """Whether the data of one sample is one run of memory."""
         return self.unit_memory_elements == self.unit_elements
 
+    def as_row(self) -> BlobLayout:
+        """The same values as one unit of one row, if they are all there is in memory; else this layout."""
+        if not self.is_contiguous or self.unit_count != self.unit_memory_count:
+            return self
+        return BlobLayout.padded(Shape(1, 1, self.unit_count * self.unit_elements))
+
     def index(self, n: Any, z: Any, y: Any, x: Any) -> Any:
         """The index equation; takes integers or integer arrays."""
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -46,7 +47,7 @@ class Checkpoint(Callback):
     Args:
         path: the HDF5 file.
         every: epochs between two files.
-        class_names: names of the classes, kept with the model.
+        class_names: names of the classes, kept with the model; those of the model itself if there are none.
 
     Raises:
         FileError: (before the first epoch) the file cannot be written.
@@ -58,6 +59,7 @@ class Checkpoint(Callback):
         self.path = path
         self.every = every
         self.class_names = class_names
+        self._saved = 0
 
     def begin(self, progress: Progress) -> None:
         trainer = progress.trainer
@@ -70,6 +72,11 @@ class Checkpoint(Callback):
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
             self._save(progress)
 
+    def end(self, progress: Progress) -> None:
+        # A callback behind this one may have stopped the training, between two files.
+        if progress.trainer.epoch % self.every and progress.trainer.epoch != self._saved:
+            self._save(progress)
+
     def _save(self, progress: Progress) -> None:
         trainer = progress.trainer
         loss = {"kind": type(trainer.loss).__name__, "config": trainer.loss.config()}
@@ -78,12 +85,13 @@ class Checkpoint(Callback):
             ModelFile(
                 description=trainer.graph.description(),
                 weights=trainer.weights(),
-                class_names=self.class_names,
+                class_names=self.class_names or progress.class_names,
                 history=progress.history,
                 loss=loss,
                 training=trainer.state(),
             ),
         )
+        self._saved = trainer.epoch
 
 
 class EarlyStopping(Callback):
@@ -94,6 +102,9 @@ class EarlyStopping(Callback):
         patience: epochs to wait.
         minimum_change: what counts as better.
         restore_best: whether to end with the weights of the best epoch.
+
+    Raises:
+        OptionError: patience is not a positive int; or, before the first epoch, nothing measures ``monitor``.
     """
 
     def __init__(
@@ -119,6 +130,12 @@ class EarlyStopping(Callback):
         return self._waited
 
     def begin(self, progress: Progress) -> None:
+        if self.monitor not in progress.metrics:
+            rule = "monitor must be one of the values that this training measures"
+            hint = near_matches(self.monitor, progress.metrics)
+            if self.monitor.startswith("validation_"):
+                hint = "train with validation data, or monitor another value."
+            raise OptionError("EarlyStopping", rule, monitor=self.monitor, hint=hint)
         self._best, self._waited, self._weights = None, 0, {}
         # A resumed training goes on waiting; the best epoch's weights are there only if it was the last one.
         values = progress.history.get(self.monitor, [])
@@ -128,19 +145,17 @@ class EarlyStopping(Callback):
             self._weights = progress.trainer.weights()
 
     def epoch_end(self, progress: Progress) -> None:
-        if self.monitor not in progress.history:
-            hint = near_matches(self.monitor, list(progress.history))
-            raise OptionError("EarlyStopping", "monitor must be in the history", monitor=self.monitor, hint=hint)
         self._judge(progress.history[self.monitor][-1])
         if not self._waited:
             self._weights = progress.trainer.weights() if self.restore_best else {}
         elif self._waited >= self.patience:
-            progress.stop = f"{self.monitor} has not become better than {self._best:.4f} for {self.patience} epochs"
+            best = "NaN" if self._best is None else f"{self._best:.4f}"
+            progress.stop = f"{self.monitor} has not become better than {best} for {self.patience} epochs"
 
     def _judge(self, value: float) -> None:
         # Losses should fall, everything else should rise.
         gain = 0.0 if self._best is None else self._best - value if "loss" in self.monitor else value - self._best
-        if self._best is None or gain > self.minimum_change:
+        if not math.isnan(value) and (self._best is None or gain > self.minimum_change):
             self._best, self._waited = value, 0
         else:
             self._waited += 1

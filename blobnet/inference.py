@@ -15,7 +15,7 @@ from blobnet.errors import DataError, PlanError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Tuning
-from blobnet.losses import Loss
+from blobnet.losses import BinaryCrossEntropy, Loss
 from blobnet.planner import Plan, make_plan
 
 #: Metrics in the order of a loss's totals.
@@ -35,16 +35,21 @@ def prepare_labels(graph: Graph, loss: Loss, x: npt.NDArray[Any], y: npt.NDArray
     """Labels as the device takes them: int32 class numbers, or float32 targets of the output's shape.
 
     Raises:
-        DataError: labels that are not classes of the model, or targets of another shape.
+        DataError: labels that are not classes of the model, or targets of another shape or out of range.
     """
     output = graph.output.shape
     if loss.takes_classes:
         check_arrays(x, y, output.units, subject)
         return np.ascontiguousarray(y, np.int32)
-    check_arrays(x, np.asarray(y, np.float32) if y.dtype.kind in "biu" else y, None, subject)
-    if y[0].size != output.elements:
-        rule = "each target must have as many values as the model's output"
-        raise DataError(subject, rule, target=tuple(y.shape[1:]), output=output)
+    is_integer = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
+    check_arrays(x, y.astype(np.float32) if is_integer else y, None, subject)
+    target = tuple(y.shape[1:])
+    # One value may go without an axis of its own, and several may come as one row.
+    if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
+        raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
+    if isinstance(loss, BinaryCrossEntropy) and not (0 <= y.min() and y.max() <= 1):
+        rule = "targets of BinaryCrossEntropy must be from 0 to 1"
+        raise DataError(subject, rule, smallest=y.min(), largest=y.max())
     return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
 
 
@@ -65,11 +70,15 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
         )
 
 
+def metric_names(loss: Loss) -> tuple[str, ...]:
+    """What :func:`metrics_of` measures."""
+    return METRICS if loss.takes_classes else METRICS[:1]
+
+
 def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
     """The means of the totals that a loss kept on the device; accuracies only where labels are classes."""
     samples = max(float(totals[-1]), 1.0)
-    names = METRICS if loss.takes_classes else METRICS[:1]
-    return {name: float(total) / samples for name, total in zip(names, totals[:-1], strict=False)}
+    return {name: float(total) / samples for name, total in zip(metric_names(loss), totals[:-1], strict=False)}
 
 
 class Evaluator:

@@ -133,6 +133,12 @@ class Tuning:
         return values
 
 
+def as_rows(*blobs: Blob) -> tuple[Blob, ...]:
+    """Blobs of the same planes for an elementwise kernel: as one row a sample, if none of them has padding."""
+    rows = tuple(Blob(blob.storage, blob.layout.as_row()) for blob in blobs)
+    return rows if len({row.layout for row in rows}) == 1 else blobs
+
+
 def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work size for kernels that loop ``y`` and ``x`` from their global id in steps of GLOBAL_HEIGHT and GLOBAL_WIDTH.
 

@@ -90,7 +90,7 @@ def _literal(value: Macro) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float):
-        return f"{value!r}f" if abs(value) != float("inf") else ("INFINITY" if value > 0 else "(-INFINITY)")
+        return f"{float(value)!r}f" if abs(value) != float("inf") else ("INFINITY" if value > 0 else "(-INFINITY)")
     return str(value) if isinstance(value, str) or value >= 0 else f"({value})"
 
 

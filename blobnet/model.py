@@ -50,9 +50,7 @@ class Model:
     def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
         self.graph = network
         self.class_names = tuple(class_names)
-        self.history: dict[str, list[float]] = {}
         self.loss: Loss | None = None
-        self.training_state: TrainingState | None = None
         self._device: Device | None = None
         self._weights: dict[str, FloatArray] = {}
         self.initialize(seed)
@@ -60,9 +58,11 @@ class Model:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def initialize(self, seed: int) -> None:
-        """Draws all weights anew; they depend on the seed and on their own names alone."""
+        """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone."""
         specs = self.graph.named_parameters
         self._weights = {name: initializers.initialize(spec, name, seed) for name, spec in specs.items()}
+        self.history: dict[str, list[float]] = {}
+        self.training_state: TrainingState | None = None
 
     @property
     def weights(self) -> dict[str, FloatArray]:
@@ -70,12 +70,13 @@ class Model:
         return {name: values.copy() for name, values in self._weights.items()}
 
     def set_weights(self, weights: Mapping[str, npt.ArrayLike]) -> None:
-        """Replaces the parameters that are named; the others stay.
+        """Replaces the parameters that are named; the others stay, and all of them if there is an error.
 
         Raises:
             OptionError: a name that the model does not have.
             ShapeError: an array of another shape.
         """
+        arrays = {}
         for name, values in weights.items():
             if name not in self._weights:
                 hint = near_matches(name, list(self._weights))
@@ -84,10 +85,23 @@ class Model:
             if array.shape != self._weights[name].shape:
                 wanted = self._weights[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
-            self._weights[name] = array
+            arrays[name] = array
+        self._weights |= arrays
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
-        """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit."""
+        """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
+
+        Raises:
+            OptionError: a mean that is not finite, or a deviation that is not above 0.
+            ShapeError: not one number for each unit.
+        """
+        means, deviations = np.array(mean, np.float32), np.array(deviation, np.float32)
+        if not np.isfinite(means).all():
+            raise OptionError("set_normalization", "every mean must be finite", mean=means)
+        if not (np.isfinite(deviations) & (deviations >= np.finfo(np.float32).tiny)).all():
+            hint = "give a unit that never changes the deviation 1."
+            rule = "every deviation must be finite and above 0"
+            raise OptionError("set_normalization", rule, deviation=deviations, hint=hint)
         name = self.graph.input.name
         self.set_weights({f"{name}/mean": mean, f"{name}/deviation": deviation})
 
@@ -124,8 +138,8 @@ class Model:
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
-            optimizer: Adam(1e-3) if None.
-            loss: CrossEntropy() if None.
+            optimizer: Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
+            loss: CrossEntropy() if None, or with ``resume`` that of the interrupted training.
             validation: (x, y) to measure after each epoch.
             callbacks: see blobnet.callbacks.
             seed: of the samples' order and of dropout.
@@ -144,8 +158,17 @@ class Model:
         """
         if not isinstance(epochs, int) or epochs < 1:
             raise OptionError("fit", "epochs must be an int of at least 1", epochs=epochs)
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise OptionError("fit", "seed must be an int from 0 to below 2^63", seed=seed)
+        _check_seed("fit", seed)
+        state = self.training_state if resume else None
+        if resume:
+            if state is None:
+                hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
+                raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
+            if loss is not None and loss != self.loss:
+                rule = "the loss must be that of the interrupted training"
+                raise OptionError("resume", rule, saved=self.loss, now=loss)
+            loss = self.loss
+            optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
         trainer = Trainer(
             self._on(device),
@@ -157,11 +180,8 @@ class Model:
             seed,
             debug=debug,
         )
-        if resume:
-            if self.training_state is None:
-                hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
-                raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
-            trainer.restore(self.training_state)
+        if state is not None:
+            trainer.restore(state)
         progress = trainer.fit(
             x,
             y,
@@ -169,6 +189,7 @@ class Model:
             validation=validation,
             callbacks=callbacks,
             history=self.history if resume else None,
+            class_names=self.class_names,
             verbose=verbose,
         )
         self._weights = trainer.weights()
@@ -187,6 +208,7 @@ class Model:
         device: Device | str | None = None,
     ) -> dict[str, float]:
         """The mean loss over (x, y), and for classes ``accuracy`` and ``top_5``; ``loss`` is that of training if None."""
+        _check_batch_size("evaluate", batch_size)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
@@ -196,6 +218,7 @@ class Model:
         self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None
     ) -> FloatArray:
         """The model's output for every sample: (N, units[, height][, width])."""
+        _check_batch_size("predict", batch_size)
         check_samples(self.graph, x, "x")
         return self._evaluator(device, min(batch_size, len(x)), None).predict(x)
 
@@ -217,6 +240,7 @@ class Model:
         debug: bool | None = None,
     ) -> dict[str, FloatArray]:
         """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are."""
+        _check_seed("gradients", seed)
         loss = loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
@@ -304,6 +328,16 @@ class Sequential(Model):
 
     def __init__(self, layers: Iterable[Layer], *, class_names: Sequence[str] = (), seed: int = 0) -> None:
         self._start(graph.sequential(layers), class_names, seed)
+
+
+def _check_seed(subject: str, seed: int) -> None:
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=seed)
+
+
+def _check_batch_size(subject: str, batch_size: int) -> None:
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(subject, "batch_size must be an int of at least 1", batch_size=batch_size)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

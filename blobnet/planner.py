@@ -19,7 +19,7 @@ import numpy as np
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, elementwise_work
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 
@@ -636,6 +636,6 @@ def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
 
 
 def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
-    planes = replace(blob.shape, height=blob.layout.unit_memory_height + 1, width=blob.layout.unit_memory_width)
-    size, local = elementwise_work(planes, tuning)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
+    width = 1 if tuning.device_class == "cpu" else 64
+    size = GlobalSize(width, 1, blob.shape.units)
+    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=(width, 1, 1))

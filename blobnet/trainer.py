@@ -6,6 +6,7 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,10 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
 from blobnet.device import Device
-from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.errors import OptionError, TrainingError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
-from blobnet.inference import Evaluator, check_fits, check_samples, metrics_of, prepare_labels
+from blobnet.inference import Evaluator, check_fits, check_samples, metric_names, metrics_of, prepare_labels
 from blobnet.kernel_call import Tuning
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
@@ -44,12 +45,16 @@ class Progress:
         epochs: planned epochs.
         history: a value an epoch, by name; the last ones are those of the epoch that has just ended.
         stop: set by a callback that wants training to end after this epoch; says why.
+        metrics: the names that every epoch adds a value to; a callback that adds others names them in its ``begin``.
+        class_names: names of the model's outputs, for files.
     """
 
     trainer: Trainer
     epochs: int
     history: dict[str, list[float]] = field(default_factory=dict)
     stop: str | None = None
+    metrics: list[str] = field(default_factory=list)
+    class_names: tuple[str, ...] = ()
 
 
 class Trainer:
@@ -138,6 +143,8 @@ class Trainer:
         """Runs forward on the batch that is loaded, launch by launch, and names the first that leaves NaN or infinity."""
         weights = self.weights()
         for call in self.plan.phase("forward"):
+            if call.kernel == "blob/zero_halo":
+                continue  # The data of its blob are still those of another one, whose memory it was.
             self.executor.launch(self.executor.bind([call], count), count)
             layer = call.label.rsplit(" ", 1)[0]
             for role, access in call.source.blobs.items():
@@ -200,6 +207,7 @@ class Trainer:
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
         callbacks: Sequence[Callback] = (),
         history: Mapping[str, list[float]] | None = None,
+        class_names: tuple[str, ...] = (),
         verbose: bool = True,
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
@@ -214,9 +222,11 @@ class Trainer:
         if validation is not None:
             check_samples(self.graph, validation[0], "validation x")
             held_out = prepare_labels(self.graph, self.loss, *validation, "validation y")
-        if len(x) == 0:
-            raise DataError("x", "there must be at least one sample", samples=0)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
+        progress.class_names = class_names
+        progress.metrics += metric_names(self.loss)
+        if validation is not None:
+            progress.metrics += [f"validation_{name}" for name in metric_names(self.loss)]
         evaluator = None if validation is None else self._evaluator()
         for callback in callbacks:
             callback.begin(progress)
@@ -234,10 +244,7 @@ class Trainer:
             self.epoch += 1
             if verbose:
                 print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
-            # In the order of this record, and not in that of the file that a resumed history comes from.
-            progress.history = {name: progress.history.get(name, []) for name in record} | progress.history
-            for name, value in record.items():
-                progress.history[name].append(value)
+            _record(progress.history, record)
             for callback in callbacks:
                 callback.epoch_end(progress)
         for callback in callbacks:
@@ -289,6 +296,19 @@ class Trainer:
         room = plan.largest_batch(info.memory, info.largest_allocation, reserved)
         batch_size = max(1, min(self.batch_size, room))
         return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
+
+
+def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> None:
+    """Adds the values of an epoch to a history, in which NaN stands for what an epoch did not measure.
+
+    The names get the order of ``record``, and not that of the file that a resumed history comes from.
+    """
+    epochs = max(map(len, history.values()), default=0)
+    old = dict(history)
+    history.clear()
+    for name in [*record, *(name for name in old if name not in record)]:
+        values = old.get(name, [])
+        history[name] = [*values, *[math.nan] * (epochs - len(values)), record.get(name, math.nan)]
 
 
 def _unlike(value: Any, other: Any) -> str:

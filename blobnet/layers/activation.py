@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
-from blobnet.kernel_call import KernelCall, elementwise_work
+from blobnet.kernel_call import KernelCall, as_rows, elementwise_work
 from blobnet.layers.base import Layer, Placement, Site
 
 #: Functions whose derivative follows from their output.
@@ -64,13 +64,14 @@ class Activation(Layer):
 
     def forward(self, site: Site) -> list[KernelCall]:
         softmax = self.function == "softmax"
-        size, local = elementwise_work(site.output.shape.one_unit if softmax else site.output.shape, site.tuning)
+        source, target = (site.inputs[0], site.output) if softmax else as_rows(site.inputs[0], site.output)
+        size, local = elementwise_work(target.shape.one_unit if softmax else target.shape, site.tuning)
         return [
             KernelCall(
                 "activation/softmax_forward" if softmax else "activation/forward",
                 f"{site.name} forward",
                 size,
-                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+                blobs={"INPUT": source, "OUTPUT": target},
                 macros={} if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}"},
                 local_size=local,
             )
@@ -81,15 +82,16 @@ class Activation(Layer):
         if delta is None:
             return []
         softmax = self.function == "softmax"
-        size, local = elementwise_work(delta.shape.one_unit if softmax else delta.shape, site.tuning)
-        value = site.inputs[0] if self.backward_reads_inputs else site.output
+        blobs = (site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta)
+        value, source, target = blobs if softmax else as_rows(*blobs)
+        size, local = elementwise_work(target.shape.one_unit if softmax else target.shape, site.tuning)
         macros = {"ACCUMULATE": int(site.accumulate[0])}
         return [
             KernelCall(
                 "activation/softmax_backward" if softmax else "activation/backward",
                 f"{site.name} backward data",
                 size,
-                blobs={"VALUE": value, "OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
+                blobs={"VALUE": value, "OUTPUT_DELTA": source, "INPUT_DELTA": target},
                 macros=macros if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}", **macros},
                 local_size=local,
             )

@@ -7,15 +7,20 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_WIDTH  step along the halo cells of a plane
+ *   GLOBAL_UNITS  units
  * Global:
- *   width   columns of the memory
- *   height  rows of the memory, and one for the tail
- *   units   units * COUNT
+ *   width  halo cells
+ *   units  units * COUNT
  */
 #include "blob.h"
+
+/* A plane's halo is what leads the data, a gap between every two rows of data, and what trails. */
+#define LEADING (OUTPUT_UNIT_MEMORY_HEIGHT_OFFSET * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET)
+#define GAP (OUTPUT_UNIT_MEMORY_WIDTH - OUTPUT_UNIT_WIDTH)
+#define GAPS ((OUTPUT_UNIT_HEIGHT - 1) * GAP)
+#define EXTENT (OUTPUT_UNIT_MEMORY_HEIGHT * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET)
+#define DATA_END (LEADING + (OUTPUT_UNIT_HEIGHT - 1) * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH)
 
 __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count)
 {
@@ -23,17 +28,16 @@ __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count)
     if (plane >= GLOBAL_UNITS * count) {
         return;
     }
-    const int extent = OUTPUT_UNIT_MEMORY_HEIGHT * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET;
     __global real_t *cells = output + (size_t)OUTPUT_UNIT_MEMORY_ELEMENTS * plane;
-    for (int row = get_global_id(1); row <= OUTPUT_UNIT_MEMORY_HEIGHT; row += GLOBAL_HEIGHT) {
-        const int y = row - OUTPUT_UNIT_MEMORY_HEIGHT_OFFSET;
-        const bool has_data = y >= 0 && y < OUTPUT_UNIT_HEIGHT;
-        for (int column = get_global_id(0); column < OUTPUT_UNIT_MEMORY_WIDTH; column += GLOBAL_WIDTH) {
-            const int x = column - OUTPUT_UNIT_MEMORY_WIDTH_OFFSET;
-            const int position = row * OUTPUT_UNIT_MEMORY_WIDTH + column;
-            if (position < extent && !(has_data && x >= 0 && x < OUTPUT_UNIT_WIDTH)) {
-                cells[position] = 0;
-            }
-        }
+    for (int i = get_global_id(0); i < LEADING; i += GLOBAL_WIDTH) {
+        cells[i] = 0;
+    }
+#if OUTPUT_UNIT_MEMORY_WIDTH > OUTPUT_UNIT_WIDTH
+    for (int i = get_global_id(0); i < GAPS; i += GLOBAL_WIDTH) {
+        cells[LEADING + i / GAP * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH + i % GAP] = 0;
+    }
+#endif
+    for (int i = DATA_END + get_global_id(0); i < EXTENT; i += GLOBAL_WIDTH) {
+        cells[i] = 0;
     }
 }

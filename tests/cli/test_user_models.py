@@ -92,7 +92,7 @@ def test_a_model_keeps_its_own_class_names(folder, name) -> None:
         ("lenet6", "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet6. "
                    "Hint: did you mean 'lenet5' or 'resnet8'? A model of your own is path/to/file.py:function."),
         ("zzz", "Hint: known names: fashion_cnn, lenet5, resnet8. A model of your own"),
-        ("nets/onw.py:plain", "nets/onw.py: there must be such a Python file. Hint: did you mean 'own.py'?"),
+        ("nets/onw.py:plain", "nets/onw.py: there must be such a Python file. Hint: did you mean 'own.py'"),
         ("nowhere/x.py:f", "nowhere/x.py: there must be such a Python file."),
         ("nets/own.py", "a model of your own must be path/to/file.py:function. Hint: nets/own.py:plain, perhaps?"),
         ("nets/empty.py", "a model of your own must be path/to/file.py:function. Hint: the file defines no function."),
@@ -127,8 +127,8 @@ def test_errors_of_a_users_code_keep_the_last_calls(run, folder) -> None:
     lines = result.err.splitlines()
     assert result.status == 1
     assert lines[0] == "error: nets/own.py:fails: the function must return a Model, but it raises."
-    assert lines[1].endswith('own.py", line 28, in fails')
-    assert any(line.endswith('own.py", line 31, in inner') for line in lines)
+    assert lines[1].endswith('own.py", line 27, in fails')
+    assert any(line.endswith('own.py", line 30, in inner') for line in lines)
     assert lines[-1] == "KeyError: 'weights'"
     assert "blobnet/command_line" not in result.err
 
@@ -136,7 +136,7 @@ def test_errors_of_a_users_code_keep_the_last_calls(run, folder) -> None:
 def test_errors_of_layers_show_the_users_line_and_none_of_blobnets(run, folder) -> None:
     result = run("plan", "nets/own.py:unfit", "--input-shape", "1,8,8")
     assert result.status == 1
-    assert 'own.py", line 34, in unfit' in result.err
+    assert 'own.py", line 33, in unfit' in result.err
     assert result.err.splitlines()[-1].startswith("blobnet.errors.ShapeError: conv2d_1 (Conv2D): ")
     assert "base.py" not in result.err
 

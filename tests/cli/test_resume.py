@@ -1,0 +1,142 @@
+"""``blobnet train --resume``: bit-identical to a training that was never interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+
+TRAIN = [sys.executable, "-m", "blobnet", "train"]
+
+
+def test_a_resumed_training_gives_the_same_bytes(run, net) -> None:
+    arguments = ["train", net, "--dataset", "digits", "--optimizer", "sgd", "--momentum", 0.9, "--clip-norm", 1]
+    assert run(*arguments, "--epochs", 3, "--output", "whole.h5", "--csv", "whole.csv").status == 0
+    assert run(*arguments, "--epochs", 1, "--output", "parts.h5").status == 0
+    for epochs in (2, 3):
+        result = run(*arguments, "--epochs", epochs, "--output", "parts.h5", "--resume", "--csv", "parts.csv")
+        assert result.status == 0, result.err
+        assert result.err.splitlines()[-1].split()[0] == f"{epochs}/{epochs}"
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+    assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_nothing_is_left_to_do(run, trained, epochs) -> None:
+    before = trained.read_bytes()
+    arguments = ["--batch-size", 64, "--learning-rate", 0.005, "--epochs", epochs]
+    result = run("train", "lenet5", "--dataset", "digits", "--output", trained, "--resume", *arguments)
+    assert (result.status, result.err) == (0, "")
+    pattern = (
+        r"nothing to do: \S+ is trained for 2 epochs, test accuracy 0\.\d{4} \(loss .*\); --epochs says how many.*"
+    )
+    assert re.fullmatch(pattern, result.out.strip())
+    assert trained.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "resume: the optimizer must be that of the interrupted training. Received "
+             "saved=learning_rate=0.005, now=learning_rate=0.001."),
+        (["--optimizer", "sgd"], "resume: the optimizer must be that of the interrupted training. "
+                                 "Received saved=Adam, now=SGD."),
+        (["--learning-rate", 0.005, "--batch-size", 32], "resume: the batch size must be that of the interrupted "
+                                                         "training. Received saved=batch_size=64, now=batch_size=32."),
+        (["--learning-rate", 0.005, "--seed", 1], "resume: the seed must be that of the interrupted training. "
+                                                  "Received saved=0, now=1."),
+        (["--label-smoothing", 0.1], "--resume: the loss must be that of the training in {file}. Received "
+                                     "saved=CrossEntropy(label_smoothing=0.0), now=CrossEntropy(label_smoothing=0.1). "
+                                     "Hint: --overwrite starts anew, --output writes another file."),
+        (["--dataset", "other.npz"], "--resume: the data must be those of the training in {file}, but their mean "
+                                     "differs. Received saved=[4.8"),
+        (["--dataset", "wide.npz"], "--resume: the model must be that in {file}. Received saved=input (width=8), "
+                                    "now=input (width=12). Hint: --overwrite starts anew"),
+    ],
+)  # fmt: skip
+def test_another_training_is_refused(run, trained, arguments, message) -> None:
+    x, y = np.ones((20, 1, 8, 8), np.float32), np.arange(20) % 10
+    np.savez("other.npz", x=x, y=y)
+    np.savez("wide.npz", x=np.ones((20, 1, 8, 12), np.float32), y=y)
+    before = trained.read_bytes()
+    defaults = ["--batch-size", 64, "--epochs", 3, "--output", trained, "--resume"]
+    result = run("train", "lenet5", "--dataset", "digits", *defaults, *arguments)
+    assert (result.status, result.out) == (1, "")
+    assert f"error: {message.format(file=trained)}" in result.err
+    assert trained.read_bytes() == before
+
+
+def test_another_model_is_refused(run, trained, net) -> None:
+    defaults = ["--batch-size", 64, "--epochs", 3, "--output", trained, "--resume", "--dataset", "digits"]
+    result = run("train", net, *defaults)
+    message = rf"error: --resume: the model must be that in {trained}\. Received saved=input \(Input\), now=input_1"
+    assert result.status == 1
+    assert re.match(message.replace(r"input \(Input\)", r"input \([^)]*\)"), result.err)
+    result = run("train", "fashion_cnn", *defaults)
+    assert "Received saved=conv1 (filters=6, kernel_size=5, bias=True), now=conv1 (filters=32, kernel_size=3, bias=False)" in result.err  # fmt: skip
+
+
+def test_a_file_without_a_training_is_refused(run, net) -> None:
+    bn.Sequential([bn.layers.Input(1, 8, 8), bn.layers.Flatten(), bn.layers.Dense(10)]).save("plain.h5")
+    result = run("train", net, "--dataset", "digits", "--output", "plain.h5", "--resume")
+    assert result.err == (
+        "error: plain.h5: to go on from, the file must be one that blobnet train wrote. Hint: blobnet inspect shows "
+        "what it holds.\n"
+    )
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(run, net, tmp_path) -> None:
+    arguments = [net, "--dataset", "digits", "--batch-size", "32"]
+    process = subprocess.Popen(
+        [*TRAIN, *arguments, "--epochs", "5000", "--output", "stopped.h5"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "stopped.h5").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    match = re.fullmatch(r"interrupted; the last checkpoint is stopped\.h5 \(epoch (\d+)\)", err.splitlines()[-1])
+    assert match, err
+    epochs = int(match[1])
+    state = bn.load("stopped.h5").training_state
+    assert state is not None
+    assert state.epoch == epochs
+    assert run("train", *arguments, "--epochs", epochs + 1, "--output", "stopped.h5", "--resume").status == 0
+    assert run("train", *arguments, "--epochs", epochs + 1, "--output", "whole.h5").status == 0
+    assert Path("stopped.h5").read_bytes() == Path("whole.h5").read_bytes()
+
+
+def test_ctrl_c_in_the_first_epoch(run, net, trained, monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    arguments = ["train", net, "--dataset", "digits", "--output", "a.h5", "--overwrite"]
+    monkeypatch.setattr("blobnet.trainer.Trainer.update", interrupt)
+    result = run(*arguments)
+    assert result.status == 130
+    assert result.err.splitlines()[-1] == "interrupted; there is no checkpoint yet"
+    Path("a.h5").write_bytes(trained.read_bytes())
+    assert run(*arguments).err.splitlines()[-1] == "interrupted; there is no checkpoint yet, a.h5 is as it was"
+    assert Path("a.h5").read_bytes() == trained.read_bytes()
+
+
+def test_ctrl_c_while_data_are_loaded_names_the_checkpoint(run, trained, monkeypatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blobnet.datasets.load", interrupt)
+    result = run("train", "lenet5", "--dataset", "digits", "--output", trained, "--resume")
+    assert result.status == 130
+    assert result.err == f"interrupted; the last checkpoint is {trained} (epoch 2)\n"

@@ -1,0 +1,304 @@
+"""``blobnet train``: what it writes and says, and what it refuses before the first epoch."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+
+DIGITS = ["train", "lenet5", "--dataset", "digits", "--epochs", "1"]
+
+
+def arrays(path: Path, **changes: np.ndarray) -> Path:
+    """A user's own data: 40 images of 2 classes."""
+    random = np.random.default_rng(5)
+    data = {"x": random.random((40, 1, 8, 8), np.float32), "y": np.arange(40) % 2} | changes
+    np.savez(path, **data)
+    return path
+
+
+def test_a_training_with_everything(run) -> None:
+    files = ["--output", "a.h5", "--csv", "log.csv", "--plot", "curves.png"]
+    result = run(*DIGITS, "--epochs", 3, *files)
+    assert result.status == 0
+    closing = re.fullmatch(r"test accuracy (0\.\d{4}) \(loss (\d\.\d{4})\) after 3 epochs; saved a\.h5\n", result.out)
+    assert closing
+
+    header, *rows = result.err.splitlines()[4:]
+    assert result.err.splitlines()[0] == "data    digits: 1437 + 360 samples of (1, 8, 8), 10 classes"
+    assert result.err.splitlines()[1] == "model   lenet5, 21,386 trainable parameters"
+    assert result.err.splitlines()[2].startswith("device  ")
+    assert header == "epoch     time   img/s    loss  accuracy  val. loss  val. accuracy"
+    assert [row.split()[0] for row in rows] == ["1/3", "2/3", "3/3"]
+    assert {len(row) for row in rows} == {len(header)}
+    assert rows[-1].split()[-2:] == [closing[2], closing[1]]
+
+    model, data = bn.load("a.h5"), bn.datasets.load("digits")
+    mean, deviation = data.statistics()
+    np.testing.assert_array_equal(model.weights["input/mean"], mean.astype(np.float32))
+    np.testing.assert_array_equal(model.weights["input/deviation"], deviation.astype(np.float32))
+    assert model.class_names == data.class_names
+    assert list(map(len, model.history.values())) == [3] * 6
+    assert f"{model.history['validation_accuracy'][-1]:.4f}" == closing[1]
+    assert f"{model.evaluate(data.test.x, data.test.y)['accuracy']:.4f}" == closing[1]
+    assert model.training_state is not None
+    assert model.training_state.optimizer["kind"] == "Adam"
+
+    with Path("log.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["epoch"] for line in lines] == ["1", "2", "3"]
+    assert [float(line["validation_loss"]) for line in lines] == model.history["validation_loss"]
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in Path().iterdir()) == ["a.h5", "curves.png", "log.csv"]
+
+
+def test_the_same_command_gives_the_same_bytes(run, net) -> None:
+    for name in ("a.h5", "b.h5"):
+        assert run("train", net, "--dataset", "digits", "--epochs", 1, "--seed", 3, "--output", name).status == 0
+    assert run("train", net, "--dataset", "digits", "--epochs", 1, "--seed", 4, "--output", "c.h5").status == 0
+    assert Path("a.h5").read_bytes() == Path("b.h5").read_bytes()
+    assert not np.array_equal(bn.load("a.h5").weights["dense_1/weight"], bn.load("c.h5").weights["dense_1/weight"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "expected"),
+    [
+        (["--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "1"], "SGD",
+         {"learning_rate": 0.01, "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.0}),
+        (["--optimizer", "rmsprop", "--weight-decay", "0.1"], "RMSprop", {"learning_rate": 0.001, "weight_decay": 0.1}),
+        (["--optimizer", "adamw", "--schedule", "step"], "AdamW",
+         {"weight_decay": 0.01,
+          "learning_rate": {"kind": "Step", "config": {"rate": 0.001, "every_epochs": 1, "factor": 0.1}}}),
+        (["--schedule", "step", "--step-epochs", "4", "--learning-rate", "0.1"], "Adam",
+         {"learning_rate": {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 4, "factor": 0.1}}}),
+        (["--schedule", "cosine", "--warmup-epochs", "0.5"], "Adam",
+         {"learning_rate": {"kind": "Cosine", "config": {"rate": 0.001, "warmup_epochs": 0.5, "final_rate": 0.0}}}),
+    ],
+)  # fmt: skip
+def test_options_reach_the_optimizer(run, net, arguments, kind, expected) -> None:
+    result = run("train", net, "--dataset", arrays(Path("a.npz")), "--epochs", 1, *arguments)
+    assert result.status == 0, result.err
+    state = bn.load("net.h5").training_state
+    assert state is not None
+    assert state.optimizer["kind"] == kind
+    assert expected.items() <= state.optimizer["config"].items()
+
+
+def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
+    arguments = ["--epochs", 1, "--label-smoothing", "0.2", "--batch-size", 16, "--check"]
+    assert run("train", net, "--dataset", arrays(Path("a.npz")), *arguments).status == 0
+    model = bn.load("net.h5")
+    assert model.loss == bn.losses.CrossEntropy(0.2)
+    assert model.training_state is not None
+    assert model.training_state.settings == {"batch_size": 16}
+    assert model.training_state.step == 3  # 36 samples
+
+
+def test_without_a_test_split_a_part_is_held_out(run, net) -> None:
+    result = run("train", net, "--dataset", arrays(Path("own.npz")), "--epochs", 1, "--validation-fraction", 0.25)
+    assert result.err.startswith("data    own: 30 + 10 samples of (1, 8, 8), 2 classes\n")
+    assert re.match(r"validation accuracy 0\.\d{4} \(loss \d\.\d{4}\) after 1 epoch; saved net\.h5\n", result.out)
+
+
+def test_targets_are_trained_with_the_squared_error(run) -> None:
+    data = arrays(Path("targets.npz"), y=np.linspace(0, 1, 120, dtype=np.float32).reshape(40, 3))
+    result = run("train", "lenet5", "--dataset", data, "--epochs", 1)
+    assert re.fullmatch(r"validation loss \d\.\d{4} after 1 epoch; saved lenet5\.h5\n", result.out)
+    assert result.err.splitlines()[4].split() == ["epoch", "time", "img/s", "loss", "val.", "loss"]
+    assert bn.load("lenet5.h5").graph.output.shape.dimensions == (3,)
+    measured = run("evaluate", "lenet5.h5", "--dataset", data)
+    assert re.fullmatch(r"loss      \d\.\d{4}\n", measured.out)
+    refused = run("train", "lenet5", "--dataset", data, "--overwrite", "--label-smoothing", 0.1)
+    assert "error: --label-smoothing: the data set must have classes, not targets. Received data=" in refused.err
+
+
+def test_a_folder_of_pictures(run, net) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(20):
+        folder = Path("pictures") / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(folder / f"{number}.png")
+    result = run("train", net, "--dataset", "pictures", "--image-size", "8x8", "--epochs", 1)
+    assert result.err.startswith("data    pictures: 18 + 2 samples of (1, 8, 8), 2 classes\n")
+    assert run("evaluate", "net.h5", "--dataset", "pictures", "--image-size", "8x8").status == 0
+    refused = run("evaluate", "net.h5", "--dataset", "pictures")
+    assert refused.err == (
+        "error: pictures: each sample must have the shape of the model's input. Received sample=(1, 9, 7), "
+        "input=(1, 8, 8). Hint: --image-size resizes the pictures of a folder.\n"
+    )
+
+
+def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
+    arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.1]
+    result = run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--csv", "log.csv")
+    history = [float(line["validation_loss"]) for line in csv.DictReader(Path("log.csv").open())]
+    best = int(np.argmin(history)) + 1
+    assert len(history) == best + 2 < 50
+    assert f"stopped early: validation_loss has not become better than {min(history):.4f} for 2 epochs" in result.err
+    assert f" after {best} epoch{'s' * (best > 1)}; saved stopped.h5\n" in result.out
+    # The file is the one that a training of so many epochs leaves.
+    assert run(*arguments, "--epochs", best, "--output", "plain.h5").status == 0
+    assert Path("stopped.h5").read_bytes() == Path("plain.h5").read_bytes()
+    # A resumed training finds the same best epoch.
+    assert run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--resume").status == 0
+    assert Path("stopped.h5").read_bytes() == Path("plain.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "lenet", "--dataset", "digits"], "MODEL: it must be one of blobnet's models"),
+        ([*DIGITS, "--dataset", "fashion_mnits"], "data set: it must be a known name, or the path of a file or folder. "
+         "Received name=fashion_mnits. Hint: did you mean 'fashion-mnist' or 'mnist'?"),
+        ([*DIGITS, "--dataset", "no.npz"], "no.npz: there must be such a file or folder."),
+        ([*DIGITS, "--device", "no such device"], "--device: the device must be one that OpenCL lists. "
+         "Received device=no such device. Hint: devices here: "),
+        ([*DIGITS, "--output", "no/a.h5"], "no/a.h5: the folder of the file must exist."),
+        ([*DIGITS, "--output", "."], ".: the path must name a file, but it is a folder."),
+        ([*DIGITS, "--csv", "no/a.csv"], "no/a.csv: the folder of the file must exist."),
+        ([*DIGITS, "--plot", "no/a.png"], "no/a.png: the folder of the file must exist."),
+        ([*DIGITS, "--plot", "a.jpg"], "--plot: the file's name must end in .png, .pdf or .svg. Received file=a.jpg."),
+        ([*DIGITS, "--csv", "./lenet5.h5"], "--output: it must not name the same file as --csv. Received file=lenet5"),
+        ([*DIGITS, "--csv", "a.svg", "--plot", "a.svg"], "--csv: it must not name the same file as --plot."),
+        ([*DIGITS, "--resume"], "lenet5.h5: --resume needs the file of the training to go on with. Hint: leave out "
+         "--resume to start a training, or name its file with --output."),
+        ([*DIGITS, "--learning-rate", "-1"], "Adam: learning_rate must be a finite number of at least 0. Received"),
+        ([*DIGITS, "--weight-decay", "nan"], "Adam: weight_decay must be a finite number of at least 0."),
+        ([*DIGITS, "--clip-norm", "0"], "Adam: clip_norm must be a finite number above 0."),
+        ([*DIGITS, "--optimizer", "sgd", "--momentum", "1"], "SGD: momentum must be a finite number of at least 0"),
+        ([*DIGITS, "--label-smoothing", "1"], "CrossEntropy: label_smoothing must be at least 0 and below 1."),
+        ([*DIGITS, "--schedule", "cosine", "--warmup-epochs", "-1"], "Cosine: warmup_epochs must be a finite number"),
+        ([*DIGITS, "--validation-fraction", "0.1"], "--validation-fraction: only a data set without a test split can "
+         "hold one out. Received data=digits: 1437 + 360 samples of (1, 8, 8), 10 classes."),
+        ([*DIGITS, "--image-size", "9x9"], "size: only a folder of pictures can be resized."),
+        ([*DIGITS, "--batch-size", "999999999"], "all buffers must fit the device's memory. Received "
+         "batch_size=999999999"),
+    ],
+)  # fmt: skip
+def test_refusals_before_the_first_epoch(run, arguments, message) -> None:
+    result = run(*arguments)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.splitlines()[-1].startswith("error: ")
+    assert message in result.err.splitlines()[-1]
+    assert not list(Path().iterdir())
+
+
+def test_a_plan_that_is_too_large_names_the_largest_batch(run) -> None:
+    assert re.search(r"Hint: the largest batch that fits is \d{5,}\.\n$", run(*DIGITS, "--batch-size", 10**8).err)
+
+
+def test_a_trained_file_is_not_lost(run, trained) -> None:
+    Path("lenet5.h5").write_bytes(trained.read_bytes())
+    result = run(*DIGITS)
+    assert result.status == 1
+    assert result.err == (
+        "error: lenet5.h5: there is such a file already. Hint: --resume goes on with its training, --overwrite "
+        "replaces it, --output writes another file.\n"
+    )
+    assert Path("lenet5.h5").read_bytes() == trained.read_bytes()
+    assert run(*DIGITS, "--overwrite").out.endswith(" after 1 epoch; saved lenet5.h5\n")
+    assert Path("lenet5.h5").read_bytes() != trained.read_bytes()
+
+
+def test_the_data_are_not_overwritten(run, net) -> None:
+    data = arrays(Path("a.npz"))
+    before = data.read_bytes()
+    for option in ("--output", "--csv", "--plot"):
+        result = run("train", net, "--dataset", data, "--overwrite", option, "./a.npz")
+        assert f"error: {option}: it must not name the same file as --dataset. Received file=a.npz.\n" in result.err
+    assert data.read_bytes() == before
+
+
+def test_plot_without_matplotlib_is_refused(run, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = run(*DIGITS, "--plot", "a.png")
+    assert result.status == 1
+    assert result.err.startswith("error: --plot: drawing needs matplotlib.")
+    assert result.err.endswith('Hint: pip install "blobnet[plots]"\n')
+    assert not list(Path().iterdir())
+
+
+def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(run, net) -> None:
+    data = arrays(Path("a.npz"))
+    first = run("train", net, "--dataset", data, "--epochs", 1, "--learning-rate", "1e30", "--batch-size", 36)
+    assert first.status == 0
+    before = Path("net.h5").read_bytes()
+    arguments = ["--epochs", 9, "--learning-rate", "1e30", "--batch-size", 36, "--resume"]
+    result = run("train", net, "--dataset", data, *arguments)
+    assert result.status == 1
+    assert "error: training: the loss must stay finite. Received epoch=" in result.err
+    assert result.err.endswith(" The last checkpoint is net.h5 (epoch 1).\n")
+    assert Path("net.h5").read_bytes() == before
+
+
+def test_wrong_data_for_a_users_model(run, net) -> None:
+    x = np.zeros((40, 1, 9, 9), np.float32)
+    Path("fixed.py").write_text("import net\ndef fixed(): return net.net()\n")
+    result = run("train", "fixed.py:fixed", "--dataset", arrays(Path("big.npz"), x=x))
+    assert result.err == (
+        "error: big: each sample must have the shape of the model's input. Received sample=(1, 9, 9), "
+        "input=(1, 8, 8).\n"
+    )
+    result = run("train", "fixed.py:fixed", "--dataset", arrays(Path("many.npz"), y=np.arange(40)))
+    assert "class numbers must be below 10" in result.err
+    assert not Path("fixed.h5").exists()
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_bar_neither_wraps_nor_stays(tmp_path, columns) -> None:
+    """What a terminal gets: no line is wider than it, and when all is done only the table is left."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "blobnet", *DIGITS, "--epochs", "2", "--batch-size", "8"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    written = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:  # Linux says so when the other side is closed.
+            break
+        if not part:
+            break
+        written += part
+    os.close(leader)
+    assert process.stdout is not None
+    closing = process.stdout.read().decode()
+    process.stdout.close()
+    assert process.wait() == 0
+    shown = written.decode()
+    bars = [text for text in re.split("[\r\n]", shown) if "img/s" in text and "|" in text]
+    assert any("epoch 2/2: " in bar for bar in bars)
+    assert any("validation: " in bar for bar in bars)
+    assert all(len(bar) <= columns for bar in bars)
+    if columns == 80:
+        assert any(re.search(r"loss \d\.\d{4}, accuracy 0\.\d{4}", bar) for bar in bars)
+    lines = [line.replace("\r", "") for line in _screen(shown, columns)]
+    table = [line for line in lines if line][-3:]
+    assert table[0].split()[:2] == ["epoch", "time"]
+    assert [line.split()[0] for line in table[1:]] == ["1/2", "2/2"]
+    assert closing.startswith("test accuracy ")
+
+
+def _screen(text: str, columns: int) -> list[str]:
+    """The lines that a terminal shows after ``text``, which may go back to the start of a line."""
+    assert "\x1b[A" not in text
+    lines = []
+    for line in text.split("\n"):
+        cells = [" "] * max(columns, len(line))
+        for run in line.split("\r"):
+            cells[: len(run)] = run
+        lines.append("".join(cells).rstrip())
+    return lines
