@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import os
 from pathlib import Path
@@ -42,7 +43,7 @@ class StopOnNaN(Callback):
 
 
 class Checkpoint(Callback):
-    """Saves a model file that training can be resumed from, all or nothing, after every ``every`` epochs and at the end.
+    """Saves a file that training can be resumed from, all or nothing, after every ``every`` epochs and at the end.
 
     Args:
         path: the HDF5 file.
@@ -188,7 +189,8 @@ class CSVLog(Callback):
             with self.path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow(["epoch", *names])
-                for epoch, values in enumerate(zip(*progress.history.values(), strict=True), start=1):
+                rows = itertools.zip_longest(*progress.history.values(), fillvalue=math.nan)
+                for epoch, values in enumerate(rows, start=1):
                     writer.writerow([epoch, *values])
         except OSError as error:
             raise FileError(str(self.path), "the CSV log must be writable", cause=error) from error

@@ -14,7 +14,6 @@ from blobnet.device import Device
 from blobnet.errors import DataError, PlanError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
-from blobnet.kernel_call import Tuning
 from blobnet.losses import BinaryCrossEntropy, Loss
 from blobnet.planner import Plan, make_plan
 
@@ -31,13 +30,17 @@ def check_samples(graph: Graph, x: npt.NDArray[Any], subject: str) -> None:
         raise DataError(subject, "each sample must have the shape of the model's input", sample=received, input=wanted)
 
 
-def prepare_labels(graph: Graph, loss: Loss, x: npt.NDArray[Any], y: npt.NDArray[Any], subject: str) -> npt.NDArray[Any]:
+def prepare_labels(
+    graph: Graph, loss: Loss, x: npt.NDArray[Any], y: npt.NDArray[Any], subject: str
+) -> npt.NDArray[Any]:
     """Labels as the device takes them: int32 class numbers, or float32 targets of the output's shape.
 
     Raises:
         DataError: labels that are not classes of the model, or targets of another shape or out of range.
+        ShapeError: the loss does not fit the model's output.
     """
     output = graph.output.shape
+    loss.check(output)
     if loss.takes_classes:
         check_arrays(x, y, output.units, subject)
         return np.ascontiguousarray(y, np.int32)
@@ -47,7 +50,7 @@ def prepare_labels(graph: Graph, loss: Loss, x: npt.NDArray[Any], y: npt.NDArray
     # One value may go without an axis of its own, and several may come as one row.
     if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
         raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
-    if isinstance(loss, BinaryCrossEntropy) and not (0 <= y.min() and y.max() <= 1):
+    if isinstance(loss, BinaryCrossEntropy) and (y.min() < 0 or y.max() > 1):
         rule = "targets of BinaryCrossEntropy must be from 0 to 1"
         raise DataError(subject, rule, smallest=y.min(), largest=y.max())
     return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)

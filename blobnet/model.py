@@ -207,16 +207,14 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
     ) -> dict[str, float]:
-        """The mean loss over (x, y), and for classes ``accuracy`` and ``top_5``; ``loss`` is that of training if None."""
+        """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training."""
         _check_batch_size("evaluate", batch_size)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
         return self._evaluator(device, min(batch_size, len(x)), loss).evaluate(x, labels)
 
-    def predict(
-        self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None
-    ) -> FloatArray:
+    def predict(self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None) -> FloatArray:
         """The model's output for every sample: (N, units[, height][, width])."""
         _check_batch_size("predict", batch_size)
         check_samples(self.graph, x, "x")
@@ -360,6 +358,7 @@ def load(path: str | os.PathLike[str]) -> Model:
 def _loss(description: Mapping[str, Any], subject: str) -> Loss:
     kind = description["kind"]
     if kind not in Loss.kinds:
-        raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=near_matches(kind, [*Loss.kinds]))
+        hint = near_matches(kind, list(Loss.kinds))
+        raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=hint)
     build: Callable[..., Loss] = Loss.kinds[kind]
     return build(**description["config"])

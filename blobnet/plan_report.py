@@ -107,15 +107,15 @@ def _facts(
     launches = ", ".join(f"{phase} {number}" for phase, number in phases.items())
     total, reserved = plan.bytes() + sum(extra.values()), sum(extra.values())
     largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
-    kept = [plan.buffers[name] for name in ("parameters", "gradients") if name in plan.buffers]
-    kinds = {buffer.name: readable(buffer.bytes(1)) for buffer in kept}
-    kinds |= {"optimizer": readable(reserved)} if extra else {}
+    weights = [readable(plan.buffers["parameters"].bytes(1))]
+    weights += [f"gradients {readable(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
+    weights += [f"optimizer {readable(reserved)}"] if extra else []
     facts = {
         "launches": f"{len(plan.calls) + updates} a batch ({launches}{f', update {updates}' if updates else ''})",
         "copies": f"{len(plan.copies)}{': ' if plan.copies else ''}{', '.join(plan.copies)}",
         "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
         "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
-        "weights": ", ".join(f"{name} {size}" for name, size in kinds.items()),
+        "weights": ", ".join(weights),
         "largest allocation": f"{readable(plan.largest_allocation())} ({largest.name})",
         "total": f"{readable(total)} for a batch of {plan.batch_size}",
     }

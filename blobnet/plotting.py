@@ -21,7 +21,8 @@ def check(path: str | os.PathLike[str]) -> None:
         OptionError: matplotlib is not installed, or the file's name does not end in one of SUFFIXES.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
-        raise OptionError("--plot", f"the file's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", file=path)
+        rule = f"the file's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        raise OptionError("--plot", rule, file=path)
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

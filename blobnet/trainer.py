@@ -25,7 +25,6 @@ from blobnet.errors import OptionError, TrainingError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.inference import Evaluator, check_fits, check_samples, metric_names, metrics_of, prepare_labels
-from blobnet.kernel_call import Tuning
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.planner import STEP_WORDS, make_plan
@@ -140,12 +139,12 @@ class Trainer:
         self.device.fill_zero(self.executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
 
     def first_not_finite(self, count: int) -> str:
-        """Runs forward on the batch that is loaded, launch by launch, and names the first that leaves NaN or infinity."""
+        """Runs forward on the batch that is loaded, launch by launch; the first that leaves NaN or infinity."""
         weights = self.weights()
         for call in self.plan.phase("forward"):
+            self.executor.launch(self.executor.bind([call], count), count)
             if call.kernel == "blob/zero_halo":
                 continue  # The data of its blob are still those of another one, whose memory it was.
-            self.executor.launch(self.executor.bind([call], count), count)
             layer = call.label.rsplit(" ", 1)[0]
             for role, access in call.source.blobs.items():
                 if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
@@ -247,6 +246,7 @@ class Trainer:
             _record(progress.history, record)
             for callback in callbacks:
                 callback.epoch_end(progress)
+        _record(progress.history, {})
         for callback in callbacks:
             callback.end(progress)
         return progress
@@ -299,7 +299,7 @@ class Trainer:
 
 
 def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> None:
-    """Adds the values of an epoch to a history, in which NaN stands for what an epoch did not measure.
+    """Adds the values of an epoch to a history, in which NaN stands for what an earlier epoch did not measure.
 
     The names get the order of ``record``, and not that of the file that a resumed history comes from.
     """
@@ -308,7 +308,9 @@ def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> Non
     history.clear()
     for name in [*record, *(name for name in old if name not in record)]:
         values = old.get(name, [])
-        history[name] = [*values, *[math.nan] * (epochs - len(values)), record.get(name, math.nan)]
+        history[name] = [*values, *[math.nan] * (epochs - len(values))]
+        if name in record:
+            history[name].append(record[name])
 
 
 def _unlike(value: Any, other: Any) -> str:

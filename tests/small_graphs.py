@@ -12,7 +12,6 @@ from blobnet.layers import Layer, Node
 from blobnet.layers.activation import ACTIVATIONS
 
 
-
 def _plain() -> Graph:
     """Everything that a plain network has, with sizes that are not round."""
     images = layers.Input(2, 9, 7)()

@@ -39,7 +39,7 @@ _CELL_BY_CELL = (
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
 
 
-class PlanBroken(AssertionError):
+class PlanBrokenError(AssertionError):
     """A call found something else in memory than what must be there."""
 
 
@@ -126,7 +126,7 @@ class SymbolicMemory:
         """One launch.
 
         Raises:
-            PlanBroken: a halo that is not 0, or a call that writes over what it reads.
+            PlanBrokenError: a halo that is not 0, or a call that writes over what it reads.
         """
         if call.kernel == "blob/zero_halo":
             for blob in call.blobs.values():
@@ -141,7 +141,7 @@ class SymbolicMemory:
         for blob in call.blobs.values():
             mask = _halo(blob.layout)
             if mask is not None and self._planes(blob, count)[..., mask].any():
-                raise PlanBroken(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
+                raise PlanBrokenError(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
         self._check_overlap(call, read, written, count)
         inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
         arrays = [
@@ -222,7 +222,7 @@ class SymbolicMemory:
                 touched = np.zeros(self.buffers[self.placed[target.storage]].size, bool)
                 target.layout.data(touched, count)[...] = True
                 if source.layout.data(touched, count).any():
-                    raise PlanBroken(f"{call.label} ({call.kernel}) writes {target.storage} over {source.storage}")
+                    raise PlanBrokenError(f"{call.label} ({call.kernel}) writes {target.storage} over {source.storage}")
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,7 @@ class Outcome:
             found.append("input delta")
         if set(self.persistent) != set(other.persistent):
             found.append(f"names {sorted(set(self.persistent) ^ set(other.persistent))}")
-        return found + [
-            name for name, value in self.persistent.items() if value != other.persistent.get(name)
-        ]
+        return found + [name for name, value in self.persistent.items() if value != other.persistent.get(name)]
 
 
 class SymbolicExecutor:
@@ -266,10 +264,11 @@ class SymbolicExecutor:
                 output = memory.data(plan.outputs[plan.graph.output.name], count).reshape(count, -1).copy()
         assert output is not None
         delta = plan.deltas.get(plan.graph.input.name)
+        kept = {key: value for key, value in memory.persistent.items() if key[0] in ("gradients", "parameters")}
         return Outcome(
             output,
             None if delta is None else memory.data(delta, count).reshape(count, -1).copy(),
-            {_name(plan, *key): value for key, value in memory.persistent.items() if key[0] in ("gradients", "parameters")},
+            {_name(plan, *key): value for key, value in kept.items()},
         )
 
 

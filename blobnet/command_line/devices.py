@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from blobnet.device import choose, devices, no_platform_error
+from blobnet import device
 from blobnet.errors import DeviceError
 from blobnet.plan_report import readable
 
@@ -13,12 +13,12 @@ _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 
 def run(options: argparse.Namespace) -> int:
     """Prints two lines a device, and marks the one that is taken by default."""
-    found = devices()
+    found = device.devices()
     if not found:
-        raise no_platform_error()
+        raise device.no_platform_error()
     default, problem = "", None
     try:
-        default = choose().address
+        default = device.choose().address
     except DeviceError as error:  # $BLOBNET_DEVICE names none of them: here is the list that helps.
         problem = error
     print(_FORM.format("", "address", "kind", "units", "memory", "name / platform, driver"))

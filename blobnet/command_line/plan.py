@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from blobnet import device
 from blobnet.command_line.model_argument import find_model
-from blobnet.device import choose, devices
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
@@ -51,8 +51,8 @@ def _model(options: argparse.Namespace) -> tuple[Model, str]:
 def _limits(options: argparse.Namespace) -> tuple[Limits | None, str]:
     """The memory to fit, where it is known, and the class of device."""
     info = None
-    if options.device or (options.memory is None and devices()):
-        info = choose(options.device)
+    if options.device or (options.memory is None and device.devices()):
+        info = device.choose(options.device)
     kind = "cpu" if info is None or info.kind == "cpu" else "gpu"
     if options.memory is not None:
         return Limits("--memory", options.memory, options.memory), kind

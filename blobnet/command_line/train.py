@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +33,61 @@ from blobnet.trainer import Progress
 DEFAULT_FRACTION = 0.1
 
 
+class _CtrlC:
+    """Ctrl-C during a training: it waits while a file is written, and is never lost.
+
+    NOTE: Python swallows an exception that is raised while a weak reference dies, and h5py lives on those.
+    """
+
+    def __init__(self) -> None:
+        self._is_ours = False
+        self._is_asked = False
+        self._waits = False
+
+    def __enter__(self) -> None:
+        # Who runs in the background, or in a thread, has no Ctrl-C to take.
+        in_main = threading.current_thread() is threading.main_thread()
+        self._is_ours = in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self._ask)
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _ask(self, *_: object) -> None:
+        self._is_asked = True
+        if not self._waits:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Ctrl-C inside, or one that was lost before, comes at the end."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+        if self._is_asked:
+            raise KeyboardInterrupt
+
+
 class _OutputFile(Checkpoint):
     """The output file; knows the epoch that it holds. With early stopping that is the best one, else the last."""
 
     def __init__(self, path: Path, early_stopping: EarlyStopping | None) -> None:
         super().__init__(path)
         self.early_stopping = early_stopping
+        self.ctrl_c = _CtrlC()
         self.epoch = 0
         self.stop: str | None = None
 
     def epoch_end(self, progress: Progress) -> None:
-        if self.early_stopping is None or self.early_stopping.waited == 0:
-            super().epoch_end(progress)
-            self.epoch = progress.trainer.epoch
         self.stop = progress.stop
+        with self.ctrl_c.deferred():
+            if self.early_stopping is None or self.early_stopping.waited == 0:
+                super().epoch_end(progress)
+                self.epoch = progress.trainer.epoch
 
     @property
     def state(self) -> str:
@@ -102,7 +146,9 @@ def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) 
     print(f"data    {data}", file=sys.stderr)
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
-    _fit(options, model, data, device=device, optimizer=optimizer, loss=loss, callbacks=_callbacks(options, data, file))
+    callbacks = _callbacks(options, data, file)
+    with file.ctrl_c:
+        _fit(options, model, data, device=device, optimizer=optimizer, loss=loss, callbacks=callbacks)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
     print(f"{_measured(model.history, file.epoch, part)} after {_epochs(file.epoch)}; saved {file.path}")

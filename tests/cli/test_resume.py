@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet import checkpoint
+from blobnet.trainer import Trainer
 
 TRAIN = [sys.executable, "-m", "blobnet", "train"]
 
@@ -75,13 +78,12 @@ def test_another_training_is_refused(run, trained, arguments, message) -> None:
 
 
 def test_another_model_is_refused(run, trained, net) -> None:
-    defaults = ["--batch-size", 64, "--epochs", 3, "--output", trained, "--resume", "--dataset", "digits"]
-    result = run("train", net, *defaults)
-    message = rf"error: --resume: the model must be that in {trained}\. Received saved=input \(Input\), now=input_1"
-    assert result.status == 1
-    assert re.match(message.replace(r"input \(Input\)", r"input \([^)]*\)"), result.err)
-    result = run("train", "fashion_cnn", *defaults)
-    assert "Received saved=conv1 (filters=6, kernel_size=5, bias=True), now=conv1 (filters=32, kernel_size=3, bias=False)" in result.err  # fmt: skip
+    arguments = ["--epochs", 3, "--output", trained, "--resume", "--dataset", "digits"]
+    message = f"error: --resume: the model must be that in {trained}. Received saved="
+    result = run("train", "fashion_cnn", *arguments)
+    layers = "conv1 (filters=6, kernel_size=5, bias=True), now=conv1 (filters=32, kernel_size=3, bias=False)."
+    assert result.err.startswith(f"{message}{layers} Hint: ")
+    assert run("train", net, *arguments).err.startswith(f"{message}input (Input), now=input_1 (Input). Hint: ")
 
 
 def test_a_file_without_a_training_is_refused(run, net) -> None:
@@ -130,6 +132,50 @@ def test_ctrl_c_in_the_first_epoch(run, net, trained, monkeypatch) -> None:
     Path("a.h5").write_bytes(trained.read_bytes())
     assert run(*arguments).err.splitlines()[-1] == "interrupted; there is no checkpoint yet, a.h5 is as it was"
     assert Path("a.h5").read_bytes() == trained.read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["_check_target", "_flush_folder"])
+def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, moment) -> None:
+    original, calls = getattr(checkpoint, moment), []
+
+    def interrupt(*arguments: object) -> None:
+        original(*arguments)
+        calls.append(moment)
+        if len(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(checkpoint, moment, interrupt)
+    result = run("train", net, "--dataset", "digits", "--epochs", 20)
+    epoch = bn.load("net.h5").training_state.epoch
+    assert result.status == 130
+    assert 0 < epoch < 20
+    assert result.err.splitlines()[-1] == f"interrupted; the last checkpoint is net.h5 (epoch {epoch})"
+    assert sorted(path.name for path in Path().iterdir() if path.is_file()) == ["net.h5", "net.py"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_python_loses_is_still_heard(run, net, monkeypatch) -> None:
+    """An exception in the callback of a weak reference goes nowhere."""
+    original = Trainer.update
+
+    def update(trainer: Trainer, rate: float) -> None:
+        original(trainer, rate)
+        if trainer.step_number == 14:  # in the second epoch
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "update", update)
+    result = run("train", net, "--dataset", "digits", "--epochs", 20)
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 2)"
+
+
+def test_a_training_in_the_background_takes_no_ctrl_c(run, net) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run("train", net, "--dataset", "digits", "--epochs", 1).status == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_while_data_are_loaded_names_the_checkpoint(run, trained, monkeypatch) -> None:

@@ -56,8 +56,7 @@ def test_a_training_with_everything(run) -> None:
     assert model.training_state is not None
     assert model.training_state.optimizer["kind"] == "Adam"
 
-    with Path("log.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = list(csv.DictReader(Path("log.csv").read_text().splitlines()))
     assert [line["epoch"] for line in lines] == ["1", "2", "3"]
     assert [float(line["validation_loss"]) for line in lines] == model.history["validation_loss"]
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
@@ -143,7 +142,7 @@ def test_a_folder_of_pictures(run, net) -> None:
 def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
     arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.1]
     result = run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--csv", "log.csv")
-    history = [float(line["validation_loss"]) for line in csv.DictReader(Path("log.csv").open())]
+    history = [float(line["validation_loss"]) for line in csv.DictReader(Path("log.csv").read_text().splitlines())]
     best = int(np.argmin(history)) + 1
     assert len(history) == best + 2 < 50
     assert f"stopped early: validation_loss has not become better than {min(history):.4f} for 2 epochs" in result.err
@@ -161,7 +160,7 @@ def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
     [
         (["train", "lenet", "--dataset", "digits"], "MODEL: it must be one of blobnet's models"),
         ([*DIGITS, "--dataset", "fashion_mnits"], "data set: it must be a known name, or the path of a file or folder. "
-         "Received name=fashion_mnits. Hint: did you mean 'fashion-mnist' or 'mnist'?"),
+         "Received name=fashion_mnits. Hint: did you mean 'fashion-mnist'"),
         ([*DIGITS, "--dataset", "no.npz"], "no.npz: there must be such a file or folder."),
         ([*DIGITS, "--device", "no such device"], "--device: the device must be one that OpenCL lists. "
          "Received device=no such device. Hint: devices here: "),
@@ -261,7 +260,7 @@ def test_the_bar_neither_wraps_nor_stays(tmp_path, columns) -> None:
     """What a terminal gets: no line is wider than it, and when all is done only the table is left."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    command = [sys.executable, "-m", "blobnet", *DIGITS, "--epochs", "2", "--batch-size", "8"]
+    command = [sys.executable, "-m", "blobnet", *DIGITS, "--epochs", "2", "--batch-size", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower)
     os.close(follower)
     written = b""

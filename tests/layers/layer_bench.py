@@ -179,7 +179,7 @@ class Bench:
             training=arrangement.training,
             activation=arrangement.activation,
             in_place_of=self._in_place_of(),
-            tuning=tuning or Tuning(device.kind),
+            tuning=tuning or device.tuning,
             ordinal=problem.ordinal,
         )
         self._slices = self._parameter_slices()

@@ -247,7 +247,7 @@ def run_case(device: Device, case: Case) -> None:
         [case.arrangement],
         count=case.count,
         seed=case.seed,
-        tuning=Tuning(device.kind, case.overrides),
+        tuning=Tuning("cpu", case.overrides, device.tuning.limits),
     )
     (run,) = report.runs.values()
     check_kernels(case.layer, case.shape, run)
@@ -270,7 +270,7 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
         case = random_case(rank, number)
         layer, shape = case.layer, case.shape
         problem = make_problem(layer, [shape], count=case.count)
-        bench = Bench(device, problem, case.arrangement, Tuning(device.kind, case.overrides))
+        bench = Bench(device, problem, case.arrangement, Tuning("cpu", case.overrides))
         kernel, stride, dilation = arguments(layer)
         output = layer.output_shape([shape])
         assert layer.bias is not None
@@ -379,7 +379,7 @@ def test_edges(device: Device, edge: str) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    report = contract(device, layer, shape, ["one pitch"], tuning=Tuning(device_class))
+    report = contract(device, layer, shape, ["one pitch"], tuning=Tuning(device_class, limits=device.tuning.limits))
     check_kernels(layer, shape, report.runs["one pitch"])
 
 

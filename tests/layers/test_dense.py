@@ -138,7 +138,7 @@ def test_dense_at_random(device: Device, number: int) -> None:
         [case.arrangement],
         count=case.count,
         seed=case.seed,
-        tuning=Tuning(device.kind, case.overrides),
+        tuning=Tuning("cpu", case.overrides, device.tuning.limits),
     )
 
 
@@ -147,7 +147,7 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
     seen: set[tuple[str, Any]] = set()
     for case in map(random_case, range(NUMBER)):
         problem = make_problem(case.layer, [case.shape], count=case.count)
-        bench = Bench(device, problem, case.arrangement, Tuning(device.kind, case.overrides))
+        bench = Bench(device, problem, case.arrangement, Tuning("cpu", case.overrides))
         (flat, contiguous) = (case.shape.rank == 0, bench.inputs[0].layout.is_contiguous)
         seen |= {("flat and contiguous", (flat, contiguous)), ("bias", case.layer.bias)}
         seen |= {("epilogue", case.arrangement.activation is not None), ("count", case.count)}
@@ -206,7 +206,9 @@ def test_edges(device: Device, edge: str) -> None:
 @pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9)], ids=str)
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, shape: Shape) -> None:
-    contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=Tuning(device_class))
+    contract(
+        device, Dense(21), shape, ["one pitch"], count=10, tuning=Tuning(device_class, limits=device.tuning.limits)
+    )
 
 
 @pytest.mark.parametrize("shape", [Shape.flat(17), Shape(2, 3, 5)], ids=str)

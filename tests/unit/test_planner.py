@@ -15,7 +15,7 @@ from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
-from tests.symbolic import PlanBroken, SymbolicExecutor, expected
+from tests.symbolic import PlanBrokenError, SymbolicExecutor, expected
 
 LOSS = MeanSquaredError()
 BATCH, SHORT = 3, 2
@@ -86,7 +86,7 @@ def test_sum_of_a_blob_and_its_flattened_self() -> None:
 def broken(plan: Plan) -> bool:
     try:
         return bool(differences(plan))
-    except PlanBroken:
+    except PlanBrokenError:
         return True
 
 

@@ -1,0 +1,206 @@
+"""``blobnet plan`` and ``devices``, and the text of a plan."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from blobnet import device, graph, layers, losses
+from blobnet.device import DeviceInfo, choose
+from blobnet.models.lenet5 import lenet5
+from blobnet.optimizers import SGD, Adam
+from blobnet.plan_report import Limits, readable, report
+from blobnet.planner import make_plan
+
+
+def info(index: int, kind: str, name: str, memory: int = 8 << 30) -> DeviceInfo:
+    handle = SimpleNamespace(max_clock_frequency=1000)
+    return DeviceInfo(0, index, "Some Platform 3.0", name, kind, 7, memory, memory // 4, 1 << 15, "1.2", handle)
+
+
+@pytest.fixture
+def two_devices(monkeypatch) -> None:
+    found = [info(0, "cpu", "Slow"), info(1, "gpu", "Fast", 24 << 30)]
+    monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
+    monkeypatch.setattr(device, "devices", lambda: found)
+
+
+@pytest.fixture
+def no_devices(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    (tmp_path / "odd.icd").write_text("nothing.so\n")
+    monkeypatch.setattr(device, "devices", list)
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_devices(run, two_devices) -> None:
+    result = run("devices")
+    assert (result.status, result.err) == (0, "")
+    assert result.out == (
+        "  address  kind   units     memory  name / platform, driver\n"
+        "  0:0      cpu        7    8.0 GiB  Slow\n"
+        "           Some Platform 3.0, driver 1.2\n"
+        "* 0:1      gpu        7   24.0 GiB  Fast\n"
+        "           Some Platform 3.0, driver 1.2\n"
+        "\n"
+        "* = default; choose another by address or name: --device, or $BLOBNET_DEVICE\n"
+    )
+
+
+def test_the_real_devices(run) -> None:
+    result = run("devices")
+    assert result.status == 0
+    assert f"* {choose().address} " in result.out
+    assert result.out.count("\n* ") == 2
+    for found in device.devices():
+        assert found.name in result.out
+        assert f"{found.platform}, driver {found.driver}\n" in result.out
+
+
+def test_a_wrong_default_still_shows_the_list(run, monkeypatch) -> None:
+    monkeypatch.setenv("BLOBNET_DEVICE", "no such device")
+    result = run("devices")
+    assert result.status == 1
+    assert result.out.count("\n* ") == 1
+    assert result.out.startswith("  address  kind ")
+    assert result.err.startswith("error: $BLOBNET_DEVICE: the device must be one that OpenCL lists. Received device=no")
+
+
+@pytest.mark.parametrize("arguments", [["devices"], ["plan", "lenet5", "--device", "cpu"], ["train", "lenet5"]])
+def test_no_platform(run, no_devices, tmp_path, arguments) -> None:
+    result = run(*arguments, *["--dataset", "digits"] * (arguments[0] == "train"))
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("error: OpenCL: at least one OpenCL platform must be installed. Received ")
+    assert f"icd_files=['{tmp_path / 'odd.icd'}']. Hint: for a CPU: pip install 'blobnet[cpu]'" in result.err
+
+
+def test_a_device_is_found_by_its_kind(two_devices) -> None:
+    assert choose("cpu").name == "Slow"
+    assert choose("gpu").name == "Fast"
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_needs_no_device(run, no_devices) -> None:
+    result = run("plan", "lenet5")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("lenet5, training, batch 128, kernels for a cpu\n\nstorage  ")
+    assert "largest batch" not in result.out
+    for name in ("input output", "logits delta", "parameters", "gradients", "samples", "optimizer first_moment"):
+        assert re.search(rf"^\+? ?{name} ", result.out, re.MULTILINE), name
+    assert re.search(r"^copies +0$", result.out, re.MULTILINE)
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("model", ["lenet5", "fashion_cnn", "resnet8"])
+def test_shipped_models_copy_nothing(run, no_devices, model) -> None:
+    assert re.search(r"^copies +0$", run("plan", model).out, re.MULTILINE)
+
+
+def test_plan_finds_the_largest_batch(run, two_devices) -> None:
+    plan = lenet5().plan(128, device_class="gpu")
+    state = 4 * sum(Adam().memory(plan.parameters).values())
+    for arguments, memory, allocation, name, kind in (
+        ([], 24 << 30, 6 << 30, "Fast", "gpu"),
+        (["--memory", "2GiB"], 2 << 30, 2 << 30, "--memory", "cpu"),
+        (["--memory", "1.5g"], 3 << 29, 3 << 29, "--memory", "cpu"),
+        (["--device", "Slow"], 8 << 30, 2 << 30, "Slow", "cpu"),
+    ):
+        plan = lenet5().plan(128, device_class=kind)
+        result = run("plan", "lenet5", *arguments)
+        batch = plan.largest_batch(memory, allocation, state)
+        room = f"{name}: {readable(memory)}, {readable(allocation)} a buffer"
+        assert result.out.splitlines()[0].endswith(f"kernels for a {kind}")
+        assert result.out.splitlines()[-1] == f"largest batch       {batch:,} ({room})"
+    result = run("plan", "lenet5", "--memory", "100K")
+    assert result.out.endswith("largest batch       none, not even 1 fits (--memory: 100.0 KiB, 100.0 KiB a buffer)\n")
+
+
+def test_plan_options(run, no_devices, net, trained) -> None:
+    inference = run("plan", "lenet5", "--inference", "--batch-size", 7).out
+    assert inference.startswith("lenet5, inference, batch 7, kernels for a cpu\n")
+    assert "gradient" not in inference
+    assert "optimizer" not in inference
+    assert inference.splitlines()[-1].endswith("for a batch of 7")
+    shaped = run("plan", "lenet5", "--input-shape", "3,40,30", "--classes", 7).out
+    assert re.search(r"^input output +3x40x30 ", shaped, re.MULTILINE)
+    assert re.search(r"^logits output +7x1x1 ", shaped, re.MULTILINE)
+    assert "optimizer" not in run("plan", "lenet5", "--optimizer", "sgd").out.split("hyperparameters")[0][:-10]
+    assert run("plan", net).out.startswith("net.py:net, training")
+    from_file = run("plan", trained).out
+    assert from_file.startswith(f"{trained}, training")
+    assert re.search(r"^input output +1x8x8 ", from_file, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet. Hint: "),
+        (["lenet5", "--input-shape", "1,2,2"], "pool2 (MaxPool2D): the window must not be larger than the padded"),
+        (["lenet5", "--input-shape", "64"], "lenet5: this model takes images, (units, height, width). Received"),
+        (["no.h5"], "no.h5: there must be such a file."),
+        (["no.h5", "--classes", "3"], "MODEL: a model in a file has its shape: --input-shape and --classes are for "
+                                      "others. Received file=no.h5."),
+        (["lenet5", "--classes", "1"], "CrossEntropy: the model's output must be one logit for each of at least 2"),
+        (["lenet5", "--device", "zzz"], "--device: the device must be one that OpenCL lists. Received device=zzz."),
+    ],
+)  # fmt: skip
+def test_plan_errors(run, arguments, message) -> None:
+    result = run("plan", *arguments)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(f"error: {message}")
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def test_report_counts_what_there_is() -> None:
+    model = graph.sequential(
+        [layers.Input(1, 4, 6, name="in"), layers.Conv2D(2, 3, padding=1, name="conv"), layers.Dense(3, name="out")]
+    )
+    plan = make_plan(model, 10, loss=losses.MeanSquaredError(), training=True)
+    memory = {"optimizer velocity": 4000}
+    text = report(plan, reserved=memory, updates=2, limits=Limits("box", 1 << 20, 1 << 19))
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    layout = plan.outputs["in"].layout
+    zeros = 1 - 24 / layout.unit_memory_elements
+    assert lines["in output"].split() == [
+        "in", "output", "1x4x6", *readable(40 * layout.memory_elements).split(), f"{zeros:.0%}",
+        *readable(plan.buffers["in output"].bytes(10)).split(),
+    ]  # fmt: skip
+    assert lines["optimizer velocity"].split() == ["optimizer", "velocity", "3.9", "KiB", "3.9", "KiB"]
+    assert lines["launches"].startswith(f"launches            {len(plan.calls) + 2} a batch (forward ")
+    assert lines["launches"].endswith(", update 2)")
+    assert lines["copies"].split() == ["copies", "0"]
+    assert lines["total"].endswith(f"{readable(plan.bytes() + 4000)} for a batch of 10")
+    assert readable(plan.largest_allocation()) in lines["largest allocation"]
+    assert f"{plan.largest_batch(1 << 20, 1 << 19, 4000):,} (box: 1.0 MiB, 512.0 KiB a buffer)" in text
+    every_storage = {name for name in plan.placed if name}
+    shown = {line.split("  ")[0].removeprefix("+ ") for line in text.splitlines()}
+    assert every_storage <= shown
+
+
+def test_report_names_copies() -> None:
+    start = layers.Input(1, 4, 6, name="in")()
+    branch = layers.Conv2D(1, 1, name="conv")(start)
+    model = graph.from_nodes(start, layers.Concat(name="join")([branch, branch]))
+    plan = make_plan(model, 2)
+    assert plan.copies
+    assert f"copies              {len(plan.copies)}: {', '.join(plan.copies)}\n" in report(plan)
+
+
+def test_readable() -> None:
+    sizes = [0, 1023, 1024, 1536, 5 << 20, 3 << 30, 2 << 40, 5 << 50]
+    shown = ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 MiB", "3.0 GiB", "2.0 TiB", "5120.0 TiB"]
+    assert [readable(size) for size in sizes] == shown
+
+
+def test_state_of_optimizers_is_counted(run, no_devices) -> None:
+    rows = [line.split("  ")[0] for line in run("plan", "lenet5", "--optimizer", "sgd").out.splitlines()]
+    table = lenet5().plan(128).parameters
+    assert [row for row in rows if row.startswith("optimizer")] == [*SGD().memory(table)]

@@ -1,0 +1,250 @@
+"""Runs the kernels on small odd shapes in Oclgrind (`python tests/oclgrind_smoke.py`): bounds, races, unset values.
+
+Each layer runs in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs. Every finding is
+printed with its kernel and configuration; the exit status is 1 if there is one. Without Oclgrind (Debian's package
+``oclgrind``) nothing runs, and the reason is printed.
+
+NOTE: reads behind a blob but inside its buffer are allowed (READ_OVERRUN); ``--overrun`` makes that margin smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from blobnet.device import Device
+    from blobnet.kernel_call import Tuning
+
+LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
+#: A kernel with one mistake of each kind, to see that they are found.
+WRONG = """
+__kernel void wrong(__global const float *from, __global float *to, __local float *shared)
+{
+    float unset[2];
+    unset[get_global_id(0) & 1] = from[0];
+    to[8 + get_global_id(0)] = unset[1 - (get_global_id(0) & 1)]; /* a value that nobody set */
+    to[16] = get_global_id(0);                                    /* a race */
+    shared[get_local_id(0)] = from[64 + get_global_id(0)];        /* out of bounds */
+    to[get_global_id(0)] = shared[get_local_id(0) ^ 1];           /* no barrier */
+}
+"""
+EXPECTED = ("Invalid read", "data race at global", "data race at local", "Uninitialized value")
+
+
+class Findings:
+    """What Oclgrind writes to stderr while a block runs: ``with findings: ...``, then ``findings.found``."""
+
+    def __init__(self) -> None:
+        #: Each finding of the last block once: its kind, kernel and source line.
+        self.found: list[str] = []
+
+    def __enter__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+")
+        self._stderr = os.dup(2)
+        os.dup2(self._file.fileno(), 2)
+
+    def __exit__(self, *_: object) -> None:
+        os.dup2(self._stderr, 2)
+        os.close(self._stderr)
+        with self._file as file:
+            file.seek(0)
+            self.found = self._parsed(file.read())
+
+    def _parsed(self, text: str) -> list[str]:
+        found = []
+        for entry in re.split(r"\n\s*\n", text):
+            lines = [line.strip() for line in entry.splitlines() if line.strip()]
+            more = [line for line in lines[1:] if line.startswith(("Kernel:", "At line", "Function:", "Error:"))]
+            if lines:
+                found.append("; ".join([re.sub(r"0x[0-9a-f]+", "...", lines[0]), *more]))
+        return list(dict.fromkeys(found))
+
+
+def prepare() -> None:
+    """Points the OpenCL loader at Oclgrind, with all its checks on. Must come before pyopencl is imported."""
+    folder = Path(tempfile.mkdtemp(prefix="blobnet-oclgrind-"))
+    (folder / "oclgrind.icd").write_text(f"{LIBRARY}\n")
+    os.environ |= {
+        "OCL_ICD_VENDORS": str(folder),
+        "BLOBNET_DEVICE": "Oclgrind",
+        "XDG_CACHE_HOME": str(folder),
+        "OCLGRIND_MAX_ERRORS": "1000000",
+        "OCLGRIND_CHECK_API": "1",
+        "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_UNINITIALIZED": "1",
+        # NOTE: optimized code holds 'freeze' instructions, at which Oclgrind 21.10 gives up.
+        "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
+    }
+
+
+def checked_device() -> Device:
+    """An Oclgrind device whose buffers are filled by writes: it does not see what clEnqueueFillBuffer initializes."""
+    import pyopencl as cl
+
+    from blobnet.device import Device
+
+    class WritingDevice(Device):
+        def allocate(self, size: int) -> cl.Buffer:
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=bytes(size))
+
+        def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
+            self.write(buffer, np.zeros(size // 4, np.uint32))
+
+    return WritingDevice("Oclgrind")
+
+
+def mistakes_not_found(device: Device, findings: Findings) -> list[str]:
+    """Kinds of mistakes of WRONG that Oclgrind did not report."""
+    import pyopencl as cl
+
+    buffers = [device.allocate(4 * 64) for _ in range(2)]
+    kernel = device.kernel(WRONG, "wrong", "kernel with mistakes")
+    kernel.set_args(*buffers, cl.LocalMemory(4 * 8))
+    with findings:
+        device.launch(kernel, (8, 1, 1), (8, 1, 1))
+        device.finish()
+    return [kind for kind in EXPECTED if not any(kind in finding for finding in findings.found)]
+
+
+def layer_cases() -> Iterator[tuple[Any, Any, int]]:
+    """(layer, input shapes, samples)."""
+    from blobnet import layers
+    from blobnet.blob import Shape
+
+    yield layers.Conv2D(5, 3, padding=1), [Shape(3, 5, 7)], 2
+    yield layers.Conv2D(4, (2, 3), stride=(2, 3), padding="same", groups=2, bias="position"), [Shape(2, 6, 8)], 2
+    yield layers.Conv2D(3, 2, dilation=3, padding=((0, 3), (2, 1)), bias=False), [Shape(1, 4, 19)], 1
+    yield layers.Conv2D(6, 1, stride=2), [Shape(7, 3, 3)], 3
+    yield layers.Conv1D(3, 4, padding="same"), [Shape(2, 1, 37, 1)], 2
+    yield layers.Dense(7), [Shape.flat(19)], 5
+    yield layers.Dense(3, bias=False), [Shape(2, 3, 17)], 2
+    yield layers.MaxPool2D(2), [Shape(3, 5, 7)], 2
+    yield layers.MaxPool2D(3, stride=2, padding=1), [Shape(2, 5, 6)], 2
+    yield layers.AveragePool2D(3, stride=1, padding=1), [Shape(2, 4, 5)], 2
+    yield layers.AveragePool2D((2, 3), stride=(3, 2)), [Shape(2, 8, 7)], 2
+    yield layers.MaxPool1D(3), [Shape(2, 1, 11, 1)], 2
+    yield layers.GlobalAveragePool(), [Shape(3, 5, 7)], 2
+    yield layers.BatchNorm(), [Shape(3, 5, 7)], 3
+    yield layers.Dropout(0.3), [Shape(3, 3, 5)], 2
+    yield layers.Activation("gelu"), [Shape(3, 5, 7)], 2
+    yield layers.Activation("softmax"), [Shape(3, 3, 5)], 2
+    yield layers.Add(), [Shape(2, 3, 5)] * 3, 2
+    yield layers.Concat(), [Shape(2, 3, 5), Shape(3, 3, 5)], 2
+    yield layers.Flatten(), [Shape(2, 3, 5)], 2
+
+
+def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: Any, tuning: Tuning) -> None:
+    """All phases of a layer."""
+    from tests.layers.layer_bench import Bench, make_problem
+
+    bench = Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning)
+    bench.load()
+    bench.run("forward", debug=False)
+    bench.load_deltas()
+    bench.run("backward parameters", debug=False)
+    bench.run("backward data", debug=False)
+
+
+def run_step(device: Device, loss: Any, optimizer: Any, tuning: Tuning) -> None:
+    """One training step of a small network with a batch that is not full."""
+    from blobnet import graph, layers
+    from blobnet.executor import Executor
+    from blobnet.planner import make_plan
+
+    source = layers.Input(1, 6, 7)()
+    node = layers.MaxPool2D(2)(layers.Conv2D(3, 3, padding=1)(source))
+    node = layers.Dense(4)(layers.Flatten()(layers.Activation("relu")(node)))
+    plan = make_plan(graph.from_nodes(source, node), 3, loss=loss, training=True, tuning=tuning)
+    executor = Executor(device, plan)
+    generator = np.random.default_rng(0)
+    executor.write_array("parameters", generator.uniform(0.5, 1, plan.parameters.elements).astype(np.float32))
+    executor.write_array("samples", generator.standard_normal(2 * 42).astype(np.float32))
+    labels = np.array([3, 1], np.int32) if loss.takes_classes else generator.random(8).astype(np.float32)
+    executor.write_array("labels", labels)
+    for phase in ("forward", "loss", "backward"):
+        executor.run(phase, 2)
+    device.finish()
+
+
+def cases(device: Device) -> Iterator[tuple[str, Any]]:
+    """(configuration, a function that runs it)."""
+    from blobnet.kernel_call import Tuning
+    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+    from tests.layers.layer_bench import Arrangement
+
+    arrangements = (
+        Arrangement("tight", tight=True, same_pitch=True),
+        Arrangement("one pitch", same_pitch=True),
+        Arrangement("own pitches", accumulate=True),
+    )
+    for kind in ("cpu", "gpu"):
+        for layer, shapes, count in layer_cases():
+            for arrangement in arrangements:
+                name = f"{layer} on {' '.join(map(str, shapes))}, count {count}, {arrangement.name}, tunables of a {kind}"
+
+                def run(
+                    layer: Any = layer,
+                    shapes: Any = shapes,
+                    count: int = count,
+                    arrangement: Arrangement = arrangement,
+                    kind: str = kind,
+                ) -> None:
+                    run_layer(device, layer, shapes, count, arrangement, Tuning(kind))
+
+                yield name, run
+        for loss in (CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()):
+            yield f"training step, {loss}, tunables of a {kind}", lambda loss=loss, kind=kind: run_step(
+                device, loss, None, Tuning(kind)
+            )
+
+
+def main() -> int:
+    """Runs all cases; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--overrun", type=int, help="elements behind the last blob that vector loads may read")
+    parser.add_argument("--only", default="", help="run configurations whose text contains this")
+    options = parser.parse_args()
+    if not LIBRARY.exists():
+        print(f"skipped: {LIBRARY} does not exist; install Debian's package oclgrind")
+        return 0
+    prepare()
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from blobnet import planner
+
+    if options.overrun is not None:
+        planner.READ_OVERRUN = options.overrun
+    findings = Findings()
+    with findings:  # pyopencl asks for properties that Oclgrind does not know.
+        device = checked_device()
+    missed = mistakes_not_found(device, findings)
+    if missed:
+        print(f"Oclgrind does not find mistakes of these kinds: {', '.join(missed)}")
+        return 1
+    total = 0
+    for name, run in cases(device):
+        if options.only not in name:
+            continue
+        wrong = []
+        try:
+            with findings:
+                run()
+        except AssertionError as error:
+            wrong.append(str(error))
+        for finding in wrong + findings.found:
+            print(f"{name}\n    {finding}")
+        total += len(wrong + findings.found)
+    print(f"{total} findings")
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""Callbacks: what they write, when they stop, and what stays when something else stops the training."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, StopOnNaN
+from blobnet.device import Device
+from blobnet.errors import DataError, FileError, OptionError, TrainingError
+from blobnet.model import Model, Sequential
+from blobnet.optimizers import SGD, Adam
+from blobnet.trainer import Progress, Trainer
+from tests.tiny import digits, tiny_model
+
+
+def fit(model: Model, device: Device, callbacks: list[Callback], **options: Any) -> Model:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "optimizer": Adam(1e-2), "verbose": False}
+    model.fit(*digits(16), device=device, callbacks=callbacks, **(settings | options))
+    return model
+
+
+def same_weights(one: Model, other: Model) -> bool:
+    return all(np.array_equal(values, other.weights[name]) for name, values in one.weights.items())
+
+
+class Script(Callback):
+    """Puts values of its own in the place of a measured one, and keeps every epoch's weights."""
+
+    def __init__(self, name: str, values: list[float]) -> None:
+        self.name = name
+        self.values = values
+        self.weights: list[dict[str, Any]] = []
+
+    def epoch_end(self, progress: Progress) -> None:
+        progress.history[self.name][-1] = self.values[progress.trainer.epoch - 1]
+        self.weights.append(progress.trainer.weights())
+
+
+class Calls(Callback):
+    """Remembers which methods were called."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def begin(self, progress: Progress) -> None:
+        self.seen.append("begin")
+
+    def epoch_end(self, progress: Progress) -> None:
+        self.seen.append(f"epoch {progress.trainer.epoch}/{progress.epochs}")
+        assert len(progress.history["loss"]) == progress.trainer.epoch
+
+    def end(self, progress: Progress) -> None:
+        self.seen.append("end")
+
+
+def test_order_of_calls(device: Device) -> None:
+    calls = Calls()
+    fit(tiny_model(), device, [calls])
+    assert calls.seen == ["begin", "epoch 1/2", "epoch 2/2", "end"]
+
+
+# -- early stopping ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "epochs", "best"),
+    [
+        ("loss", [3.0, 2.0, 2.5, 2.0, 1.0], 4, 2),
+        ("accuracy", [0.1, 0.5, 0.4, 0.5, 0.9], 4, 2),
+        ("loss", [1.0, 2.0, 0.5, 3.0, 3.0], 5, 3),
+        ("loss", [math.nan, 2.0, math.nan, 1.0, 1.0], 5, 4),
+        ("loss", [3.0, 2.9995, 2.999, 0.0, 0.0], 3, 1),
+    ],
+    ids=str,
+)
+def test_early_stopping(device: Device, monitor: str, values: list[float], epochs: int, best: int) -> None:
+    script, stopping = Script(monitor, values), EarlyStopping(monitor, patience=2, minimum_change=0.01)
+    model = fit(tiny_model(), device, [script, stopping], epochs=5)
+    assert len(model.history["loss"]) == epochs
+    for name, wanted in script.weights[best - 1].items():
+        assert np.array_equal(model.weights[name], wanted), "the weights are those of the best epoch"
+    assert stopping.waited == epochs - best
+
+
+def test_early_stopping_says_why_and_may_keep_the_last_weights(device: Device) -> None:
+    reasons = []
+
+    class Reason(Callback):
+        def end(self, progress: Progress) -> None:
+            reasons.append(progress.stop)
+
+    script = Script("loss", [1.0, 2.0, 3.0])
+    stopping = EarlyStopping("loss", patience=1, restore_best=False)
+    model = fit(tiny_model(), device, [script, stopping, Reason()], epochs=3)
+    assert reasons == ["loss has not become better than 1.0000 for 1 epochs"]
+    assert np.array_equal(model.weights["logits/weight"], script.weights[-1]["logits/weight"])
+    assert len(script.weights) == 2
+
+
+def test_early_stopping_refuses_what_is_not_measured_before_the_first_epoch(device: Device, tmp_path: Path) -> None:
+    model = tiny_model()
+    for monitor, message in (
+        ("validation_loss", r"Received monitor=validation_loss\. Hint: train with validation data, or monitor another"),
+        ("acuracy", r"Received monitor=acuracy\. Hint: did you mean 'accuracy'"),
+    ):
+        calls = Calls()
+        rule = r"EarlyStopping: monitor must be one of the values that this training measures\. " + message
+        with pytest.raises(OptionError, match=rule):
+            fit(model, device, [calls, EarlyStopping(monitor)])
+        assert calls.seen == ["begin"]
+    fit(model, device, [EarlyStopping()], validation=digits(4))
+    assert list(model.history)[-1] == "validation_top_5"
+
+
+def test_early_stopping_on_a_value_of_another_callback(device: Device) -> None:
+    class Added(Callback):
+        def begin(self, progress: Progress) -> None:
+            progress.metrics.append("score")
+
+        def epoch_end(self, progress: Progress) -> None:
+            progress.history.setdefault("score", []).append(-float(progress.trainer.epoch))
+
+    model = fit(tiny_model(), device, [Added(), EarlyStopping("score", patience=1)], epochs=5)
+    assert model.history["score"] == [-1.0, -2.0]
+
+
+def test_early_stopping_goes_on_waiting_in_a_resumed_training(device: Device) -> None:
+    model = fit(tiny_model(), device, [Script("loss", [1.0, 2.0])], epochs=2)
+    fit(model, device, [Script("loss", [1.0, 2.0, 3.0, 4.0]), EarlyStopping("loss", patience=2)], epochs=9, resume=True)
+    assert model.history["loss"] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("patience", [0, 1.5, None])
+def test_patience_must_be_a_positive_int(patience: Any) -> None:
+    with pytest.raises(OptionError, match=r"EarlyStopping: patience must be an int of at least 1\. Received patience="):
+        EarlyStopping(patience=patience)
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+def test_csv_log(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    model = fit(tiny_model(), device, [CSVLog(path)], epochs=3, validation=digits(4))
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    names = ["loss", "accuracy", "top_5", "validation_loss", "validation_accuracy", "validation_top_5"]
+    assert list(rows[0]) == ["epoch", *names]
+    for name in names:
+        assert [float(row[name]) for row in rows] == model.history[name]
+    fit(model, device, [CSVLog(path)], epochs=4, resume=True, validation=digits(4))
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 5
+
+
+def test_csv_log_that_cannot_be_written_is_refused_before_the_first_epoch(device: Device, tmp_path: Path) -> None:
+    calls = Calls()
+    with pytest.raises(FileError, match=r"no/log\.csv: the CSV log must be writable\. Received cause="):
+        fit(tiny_model(), device, [calls, CSVLog(tmp_path / "no" / "log.csv")])
+    assert calls.seen == ["begin"]
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+class Files(Callback):
+    """The epoch in a checkpoint, after every epoch; it must come behind the checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.epochs: list[int | None] = []
+
+    def epoch_end(self, progress: Progress) -> None:
+        state = bn.load(self.path).training_state if self.path.exists() else None
+        self.epochs.append(state.epoch if state else None)
+
+
+@pytest.mark.parametrize(("every", "seen"), [(1, [1, 2, 3, 4, 5]), (2, [None, 2, 2, 4, 5]), (9, [None] * 4 + [5])])
+def test_checkpoint_every_so_many_epochs_and_at_the_end(
+    device: Device, tmp_path: Path, every: int, seen: list[int | None]
+) -> None:
+    path = tmp_path / "model.h5"
+    files = Files(path)
+    model = fit(tiny_model(), device, [Checkpoint(path, every), files], epochs=5)
+    assert files.epochs == seen
+    loaded = bn.load(path)
+    assert same_weights(loaded, model)
+    assert loaded.history == model.history
+    assert loaded.class_names == model.class_names == tuple("0123456789")
+    assert loaded.loss == model.loss
+    assert [item.name for item in tmp_path.iterdir()] == ["model.h5"]
+
+
+@pytest.mark.parametrize("checkpoint_first", [True, False])
+def test_checkpoint_when_a_training_stops_early(device: Device, tmp_path: Path, checkpoint_first: bool) -> None:
+    path = tmp_path / "model.h5"
+    script, stopping = Script("loss", [1.0, 2.0, 3.0, 4.0]), EarlyStopping("loss", patience=2)
+    checkpoint = Checkpoint(path, every=2)
+    callbacks = [checkpoint, script, stopping] if checkpoint_first else [script, stopping, checkpoint]
+    fit(tiny_model(), device, callbacks, epochs=9)
+    loaded = bn.load(path)
+    assert loaded.training_state is not None
+    assert loaded.training_state.epoch == 3
+    # What can be resumed: the last weights, not the best.
+    assert np.array_equal(loaded.weights["logits/weight"], script.weights[2]["logits/weight"])
+
+
+def test_checkpoint_that_cannot_be_written_is_refused_before_the_first_epoch(device: Device, tmp_path: Path) -> None:
+    calls = Calls()
+    with pytest.raises(FileError, match=r"the folder of the file must exist"):
+        fit(tiny_model(), device, [calls, Checkpoint(tmp_path / "no" / "model.h5")])
+    assert calls.seen == ["begin"]
+    with pytest.raises(OptionError, match=r"Checkpoint: every must be an int of at least 1\. Received every=0"):
+        Checkpoint(tmp_path / "model.h5", every=0)
+
+
+def test_checkpoint_on_a_full_disk_is_refused_before_the_first_epoch(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage())
+    calls = Calls()
+    with pytest.raises(FileError, match=r"the disk must have room for the file\..*free=1000 B"):
+        fit(tiny_model(), device, [calls, Checkpoint(tmp_path / "model.h5")])
+    assert calls.seen == ["begin"]
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Usage:
+    free = 1000
+
+
+def test_an_interrupt_in_the_middle_of_an_epoch_leaves_the_last_checkpoint(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls = tmp_path / "model.h5", Calls()
+    wanted = fit(tiny_model(), device, [], epochs=2)
+    model = tiny_model()
+    update = Trainer.update
+
+    def interrupted(self: Trainer, learning_rate: float) -> None:
+        if self.step_number == 5:  # the second step of the third epoch
+            raise KeyboardInterrupt
+        update(self, learning_rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit(model, device, [Checkpoint(path), calls], epochs=5)
+    assert calls.seen == ["begin", "epoch 1/5", "epoch 2/5"]
+    assert same_weights(bn.load(path), wanted)
+    # The device and the model can be used as before.
+    fit(model, device, [], epochs=2)
+    assert same_weights(model, wanted)
+
+
+# -- NaN ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_learning_rate_that_is_far_too_high(device: Device) -> None:
+    model = tiny_model()
+    before = model.weights
+    rule = r"training: the loss must stay finite\. Received epoch=1, step=1, first_layer="
+    with pytest.raises(TrainingError, match=rule) as caught:
+        fit(model, device, [StopOnNaN()], optimizer=SGD(1e30))
+    assert str(caught.value).endswith("Hint: use a smaller learning rate, or clip the gradients (clip_norm).")
+    first = re.search(r"first_layer=(\w+)", str(caught.value))
+    assert first is not None
+    assert first[1] in [vertex.name for vertex in model.graph.vertices]
+    assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
+    fit(model, device, [StopOnNaN()])
+    assert np.isfinite(model.history["loss"]).all()
+
+
+@pytest.mark.parametrize("name", ["conv1/weight", "conv2/weight", "norm2/scale", "logits/bias"])
+def test_the_error_names_the_layer_whose_weights_are_broken(device: Device, name: str) -> None:
+    model = tiny_model()
+    whole = model.weights[name]
+    broken = whole.copy()
+    broken.reshape(-1)[1] = math.nan
+    model.set_weights({name: broken})
+    layer = name.split("/")[0]
+    message = rf"epoch=1, step=0, first_layer={layer}, whose {name} are not finite themselves\. Hint"
+    with pytest.raises(TrainingError, match=message):
+        fit(model, device, [StopOnNaN()])
+    model.set_weights({name: whole})
+    fit(model, device, [StopOnNaN()])
+
+
+def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> None:
+    # Inference-like chains reuse memory: a buffer that gets a new geometry still holds the NaN of a later layer.
+    stack: list[layers.Layer] = [layers.Input(1, 8, 8, name="input")]
+    for number, units in enumerate((3, 5, 4), start=1):
+        stack.append(layers.Conv2D(units, 3, 2, 1, activation="silu", name=f"conv{number}"))
+    model = Sequential([*stack, layers.Dense(10, name="logits")])
+    bias = np.zeros(4, np.float32)
+    bias[2] = math.inf
+    model.set_weights({"conv3/bias": bias})
+    with pytest.raises(TrainingError, match=r"first_layer=conv3, whose conv3/bias are not finite themselves\."):
+        fit(model, device, [StopOnNaN()])
+
+
+def test_a_loss_that_is_too_large_by_itself(device: Device) -> None:
+    model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
+    model.set_weights({"logits/bias": np.linspace(-3e38, 3e38, 10)})
+    with pytest.raises(TrainingError, match=r"first_layer=the loss itself\."):
+        fit(model, device, [StopOnNaN()])
+
+
+def test_training_goes_on_without_the_callback(device: Device) -> None:
+    model = fit(tiny_model(), device, [], optimizer=SGD(1e30), epochs=3)
+    assert len(model.history["loss"]) == 3
+    assert not np.isfinite(model.history["loss"][-1])
+
+
+def test_samples_that_hold_nan_never_get_so_far(device: Device) -> None:
+    x, y = digits(16)
+    x[7, 0, 2, 3] = math.nan
+    with pytest.raises(DataError, match=r"x: x must hold finite float32 values\. Received index=\(7, 0, 2, 3\)"):
+        tiny_model().fit(x, y, device=device, callbacks=[StopOnNaN()], verbose=False)

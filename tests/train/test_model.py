@@ -1,0 +1,278 @@
+"""The public face: what a user types, and what it answers."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.device import Device
+from blobnet.errors import DataError, OptionError, ShapeError
+from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+from blobnet.model import Model, Sequential
+from tests.networks import NumPyOperations, run
+from tests.reference.compare import assert_close
+from tests.small_graphs import KNOWN_GRAPHS
+from tests.tiny import digits, tiny_model
+
+
+def model_of(name: str) -> Model:
+    model = Model.__new__(Model)
+    model._start(KNOWN_GRAPHS[name](), (), 0)
+    random = np.random.default_rng(3)
+    # Statistics that inference can be seen to use.
+    statistics = {
+        key: np.abs(random.standard_normal(values.shape)) + 0.5
+        for key, values in model.weights.items()
+        if "running" in key
+    }
+    model.set_weights(statistics)
+    return model
+
+
+# -- prediction --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "residual", "dense blocks", "one dimension", "vectors"])
+def test_predictions_against_numpy(device: Device, name: str) -> None:
+    model = model_of(name)
+    x = np.random.default_rng(1).standard_normal((5, *model.graph.input.shape.dimensions)).astype(np.float32)
+    found = model.predict(x, batch_size=3, device=device)
+    wanted = run(model.graph, model.weights, x, NumPyOperations(), training=False)
+    assert found.shape == (5, 3)
+    assert_close(found, wanted.reshape(5, 3), relative=1e-4, absolute=1e-5, what=name)
+
+
+@pytest.mark.parametrize(
+    ("start", "stack", "shape"),
+    [
+        (layers.Input(2, 5, 4), [layers.Conv2D(3, 2)], (7, 3, 4, 3)),
+        (layers.Input(2, width=9), [layers.Conv1D(3, 2)], (7, 3, 8)),
+        (layers.Input(2), [layers.Dense(1)], (7, 1)),
+        (layers.Input(2, 3, 3), [layers.Activation("relu")], (7, 2, 3, 3)),
+        (layers.Input(2, 3, 3), [layers.Flatten()], (7, 18)),
+        (layers.Input(2, 3, 3), [layers.Dropout(0.5)], (7, 2, 3, 3)),
+    ],
+    ids=lambda item: str(item) if isinstance(item, tuple) else "",
+)
+def test_predictions_have_the_axes_of_the_output(
+    device: Device, start: layers.Layer, stack: list[layers.Layer], shape: tuple[int, ...]
+) -> None:
+    model = Sequential([start, *stack])
+    x = np.random.default_rng(2).standard_normal((7, *model.graph.input.shape.dimensions)).astype(np.float32)
+    found = model.predict(x, device=device)
+    assert found.shape == shape
+    if isinstance(stack[0], layers.Flatten | layers.Dropout):
+        assert np.array_equal(found, x.reshape(shape))
+
+
+def test_normalisation_is_part_of_the_model(device: Device, tmp_path: Path) -> None:
+    model = Sequential([layers.Input(2, 3, 3, name="in"), layers.Flatten()])
+    model.set_normalization([1.0, -2.0], [2.0, 4.0])
+    x = np.random.default_rng(4).standard_normal((3, 2, 3, 3)).astype(np.float32)
+    wanted = (x - np.array([1, -2.0])[:, None, None]) / np.array([2, 4.0])[:, None, None]
+    assert_close(model.predict(x, device=device), wanted.reshape(3, -1), relative=1e-6, absolute=1e-7, what="output")
+    model.save(tmp_path / "model.h5")
+    loaded = bn.load(tmp_path / "model.h5")
+    assert np.array_equal(loaded.predict(x, device=device), model.predict(x, device=device))
+
+
+def test_evaluate_uses_the_loss_of_training(device: Device, tmp_path: Path) -> None:
+    x, y = digits(16)
+    targets = np.eye(10, dtype=np.float32)[y]
+    model = tiny_model()
+    model.fit(x, targets, loss=MeanSquaredError(), batch_size=8, device=device, verbose=False)
+    model.save(tmp_path / "model.h5")
+    loaded = bn.load(tmp_path / "model.h5")
+    assert loaded.loss == MeanSquaredError()
+    found = loaded.evaluate(x, targets, device=device)
+    assert found == pytest.approx({"loss": float(((loaded.predict(x) - targets) ** 2).mean())}, rel=1e-5)
+    assert set(loaded.evaluate(x, y, loss=CrossEntropy())) == {"loss", "accuracy", "top_5"}
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_copies(device: Device) -> None:
+    model = tiny_model()
+    assert model.weights["conv1/weight"].shape == (4, 1, 3, 3)
+    assert model.weights["logits/weight"].shape == (10, 96)
+    model.weights["conv1/weight"][...] = 7
+    assert not (model.weights["conv1/weight"] == 7).any()
+    values = np.ones((4, 1, 3, 3))
+    model.set_weights({"conv1/weight": values})
+    values[...] = 2
+    assert (model.weights["conv1/weight"] == 1).all()
+    assert model.weights["conv1/weight"].dtype == np.float32
+
+
+def test_initial_weights_follow_from_the_seed() -> None:
+    first, same, other = tiny_model(3), tiny_model(3), tiny_model(4)
+    assert all(np.array_equal(values, same.weights[name]) for name, values in first.weights.items())
+    assert not np.array_equal(first.weights["conv1/weight"], other.weights["conv1/weight"])
+    other.initialize(3)
+    assert np.array_equal(first.weights["conv1/weight"], other.weights["conv1/weight"])
+    with pytest.raises(OptionError, match=r"the seed must be an int of at least 0\. Received seed=-1"):
+        tiny_model(-1)
+
+
+def test_set_weights_refuses_names_and_shapes_and_then_changes_nothing(device: Device) -> None:
+    model = tiny_model()
+    before = model.weights
+    good = {"conv1/bias": np.full(4, 9.0)}
+    rule = r"set_weights: every name must be a parameter of the model\. .*Hint: did you mean 'conv1/weight'"
+    with pytest.raises(OptionError, match=rule):
+        model.set_weights(good | {"conv1/weigth": np.zeros((4, 1, 3, 3))})
+    rule = r"logits/weight: the array must have the parameter's shape\. Received array=\(96, 10\), wanted=\(10, 96\)"
+    with pytest.raises(ShapeError, match=rule):
+        model.set_weights(good | {"logits/weight": np.zeros((96, 10))})
+    assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
+
+
+@pytest.mark.parametrize("deviation", [[0.0], [-1.0], [float("nan")], [float("inf")], [1e-45]], ids=str)
+def test_a_deviation_that_cannot_be_divided_by_is_refused(device: Device, deviation: list[float]) -> None:
+    model = tiny_model()
+    rule = r"set_normalization: every deviation must be finite and above 0\. Received deviation=.*Hint: give a unit"
+    with pytest.raises(OptionError, match=rule):
+        model.set_normalization([0.5], deviation)
+    assert model.weights["input/mean"] == 0
+    x, y = digits(8)
+    model.fit(x, y, batch_size=8, device=device, verbose=False)
+    assert np.isfinite(model.history["loss"]).all()
+
+
+def test_normalisation_needs_a_number_for_each_unit() -> None:
+    model = tiny_model()
+    with pytest.raises(ShapeError, match=r"input/mean: the array must have the parameter's shape\. .*wanted=\(1,\)"):
+        model.set_normalization([0.0, 0.0], [1.0])
+    with pytest.raises(OptionError, match=r"set_normalization: every mean must be finite\. Received mean=\[nan\]"):
+        model.set_normalization([float("nan")], [1.0])
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate"])
+def test_measuring_refuses_bad_input_and_still_works(device: Device, method: str) -> None:
+    model = tiny_model()
+    x, y = digits(6)
+    hole = x.copy()
+    hole[2, 0, 1, 1] = np.nan
+
+    def call(samples: Any, **options: Any) -> Any:
+        return getattr(model, method)(*((samples, y) if method == "evaluate" else (samples,)), device=device, **options)
+
+    wanted = call(x)
+    for samples, message in (
+        (x[:, :, :7], r"x: each sample must have the shape of the model's input\. Received sample=\(1, 7, 8\)"),
+        (x[0], r"x: each sample must have the shape of the model's input\. Received sample=\(8, 8\), input=\(1, 8"),
+        (hole, r"x: x must hold finite float32 values\. Received index=\(2, 0, 1, 1\), value=nan"),
+        (x[:0], r"x: x must hold at least one sample"),
+        (x.tolist(), r"x: x must be a numpy array\. Received type=list"),
+        (x.astype(str), r"x: x must hold real numbers\. Received dtype=<U"),
+    ):
+        with pytest.raises(DataError, match=message):
+            call(samples)
+    for batch_size in (0, -3, 2.5, "8", None):
+        rule = rf"{method}: batch_size must be an int of at least 1\. Received batch_size="
+        with pytest.raises(OptionError, match=rule):
+            call(x, batch_size=batch_size)
+    assert np.array_equal(call(x), wanted) if method == "predict" else call(x) == wanted
+
+
+def test_evaluate_refuses_labels_that_do_not_fit(device: Device) -> None:
+    model = tiny_model()
+    x, y = digits(6)
+    for labels, loss, message in (
+        (y[:5], None, r"y: x and y must hold the same number of samples"),
+        (y + 10, None, r"y: class numbers must be below 10"),
+        (y - 10, None, r"y: class numbers must not be negative"),
+        (y, BinaryCrossEntropy(), r"y: each target must have the shape of the model's output\. Received target=\(\)"),
+        (np.full((6, 10), -0.5), BinaryCrossEntropy(), r"y: targets of BinaryCrossEntropy must be from 0 to 1"),
+        (np.zeros((6, 9)), MeanSquaredError(), r"y: each target must have the shape .*target=\(9\,\), output=\(10\)"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.evaluate(x, labels, loss=loss, device=device)
+    assert model.evaluate(x, y, device=device)["loss"] > 0
+
+
+def test_gradients_refuse_what_fit_refuses(device: Device) -> None:
+    model = tiny_model()
+    x, y = digits(6)
+    with pytest.raises(DataError, match=r"x: each sample must have the shape of the model's input"):
+        model.gradients(x[:, :, 1:], y, device=device)
+    with pytest.raises(DataError, match=r"y: class numbers must be below 10"):
+        model.gradients(x, y + 10, device=device)
+    with pytest.raises(OptionError, match=r"gradients: seed must be an int from 0 to below 2\^63\. Received seed=-1"):
+        model.gradients(x, y, seed=-1, device=device)
+    assert set(model.gradients(x, y, device=device)) >= {"input", "conv1/weight", "logits/bias"}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_save_and_load_give_the_same_model(device: Device, tmp_path: Path) -> None:
+    x, y = digits(16)
+    model = tiny_model()
+    model.fit(x, y, epochs=2, batch_size=8, device=device, verbose=False)
+    model.save(tmp_path / "model.h5")
+    loaded = bn.load(tmp_path / "model.h5")
+    assert np.array_equal(loaded.predict(x, device=device), model.predict(x))
+    assert loaded.graph == model.graph
+    assert loaded.class_names == model.class_names
+    assert loaded.history == model.history
+    assert loaded.loss == model.loss
+    model.save(tmp_path / "again.h5")
+    assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "model.h5").read_bytes()
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_describes_itself() -> None:
+    text = repr(tiny_model())
+    lines = text.splitlines()
+    assert lines[0].split() == ["layer", "kind", "output", "parameters"]
+    assert len(lines) == 1 + 10 + 1
+    row = next(line for line in lines if line.startswith("conv2"))
+    assert row.split("  ")[0] == "conv2"
+    assert row.split()[-1] == "216"
+    trainable = 4 * 9 + 4 + 6 * 4 * 9 + 6 + 6 + 96 * 10 + 10
+    assert lines[-1] == f"{trainable:,} trainable parameters"
+    assert tiny_model().parameter_count == trainable
+
+
+def test_a_plan_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a plan needs no device")
+
+    monkeypatch.setattr(Device, "__init__", refuse)
+    training, inference = tiny_model().plan(32), tiny_model().plan(32, training=False)
+    assert training.bytes() > inference.bytes() > 0
+    assert (training.loss, inference.loss) == (CrossEntropy(), None)
+    assert tiny_model().plan(64).bytes() > training.bytes()
+    with pytest.raises(OptionError, match=r"plan: batch_size must be an int of at least 1\. Received batch_size=0"):
+        tiny_model().plan(0)
+
+
+def test_a_graph_is_built_from_nodes(device: Device) -> None:
+    images = layers.Input(1, 8, 8)()
+    node = layers.Conv2D(4, 3, padding="same", activation="relu")(images)
+    node = layers.Concat()([node + layers.Conv2D(4, 1)(images), node])
+    model = bn.Model(images, layers.Dense(10)(layers.GlobalAveragePool()(node)), class_names=["a"] * 10, seed=2)
+    x, y = digits(16)
+    history = model.fit(x, y, epochs=3, batch_size=8, device=device, verbose=False, optimizer=bn.optimizers.Adam(1e-2))
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_public_methods_are_documented() -> None:
+    for kind in (Model, Sequential):
+        assert inspect.getdoc(kind)
+    for name, member in inspect.getmembers(Model, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.getdoc(member), name
