@@ -182,10 +182,10 @@ class BlobLayout:
         return self.unit_memory_elements == self.unit_elements
 
     def as_row(self) -> BlobLayout:
-        """The same values as one unit of one row, if they are all there is in memory; else this layout."""
-        if not self.is_contiguous or self.unit_count != self.unit_memory_count:
+        """Units of a single value each as one row, if they are all there is in memory; else this layout."""
+        if self.unit_memory_elements != 1 or self.unit_count != self.unit_memory_count:
             return self
-        return BlobLayout.padded(Shape(1, 1, self.unit_count * self.unit_elements))
+        return BlobLayout.padded(Shape(1, 1, self.unit_count))
 
     def index(self, n: Any, z: Any, y: Any, x: Any) -> Any:
         """The index equation; takes integers or integer arrays."""

@@ -5,11 +5,15 @@ Finding drivers, choosing a device, building and caching programs, buffers, laun
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +30,7 @@ _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _DRIVER_LIMITS = {
     "PoCL 3.0": {"MAXIMUM_LANES": 8},  # its compiler aborts the process at mad() of 16 lanes
 }
+_BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
 
@@ -51,19 +56,26 @@ def _point_loader() -> None:
     library = _intel_runtime()
     if library is None or os.environ.get("OCL_ICD_VENDORS"):
         return
-    entries = {"intel-cpu-pypi.icd": f"{library}\n"}
-    if _SYSTEM_VENDORS.is_dir():
-        entries |= {path.name: path.read_text(encoding="utf-8") for path in sorted(_SYSTEM_VENDORS.glob("*.icd"))}
+    entries = {"intel-cpu-pypi.icd": f"{library}\n".encode()}
+    for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
+        with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
+            entries[path.name] = path.read_bytes()
     digest = hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:16]
     try:
-        folder = cache_folder() / "vendors" / digest
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _filled_folder(cache_folder() / "vendors" / digest, entries)
     except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="blobnet-vendors-"))
-    for name, text in entries.items():
-        if not (folder / name).exists():
-            _write_atomically(folder / name, text.encode())
+        temporary = tempfile.mkdtemp(prefix="blobnet-vendors-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        folder = _filled_folder(Path(temporary), entries)
     os.environ["OCL_ICD_VENDORS"] = str(folder)
+
+
+def _filled_folder(folder: Path, entries: Mapping[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in entries.items():
+        if not (folder / name).exists():
+            _write_atomically(folder / name, content)
+    return folder
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
@@ -198,10 +210,18 @@ def no_platform_error() -> DeviceError:
         "at least one OpenCL platform must be installed",
         OCL_ICD_VENDORS=os.environ.get("OCL_ICD_VENDORS", "unset"),
         icd_files=seen or "none",
-        hint="for a CPU: pip install 'blobnet[cpu]'; for a GPU: the driver of its vendor, which puts an .icd file into "
+        hint="for a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt; for a GPU: the driver of its vendor, which puts an .icd file into "
         f"{_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed elsewhere, set OCL_ICD_VENDORS "
         "to the folder of its .icd file.",
     )
+
+
+def _processor_features() -> str:
+    """What tells processors apart that share a name (virtual machines): a CPU's binaries run on its own features."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    return ""
 
 
 class Device:
@@ -246,18 +266,21 @@ class Device:
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
         if values.size:
-            cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
+            with self._reporting("writing to a buffer"):
+                cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
 
     def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
         """``elements`` values from byte ``offset`` of a buffer."""
         values = np.empty(elements, dtype)
         if elements:
-            cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
+            with self._reporting("reading a buffer"):
+                cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Sets the first ``size`` bytes of a buffer to zero."""
-        cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size)
+        with self._reporting("filling a buffer"):
+            cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size)
 
     def finish(self) -> None:
         """Waits for all that was launched.
@@ -265,10 +288,16 @@ class Device:
         Raises:
             DeviceError: the driver reports that a launch failed.
         """
-        try:
+        with self._reporting("finishing the launches"):
             self.queue.finish()
+
+    @contextlib.contextmanager
+    def _reporting(self, action: str) -> Iterator[None]:
+        """Turns a driver's errors into DeviceError; errors of earlier launches arrive here too."""
+        try:
+            yield
         except cl.Error as error:
-            raise DeviceError(self.info.name, "every launch must succeed", cause=error) from error
+            raise DeviceError(self.info.name, f"{action} must succeed", cause=error) from error
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -278,7 +307,7 @@ class Device:
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
-        digest = hashlib.sha256(source.encode()).hexdigest()
+        digest = hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
         program = self._programs.get(digest)
         if program is None:
             with warnings.catch_warnings():
@@ -295,7 +324,7 @@ class Device:
         """
         if any(name in self.info.platform for name in ("Portable Computing", "NVIDIA")):
             return None
-        identity = f"{self.info.platform}|{self.info.name}|{self.info.driver}"
+        identity = f"{self.info.platform}|{self.info.name}|{self.info.driver}|{_processor_features()}"
         folder = cache_folder() / "programs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -304,35 +333,39 @@ class Device:
         return folder
 
     def _build(self, source: str, digest: str, what: str) -> Any:
+        # A cache that cannot be read or written costs time, not results.
         cached = self._cache / f"{digest}.bin" if self._cache else None
         if cached and cached.exists():
-            try:
+            with contextlib.suppress(cl.Error, OSError):
                 return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=_NO_CACHE)
-            except cl.Error:
-                cached.unlink(missing_ok=True)
-        options = ["-cl-std=CL1.2", "-cl-mad-enable"]
         try:
-            program = cl.Program(self.context, source).build(options=options, cache_dir=_NO_CACHE)
+            program = cl.Program(self.context, source).build(options=list(_BUILD_OPTIONS), cache_dir=_NO_CACHE)
         except (cl.Error, RuntimeError) as error:
             with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
                 file.write(source)
             raise BuildError(
                 what,
                 f"{self.info.name} must build the kernel",
-                options=" ".join(options),
+                options=" ".join(_BUILD_OPTIONS),
                 source=file.name,
                 log=f"\n{str(error).strip()}\n",
                 hint="report this with the source file and the output of 'blobnet devices'.",
             ) from error
         if cached:
-            try:
+            with contextlib.suppress(cl.Error, OSError):
                 _write_atomically(cached, program.get_info(cl.program_info.BINARIES)[0])
-            except (cl.Error, OSError):
-                pass  # A cache that cannot be written costs time, not results.
         return program
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
-        """Puts a kernel whose arguments are set into the queue."""
-        cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+        """Puts a kernel whose arguments are set into the queue.
+
+        Raises:
+            DeviceError: the driver refuses the launch.
+        """
+        try:
+            cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+        except cl.Error as error:
+            what, sizes = kernel.function_name, {"global_size": global_size, "local_size": local_size}
+            raise DeviceError(self.info.name, f"{what} must launch", cause=error, **sizes) from error

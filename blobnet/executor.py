@@ -97,15 +97,18 @@ class Executor:
             launch(item.kernel, item.global_size, item.local_size)
 
     def _launch_checked(self, item: Launch, count: int) -> None:
-        written = [
-            item.call.blobs[role] for role, access in item.call.source.blobs.items() if access in ("write", "update")
-        ]
-        before = {blob.storage: self.memory(blob.storage) for blob in written}
+        """Launches, and compares all memory that the launch was given with what was there before."""
+        storages = {part.storage for part in (*item.call.blobs.values(), *item.call.arrays.values())}
+        before = {name: self._whole(name) for name in storages}
         self.device.launch(item.kernel, item.global_size, item.local_size)
         self.device.finish()
-        for storage in before:
-            blobs = [blob for blob in written if blob.storage == storage]
-            check_promise(item.call, blobs, before[storage], self.memory(storage), count)
+        check_promise(item.call, before, {name: self._whole(name) for name in storages}, count)
+
+    def _whole(self, storage: str) -> FloatArray:
+        """A host copy of the buffer that holds a storage, with its overrun."""
+        buffer = self._placed[storage]
+        values: FloatArray = self.device.read(buffer, buffer.size // 4)
+        return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------
 
@@ -127,33 +130,48 @@ class Executor:
         self.device.write(self.buffers[name], values)
 
 
-def check_promise(call: KernelCall, blobs: Sequence[Blob], before: FloatArray, after: FloatArray, count: int) -> None:
-    """Raises PromiseError if a launch changed a cell that is not data of ``blobs``, or left a halo cell not 0."""
-    allowed = np.zeros(after.size, dtype=bool)
-    halo = np.zeros(after.size, dtype=bool)
-    for blob in blobs:
-        layout = blob.layout
-        allowed[: count * layout.memory_elements] |= _data_mask(blob, count)
-        plane = np.tile(layout.halo_mask(), layout.unit_count)
-        for n in range(count):
-            first = n * layout.memory_elements + layout.unit_offset * layout.unit_memory_elements
-            halo[first : first + plane.size] |= plane
-    changed = before.view(np.uint32) != after.view(np.uint32)
-    for bad, rule in (
-        (halo & (after != 0), "every halo cell must be exactly 0 after a launch"),
-        (changed & ~allowed & ~halo, "a launch may change only the data of the blobs that it writes"),
-    ):
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            raise PromiseError(
-                f"{call.label} ({call.kernel})",
-                rule,
-                storage=blobs[0].storage,
-                cell=_cell(blobs[0], first),
-                value=after[first],
-                before=before[first],
-                cells=int(bad.sum()),
-            )
+def check_promise(
+    call: KernelCall, before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], count: int
+) -> None:
+    """Raises PromiseError if a launch changed anything but what it may write, or left a halo cell that is not 0.
+
+    Args:
+        call: what was launched.
+        before, after: the memory of every storage that the call was given, with its overrun.
+        count: samples in the batch.
+    """
+    source = call.source
+    for storage in before:
+        blobs = [blob for role, blob in call.blobs.items() if blob.storage == storage]
+        written = [blob for role, blob in call.blobs.items() if blob in blobs and source.blobs[role] != "read"]
+        allowed = np.zeros(after[storage].size, dtype=bool)
+        halo = np.zeros(after[storage].size, dtype=bool)
+        for blob in written:
+            layout = blob.layout
+            allowed[: count * layout.memory_elements] |= _data_mask(blob, count)
+            plane = np.tile(layout.halo_mask(), layout.unit_count)
+            for n in range(count):
+                first = n * layout.memory_elements + layout.unit_offset * layout.unit_memory_elements
+                halo[first : first + plane.size] |= plane
+        for role, array in call.arrays.items():
+            if array.storage == storage and source.arrays[role] != "read":
+                allowed[array.offset : array.offset + array.elements + count * array.per_sample] = True
+        changed = before[storage].view(np.uint32) != after[storage].view(np.uint32)
+        for bad, rule in (
+            (halo & (after[storage] != 0), "every halo cell must be exactly 0 after a launch"),
+            (changed & ~allowed & ~halo, "a launch may change only the data of the blobs and arrays that it writes"),
+        ):
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                raise PromiseError(
+                    f"{call.label} ({call.kernel})",
+                    rule,
+                    storage=storage,
+                    cell=_cell(blobs[0], first) if blobs else first,
+                    value=after[storage][first],
+                    before=before[storage][first],
+                    cells=int(bad.sum()),
+                )
 
 
 def _data_mask(blob: Blob, count: int) -> npt.NDArray[np.bool_]:

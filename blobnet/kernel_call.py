@@ -134,7 +134,7 @@ class Tuning:
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:
-    """Blobs of the same planes for an elementwise kernel: as one row a sample, if none of them has padding."""
+    """Flat blobs for an elementwise kernel: as one row a sample, if none of them has padding."""
     rows = tuple(Blob(blob.storage, blob.layout.as_row()) for blob in blobs)
     return rows if len({row.layout for row in rows}) == 1 else blobs
 

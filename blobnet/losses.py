@@ -50,6 +50,7 @@ class Loss(ABC):
 
     def calls(self, output: Blob, delta: Blob | None, tuning: Tuning) -> list[KernelCall]:
         """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``."""
+        metrics = Array("sample_metrics", 0, self.SAMPLE_METRICS, persistent=True)
         # NOTE: a kernel takes no null blob; without a delta the role is bound to the output and not touched.
         per_sample = KernelCall(
             self.kernel,
@@ -58,7 +59,7 @@ class Loss(ABC):
             blobs={"OUTPUT": output, "OUTPUT_DELTA": delta or output},
             arrays={
                 "LABELS": Array("labels", 0, persistent=True),
-                "SAMPLE_METRICS": Array("sample_metrics", 0, persistent=True),
+                "SAMPLE_METRICS": metrics,
             },
             macros={"HAS_DELTA": int(delta is not None), **self.macros()},
         )
@@ -67,8 +68,8 @@ class Loss(ABC):
             "metrics",
             GlobalSize(1, per_sample=False),
             arrays={
-                "SAMPLE_METRICS": Array("sample_metrics", 0, persistent=True),
-                "TOTALS": Array("totals", 0, persistent=True),
+                "SAMPLE_METRICS": metrics,
+                "TOTALS": Array("totals", self.SAMPLE_METRICS + 1, persistent=True),
             },
             macros={"METRICS": self.SAMPLE_METRICS},
         )

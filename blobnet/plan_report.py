@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
 from blobnet.kernel_call import Array
-from blobnet.planner import Plan
+
+if TYPE_CHECKING:
+    from blobnet.planner import Plan
 
 _HEADER = ("storage", "planes", "bytes", "halo", "buffer")
 
@@ -55,7 +58,7 @@ def readable(size: int) -> str:
 
 def _layouts(plan: Plan) -> dict[str, BlobLayout]:
     """A layout of every storage that holds blobs; all blobs of a storage have the same planes."""
-    return {blob.storage: blob.layout for _, call in plan.calls for blob in call.blobs.values()}
+    return {blob.storage: blob.layout for blob in [*plan.outputs.values(), *plan.deltas.values()]}
 
 
 def _array_bytes(plan: Plan) -> dict[str, int]:

@@ -22,6 +22,7 @@ from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
+from blobnet.plan_report import report
 
 #: Elements behind the last blob of every buffer that vector loads may read, and throw away.
 READ_OVERRUN = 4096
@@ -95,6 +96,9 @@ class Plan:
     outputs: Mapping[str, Blob]
     deltas: Mapping[str, Blob]
     loss: Loss | None = None
+
+    def __str__(self) -> str:
+        return report(self)
 
     def phase(self, name: str) -> list[KernelCall]:
         """The calls of one phase: ``forward``, ``loss`` or ``backward``."""
@@ -459,7 +463,7 @@ class _Planner:
                 return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
             if kind == "shared":
                 return Array(name, 0, persistent=True)
-            key = f"{vertex.name} {name}"
+            key = f"{vertex.name}/{name}"
             return self.arrays.setdefault(key, Array(key, elements, per_sample))
 
         deltas = self.delta_regions
@@ -600,7 +604,14 @@ def _allocate(
     """
     slots: list[list[_Occupant]] = []
     for occupant in _occupants(calls):
-        free = [slot for slot in slots if reuse and max(item.last for item in slot) < occupant.first]
+        free = [
+            slot
+            for slot in slots
+            if reuse
+            # Arrays would leave a blob's halo to be zeroed at every step.
+            and (slot[0].blob is None) == (occupant.blob is None)
+            and max(item.last for item in slot) < occupant.first
+        ]
         size = occupant.size(batch_size)
 
         def waste(slot: list[_Occupant], wanted: _Occupant = occupant, size: int = size) -> tuple[bool, bool, int]:

@@ -14,7 +14,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import numpy as np
 if TYPE_CHECKING:
     from blobnet.device import Device
     from blobnet.kernel_call import Tuning
+    from blobnet.losses import Loss
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 #: A kernel with one mistake of each kind, to see that they are found.
@@ -37,7 +39,7 @@ __kernel void wrong(__global const float *from, __global float *to, __local floa
     to[get_global_id(0)] = shared[get_local_id(0) ^ 1];           /* no barrier */
 }
 """
-EXPECTED = ("Invalid read", "data race at global", "data race at local", "Uninitialized value")
+EXPECTED = ("Invalid read", "data race at global", "data race at local")
 
 
 class Findings:
@@ -63,6 +65,8 @@ class Findings:
         found = []
         for entry in re.split(r"\n\s*\n", text):
             lines = [line.strip() for line in entry.splitlines() if line.strip()]
+            if any("clGetDeviceInfo" in line for line in lines):
+                continue  # pyopencl asks for properties that Oclgrind does not know.
             more = [line for line in lines[1:] if line.startswith(("Kernel:", "At line", "Function:", "Error:"))]
             if lines:
                 found.append("; ".join([re.sub(r"0x[0-9a-f]+", "...", lines[0]), *more]))
@@ -80,17 +84,21 @@ def prepare() -> None:
         "OCLGRIND_MAX_ERRORS": "1000000",
         "OCLGRIND_CHECK_API": "1",
         "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_UNINITIALIZED": "1",
-        # NOTE: optimized code holds 'freeze' instructions, at which Oclgrind 21.10 gives up.
+        # NOTE: an optimizer may remove a race or a bad read, and puts in 'freeze', at which Oclgrind 21.10 gives up.
         "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
     }
 
 
-def checked_device() -> Device:
-    """An Oclgrind device whose buffers are filled by writes: it does not see what clEnqueueFillBuffer initializes."""
+def checked_device(unset_values: bool) -> Device:
+    """An Oclgrind device; its buffers are filled by writes, since it does not see what clEnqueueFillBuffer sets.
+
+    NOTE: the check for unset values (Oclgrind 21.10) ends the process, or finds what is not there, at some vectors;
+    with it only one lane is used.
+    """
     import pyopencl as cl
 
     from blobnet.device import Device
+    from blobnet.kernel_call import Tuning
 
     class WritingDevice(Device):
         def allocate(self, size: int) -> cl.Buffer:
@@ -99,10 +107,15 @@ def checked_device() -> Device:
         def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
             self.write(buffer, np.zeros(size // 4, np.uint32))
 
+        @property
+        def tuning(self) -> Tuning:
+            return Tuning("gpu", limits={"MAXIMUM_LANES": 1, "LANES": 1} if unset_values else {})
+
+    os.environ |= {"OCLGRIND_UNINITIALIZED": "1"} if unset_values else {}
     return WritingDevice("Oclgrind")
 
 
-def mistakes_not_found(device: Device, findings: Findings) -> list[str]:
+def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[str]) -> list[str]:
     """Kinds of mistakes of WRONG that Oclgrind did not report."""
     import pyopencl as cl
 
@@ -112,7 +125,7 @@ def mistakes_not_found(device: Device, findings: Findings) -> list[str]:
     with findings:
         device.launch(kernel, (8, 1, 1), (8, 1, 1))
         device.finish()
-    return [kind for kind in EXPECTED if not any(kind in finding for finding in findings.found)]
+    return [kind for kind in expected if not any(kind in finding for finding in findings.found)]
 
 
 def layer_cases() -> Iterator[tuple[Any, Any, int]]:
@@ -154,8 +167,8 @@ def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: 
     bench.run("backward data", debug=False)
 
 
-def run_step(device: Device, loss: Any, optimizer: Any, tuning: Tuning) -> None:
-    """One training step of a small network with a batch that is not full."""
+def run_step(device: Device, loss: Loss, tuning: Tuning) -> None:
+    """One training step, without the optimizer, of a small network with a batch that is not full."""
     from blobnet import graph, layers
     from blobnet.executor import Executor
     from blobnet.planner import make_plan
@@ -175,7 +188,7 @@ def run_step(device: Device, loss: Any, optimizer: Any, tuning: Tuning) -> None:
     device.finish()
 
 
-def cases(device: Device) -> Iterator[tuple[str, Any]]:
+def cases(device: Device) -> Iterator[tuple[str, Callable[[], None]]]:
     """(configuration, a function that runs it)."""
     from blobnet.kernel_call import Tuning
     from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
@@ -186,25 +199,17 @@ def cases(device: Device) -> Iterator[tuple[str, Any]]:
         Arrangement("one pitch", same_pitch=True),
         Arrangement("own pitches", accumulate=True),
     )
+    limits = device.tuning.limits
     for kind in ("cpu", "gpu"):
+        tuning = Tuning(kind, limits=limits)
+        about = f"tunables of a {kind}" + (" in one lane" if limits else "")
         for layer, shapes, count in layer_cases():
+            on = f"{layer} on {' '.join(map(str, shapes))}, count {count}"
             for arrangement in arrangements:
-                name = f"{layer} on {' '.join(map(str, shapes))}, count {count}, {arrangement.name}, tunables of a {kind}"
-
-                def run(
-                    layer: Any = layer,
-                    shapes: Any = shapes,
-                    count: int = count,
-                    arrangement: Arrangement = arrangement,
-                    kind: str = kind,
-                ) -> None:
-                    run_layer(device, layer, shapes, count, arrangement, Tuning(kind))
-
-                yield name, run
+                run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
+                yield f"{on}, {arrangement.name}, {about}", run
         for loss in (CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()):
-            yield f"training step, {loss}, tunables of a {kind}", lambda loss=loss, kind=kind: run_step(
-                device, loss, None, Tuning(kind)
-            )
+            yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
 
 
 def main() -> int:
@@ -222,26 +227,27 @@ def main() -> int:
 
     if options.overrun is not None:
         planner.READ_OVERRUN = options.overrun
-    findings = Findings()
-    with findings:  # pyopencl asks for properties that Oclgrind does not know.
-        device = checked_device()
-    missed = mistakes_not_found(device, findings)
-    if missed:
-        print(f"Oclgrind does not find mistakes of these kinds: {', '.join(missed)}")
-        return 1
     total = 0
-    for name, run in cases(device):
-        if options.only not in name:
-            continue
-        wrong = []
-        try:
-            with findings:
-                run()
-        except AssertionError as error:
-            wrong.append(str(error))
-        for finding in wrong + findings.found:
-            print(f"{name}\n    {finding}")
-        total += len(wrong + findings.found)
+    for unset_values in (False, True):
+        findings = Findings()
+        with findings:
+            device = checked_device(unset_values)
+        missed = mistakes_not_found(device, findings, [*EXPECTED, "Uninitialized value"] if unset_values else EXPECTED)
+        if missed:
+            print(f"Oclgrind does not find mistakes of these kinds: {', '.join(missed)}")
+            return 1
+        for name, run in cases(device):
+            if options.only not in name:
+                continue
+            wrong = []
+            try:
+                with findings:
+                    run()
+            except AssertionError as error:
+                wrong.append(str(error))
+            for finding in wrong + findings.found:
+                print(f"{name}\n    {finding}")
+            total += len(wrong + findings.found)
     print(f"{total} findings")
     return 1 if total else 0
 

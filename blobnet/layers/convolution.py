@@ -96,7 +96,11 @@ class _Convolution(Layer):
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
         vertical, horizontal = self._axes(inputs[0])
-        return halo(vertical.input_halo(inputs[0].height), horizontal.input_halo(inputs[0].width))
+        width = inputs[0].width
+        before, after = horizontal.input_halo(width)
+        # A row of the output must fit the pitch, or two of its cells would be one position.
+        after = max(after, horizontal.output_size(width) - width)
+        return halo(vertical.input_halo(inputs[0].height), (before, after))
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
         vertical, horizontal = self._axes(inputs[0])

@@ -26,12 +26,14 @@ def bias_gradient(site: Site, bias_mode: int) -> list[KernelCall]:
 
 def reduce_splits(site: Site, label: str, partials: Array, gradient: Array, splits: int) -> KernelCall:
     """Adds ``splits`` partial sums of a gradient."""
-    run = 256 if site.tuning.device_class == "cpu" else 1
-    width = min(-(-gradient.elements // run), 16384)
+    on_cpu = site.tuning.device_class == "cpu"
+    run, local = (256, 1) if on_cpu else (1, 64)
+    width = min(-(-gradient.elements // (run * local)) * local, 16384)
     return KernelCall(
         "gradient/reduce",
         label,
         GlobalSize(width, per_sample=False),
         arrays={"PARTIALS": partials, "GRADIENT": gradient},
         macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+        local_size=(local, 1, 1),
     )

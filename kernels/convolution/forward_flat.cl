@@ -77,7 +77,8 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), REA
     vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
 #pragma unroll
     for (int v = 0; v < BLOCK_VECTORS; v++) {
-        positions[v] = start + v * LOCAL_WIDTH * LANES;
+        /* Vectors past the last position repeat it: what they load is in memory, and not stored. */
+        positions[v] = min(start + v * LOCAL_WIDTH * LANES, POSITIONS - 1);
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
             accumulators[u][v] = 0;
@@ -89,7 +90,7 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), REA
 
 #pragma unroll
     for (int v = 0; v < BLOCK_VECTORS; v++) {
-        const int q = positions[v];
+        const int q = start + v * LOCAL_WIDTH * LANES;
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
             if (u >= units || q >= POSITIONS) {

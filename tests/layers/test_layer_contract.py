@@ -58,11 +58,11 @@ FORWARD_MISTAKES = {
     "unused sample written": ("output[BLOB_INDEX(OUTPUT, n + 1, 0, 0, 0)] = 0;", "(may change only|must keep)"),
     "input written": (
         "((__global real_t *)input)[BLOB_INDEX(INPUT, n, 0, 0, 0)] = 0;",
-        r"forward: buffer 'input 0' must keep .* first \(n=0, memory unit=",
+        r"may change only .* storage=input 0, cell=\(n=0, memory unit=",
     ),
     "behind the buffer": (
         "output[BLOB_INDEX(OUTPUT, count + 1, 0, 0, 0)] = 1;",
-        "buffer 'output 0' must keep what is not the phase's to write",
+        "may change only .* storage=output 0",
     ),
 }
 

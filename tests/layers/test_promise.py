@@ -33,13 +33,13 @@ MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = 
     ),
     "another unit": (
         "output[BLOB_INDEX(OUTPUT, n, -1, 0, 0)] = 1;",
-        "a launch may change only the data of the blobs that it writes",
+        "a launch may change only the data of the blobs and arrays that it writes",
         lambda layout: (0, layout.unit_offset - 1, *_row_and_column(layout, 0, 0)),
     ),
     "slack": (
         "output[BLOB_INDEX(OUTPUT, n, 0, 0, 0) + OUTPUT_UNIT_MEMORY_ELEMENTS - 1"
         " - OUTPUT_UNIT_MEMORY_HEIGHT_OFFSET * OUTPUT_UNIT_MEMORY_WIDTH - OUTPUT_UNIT_MEMORY_WIDTH_OFFSET] = 1;",
-        "a launch may change only the data of the blobs that it writes",
+        "a launch may change only the data of the blobs and arrays that it writes",
         lambda layout: (
             0,
             layout.unit_offset,
@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = 
     ),
     "a sample that is not in the batch": (
         "output[BLOB_INDEX(OUTPUT, count, 0, 1, 2)] = 1;",
-        "a launch may change only the data of the blobs that it writes",
+        "a launch may change only the data of the blobs and arrays that it writes",
         lambda layout: (3, layout.unit_offset, *_row_and_column(layout, 1, 2)),
     ),
 }

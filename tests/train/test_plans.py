@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import layers, losses, optimizers
+from blobnet import layers, optimizers
 from blobnet.blob import FloatArray
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph, from_nodes
-from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planner import STEP_WORDS, Plan, make_plan
 from blobnet.trainer import Trainer
@@ -81,15 +81,14 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
         assert np.array_equal(values, before[parameter]), "the weights stay as they are"
 
 
-@pytest.mark.parametrize("seed", [1, 4])
-def test_gradients_of_random_graphs_against_pytorch(device: Device, seed: int) -> None:
+def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:
     torch = pytest.importorskip("torch")
-    loss: Loss = [MeanSquaredError(), losses.BinaryCrossEntropy()][seed % 2]
-    model = model_of(random_graph(seed, steps=9))
-    x, labels = batch_of(model.graph, loss)
-    found = model.gradients(x, labels, loss=loss, seed=SEED, device=device)
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, type(loss).__name__, SEED)
-    assert_gradients(found, wanted, f"random graph {seed}")
+    model = model_of(random_graph(4, steps=9))
+    for loss in (MeanSquaredError(), BinaryCrossEntropy()):
+        x, labels = batch_of(model.graph, loss)
+        found = model.gradients(x, labels, loss=loss, seed=SEED, device=device)
+        _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, type(loss).__name__, SEED)
+        assert_gradients(found, wanted, type(loss).__name__)
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
@@ -196,11 +195,6 @@ def test_known_graphs_have_the_same_bits_however_planned(device: Device, name: s
 @pytest.mark.parametrize("name", ["concats that share"])
 def test_inference_has_the_same_bits_however_planned(device: Device, name: str) -> None:
     assert_same_bits(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=False)
-
-
-@pytest.mark.parametrize("seed", [101, 102])
-def test_random_graphs_have_the_same_bits_however_planned(device: Device, seed: int) -> None:
-    assert_same_bits(device, random_graph(seed, steps=6), MeanSquaredError(), training=True)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "fashion_cnn", "resnet8"])

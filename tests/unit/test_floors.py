@@ -22,8 +22,8 @@ FLOORS = """
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
-    planner
     plan_report
+    planner
     device
     executor
     optimizers checkpoint datasets kernels
