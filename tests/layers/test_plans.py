@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from blobnet import Model, layers
 from blobnet.blob import FloatArray
 from blobnet.device import Device
 from blobnet.executor import Executor
@@ -17,6 +18,7 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Tuning
 from blobnet.planner import Plan
 from tests.reference.compare import assert_close
+from tests.reference.convolution import conv2d
 from tests.simple_graphs import (
     dense_graph,
     nested_graph,
@@ -72,3 +74,25 @@ def test_random_graphs(device: Device, seed: int) -> None:
 @pytest.mark.parametrize("make", [residual_graph, dense_graph, nested_graph])
 def test_known_graphs(device: Device, make: Callable[[], Graph]) -> None:
     check(device, make())
+
+
+def test_convolution_wider_than_its_input(device: Device) -> None:
+    """A column of cells, padded: the input's pitch must hold a row of the output."""
+    inputs = layers.Input(2, 5, 1)()
+    model = Model(inputs, layers.Conv2D(3, 1, padding=1, bias=True, name="conv")(inputs))
+    random = np.random.default_rng(0)
+    model.set_weights({"conv/bias": random.standard_normal(3)})
+    samples = random.standard_normal((COUNT, 2, 5, 1)).astype(np.float32)
+    weights = model.weights
+    expected = conv2d(samples, weights["conv/weight"], weights["conv/bias"], padding=((1, 1), (1, 1)))
+    assert_close(model.predict(samples, device=device), expected, relative=1e-6, absolute=1e-6, what="output")
+
+
+def test_memory_of_layers_with_similar_names(device: Device) -> None:
+    """'a weight' is a layer's name and 'weight partials' an array's: they must not meet."""
+    nodes = [layers.Input(4, 6, 6)()]
+    nodes.append(layers.Conv2D(4, 3, padding=1, name="a")(nodes[-1]))
+    nodes.append(layers.BatchNorm(name="a weight")(nodes[-1]))
+    plan = Model(nodes[0], layers.Dense(2)(nodes[-1])).plan(2)
+    own = {array.storage for _, call in plan.calls for array in call.arrays.values() if not array.persistent}
+    assert {"a/weight partials", "a weight/partials"} <= own

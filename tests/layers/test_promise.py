@@ -11,6 +11,8 @@ import pytest
 from blobnet.blob import BlobLayout, Shape
 from blobnet.device import Device
 from blobnet.errors import PromiseError
+from blobnet.executor import check_promise
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.toy_layer import BACKWARD, FORWARD, ToyLayer, use_kernels
 
@@ -117,3 +119,19 @@ def test_without_debug_mode_nothing_is_checked(device: Device, monkeypatch: pyte
     use_kernels(monkeypatch, forward=FORWARD.replace("MISTAKE", statement))
     with pytest.raises(AssertionError, match="must keep what is not the phase's to write"):  # The bench's own check.
         _bench(device).run("forward", debug=False)
+
+
+def test_arrays_and_what_lies_behind_them() -> None:
+    """A gradient that runs into its neighbour's, or a write behind the last sample, is found as well."""
+    totals, metrics = Array("totals", 4, persistent=True), Array("sample_metrics", 0, 3, persistent=True)
+    arrays = {"SAMPLE_METRICS": metrics, "TOTALS": totals}
+    call = KernelCall("loss/accumulate", "metrics", GlobalSize(1, per_sample=False), arrays=arrays)
+    before = {"totals": np.zeros(9, np.float32), "sample_metrics": np.zeros(12, np.float32)}
+    good = {"totals": np.float32([1, 2, 3, 4, 0, 0, 0, 0, 0]), "sample_metrics": before["sample_metrics"]}
+    check_promise(call, before, good, 2)
+    for name, index in (("totals", 4), ("totals", 8), ("sample_metrics", 0)):
+        bad = {key: values.copy() for key, values in good.items()}
+        bad[name][index] = 7
+        message = rf"metrics \(loss/accumulate\): a launch may change only .* storage={name}, cell={index}, value=7.0"
+        with pytest.raises(PromiseError, match=message):
+            check_promise(call, before, bad, 2)
