@@ -9,9 +9,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
-from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.errors import FileError, OptionError, TrainingError, near_matches
 
 if TYPE_CHECKING:
     from blobnet.trainer import Progress
@@ -36,10 +38,19 @@ class Callback:
 class StopOnNaN(Callback):
     """Stops training at the first loss that is not finite, before it reaches the weights.
 
-    The error names the first layer whose output holds NaN or infinity. Costs one small read a step.
+    The error names the first layer whose output holds NaN or infinity. Costs one small read a step. Put it before a
+    Checkpoint: weights that became NaN in an epoch's last step are then not saved.
     """
 
     needs_finite_loss: ClassVar[bool] = True
+
+    def epoch_end(self, progress: Progress) -> None:
+        weights = progress.trainer.weights()
+        broken = [name for name, values in weights.items() if not np.isfinite(values).all()]
+        if broken:
+            hint = "use a smaller learning rate, or clip the gradients (clip_norm)."
+            epoch = progress.trainer.epoch
+            raise TrainingError("training", "the weights must stay finite", epoch=epoch, broken=broken, hint=hint)
 
 
 class Checkpoint(Callback):
@@ -142,7 +153,11 @@ class EarlyStopping(Callback):
         values = progress.history.get(self.monitor, [])
         for value in values:
             self._judge(value)
-        if values and not self._waited and self.restore_best:
+        if values and self.restore_best:
+            if self._waited:
+                rule = "a training that was interrupted after its best epoch cannot restore that epoch's weights"
+                hint = "resume from the best epoch's file, or give restore_best=False."
+                raise OptionError("EarlyStopping", rule, epochs_since=self._waited, hint=hint)
             self._weights = progress.trainer.weights()
 
     def epoch_end(self, progress: Progress) -> None:
@@ -165,6 +180,7 @@ class EarlyStopping(Callback):
         if self._weights:
             trainer = progress.trainer
             trainer.executor.write_array("parameters", trainer.table.pack(self._weights))
+            progress.is_resumable = not self._waited
 
 
 class CSVLog(Callback):

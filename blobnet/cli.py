@@ -156,7 +156,7 @@ def _add_train(parser: Parser) -> None:
         "--learning-rate",
         metavar="X",
         type=option_types.number,
-        help="default: 0.001, and 0.01 for sgd; the highest of a schedule",
+        help="default: 0.002, and 0.01 for sgd; the highest of a schedule",
     )
     group.add_argument("--momentum", metavar="X", type=option_types.number, help="of sgd and rmsprop (default: 0)")
     group.add_argument("--weight-decay", metavar="X", type=option_types.number, help="default: 0, and 0.01 for adamw")
@@ -168,10 +168,10 @@ def _add_train(parser: Parser) -> None:
     )
     group.add_argument(
         "--schedule",
-        choices=("constant", "step", "cosine"),
-        default="constant",
+        choices=("constant", "decay", "step", "cosine"),
+        default="decay",
         metavar="NAME",
-        help="of the learning rate: constant, step (a tenth every few epochs) or cosine (default: constant)",
+        help="of the learning rate: constant, decay (x0.8 every epoch), step (x0.1 every few), cosine (default: decay)",
     )
     group.add_argument(
         "--step-epochs", metavar="N", type=option_types.count, help="epochs of a step (default: a third of --epochs)"
@@ -269,7 +269,7 @@ def _add_data(parser: _Options) -> None:
 
 def _add_batch_size(parser: _Options) -> None:
     parser.add_argument(
-        "--batch-size", metavar="N", type=option_types.count, default=128, help="samples a step (default: 128)"
+        "--batch-size", metavar="N", type=option_types.count, default=64, help="samples a step (default: 64)"
     )
 
 

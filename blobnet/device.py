@@ -367,5 +367,6 @@ class Device:
         try:
             cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
         except cl.Error as error:
-            what, sizes = kernel.function_name, {"global_size": global_size, "local_size": local_size}
-            raise DeviceError(self.info.name, f"{what} must launch", cause=error, **sizes) from error
+            rule = f"{kernel.function_name} must launch"
+            received = {"cause": error, "global_size": global_size, "local_size": local_size}
+            raise DeviceError(self.info.name, rule, hint=None, **received) from error

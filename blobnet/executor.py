@@ -98,7 +98,8 @@ class Executor:
 
     def _launch_checked(self, item: Launch, count: int) -> None:
         """Launches, and compares all memory that the launch was given with what was there before."""
-        storages = {part.storage for part in (*item.call.blobs.values(), *item.call.arrays.values())}
+        storages = {blob.storage for blob in item.call.blobs.values()}
+        storages |= {array.storage for array in item.call.arrays.values()}
         before = {name: self._whole(name) for name in storages}
         self.device.launch(item.kernel, item.global_size, item.local_size)
         self.device.finish()

@@ -108,7 +108,18 @@ def from_nodes(inputs: Node | Sequence[Node], outputs: Node | Sequence[Node]) ->
         names = [node.layer.subject for node in entries]
         raise OptionError("Model", "the outputs must depend on exactly the input that is given", inputs=names)
     order.remove(source)
+    _check_layers_differ(order)
     return _build([source, *order], {node: node.inputs for node in order})
+
+
+def _check_layers_differ(nodes: Sequence[Node]) -> None:
+    """Raises OptionError where one layer with parameters stands in two places: people would expect shared weights."""
+    seen: set[int] = set()
+    for node in nodes:
+        if id(node.layer) in seen and node.layer.parameters([item.shape for item in node.inputs]):
+            rule = "a layer with parameters can stand in one place only"
+            raise OptionError(node.layer.subject, rule, hint="weights are not shared: make a layer for each place.")
+        seen.add(id(node.layer))
 
 
 def sequential(layers: Iterable[Layer]) -> Graph:

@@ -14,7 +14,7 @@ from blobnet.device import Device
 from blobnet.errors import DataError, PlanError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
-from blobnet.losses import BinaryCrossEntropy, Loss
+from blobnet.losses import Loss
 from blobnet.planner import Plan, make_plan
 
 #: Metrics in the order of a loss's totals.
@@ -50,9 +50,7 @@ def prepare_labels(
     # One value may go without an axis of its own, and several may come as one row.
     if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
         raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
-    if isinstance(loss, BinaryCrossEntropy) and (y.min() < 0 or y.max() > 1):
-        rule = "targets of BinaryCrossEntropy must be from 0 to 1"
-        raise DataError(subject, rule, smallest=y.min(), largest=y.max())
+    loss.check_targets(y, subject)
     return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
 
 

@@ -10,8 +10,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from blobnet.blob import Shape
-from blobnet.errors import OptionError, ShapeError
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import FloatArray, Shape
+from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
 
@@ -47,6 +50,13 @@ class Loss(ABC):
     def macros(self) -> dict[str, Macro]:
         """Macros of the kernel."""
         return {}
+
+    def check_targets(self, targets: npt.NDArray[Any], subject: str) -> None:
+        """Raises DataError if targets have values that the loss is not made for."""
+
+    def scores(self, output: FloatArray) -> npt.NDArray[np.float64] | None:
+        """Probabilities of a sample's outputs, in float64; None where the outputs are no logits."""
+        return None
 
     def calls(self, output: Blob, delta: Blob | None, tuning: Tuning) -> list[KernelCall]:
         """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``."""
@@ -104,6 +114,10 @@ class CrossEntropy(Loss):
     def macros(self) -> dict[str, Macro]:
         return {"LABEL_SMOOTHING": float(self.label_smoothing)}
 
+    def scores(self, output: FloatArray) -> npt.NDArray[np.float64] | None:
+        powers: npt.NDArray[np.float64] = np.exp(output.astype(np.float64) - float(output.max()))
+        return powers / float(powers.sum())
+
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Loss):
@@ -113,6 +127,14 @@ class BinaryCrossEntropy(Loss):
 
     def check(self, output: Shape) -> None:
         """Any shape will do."""
+
+    def check_targets(self, targets: npt.NDArray[Any], subject: str) -> None:
+        if targets.min() < 0 or targets.max() > 1:
+            rule = "targets of BinaryCrossEntropy must be from 0 to 1"
+            raise DataError(subject, rule, smallest=targets.min(), largest=targets.max())
+
+    def scores(self, output: FloatArray) -> npt.NDArray[np.float64] | None:
+        return 1.0 / (1.0 + np.exp(-output.astype(np.float64)))
 
 
 @dataclass(frozen=True)

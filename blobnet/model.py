@@ -13,15 +13,15 @@ from blobnet import checkpoint, graph, initializers, optimizers
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.device import Device
+from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
 from blobnet.inference import Evaluator, check_samples, prepare_labels
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
-from blobnet.planner import Plan, make_plan
-from blobnet.trainer import Trainer
+from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
+from blobnet.trainer import Progress, Trainer
 
 
 class Model:
@@ -52,6 +52,7 @@ class Model:
         self.class_names = tuple(class_names)
         self.loss: Loss | None = None
         self._device: Device | None = None
+        self._last_evaluator: tuple[Device, object, Evaluator] | None = None
         self._weights: dict[str, FloatArray] = {}
         self.initialize(seed)
 
@@ -108,9 +109,10 @@ class Model:
     # -- training and inference --------------------------------------------------------------------------------------
 
     def _on(self, device: Device | str | None) -> Device:
+        """The device to use: the one given, by itself or by name, else the one used last."""
         if isinstance(device, Device):
             self._device = device
-        elif self._device is None or device is not None:
+        elif self._device is None or (device is not None and choose(device) != self._device.info):
             self._device = Device(device)
         return self._device
 
@@ -131,7 +133,11 @@ class Model:
         debug: bool | None = None,
         verbose: bool = True,
     ) -> dict[str, list[float]]:
-        """Trains the model.
+        """Trains the model, from its weights of now.
+
+        Every call is a training of its own: order and dropout follow from the seed, the optimizer starts anew, and the
+        history begins again; ``resume`` goes on with the last one. What a training that ends early (Ctrl-C, an error)
+        leaves is the model after its last full epoch.
 
         Args:
             x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type; NumPy.
@@ -182,20 +188,17 @@ class Model:
         )
         if state is not None:
             trainer.restore(state)
-        progress = trainer.fit(
+        self._last_evaluator = None  # It would only hold memory that training needs.
+        trainer.fit(
             x,
             y,
             epochs,
             validation=validation,
-            callbacks=callbacks,
+            callbacks=[*callbacks, _Keep(self)],
             history=self.history if resume else None,
             class_names=self.class_names,
             verbose=verbose,
         )
-        self._weights = trainer.weights()
-        self.history = progress.history
-        self.loss = loss
-        self.training_state = trainer.state()
         return self.history
 
     def evaluate(
@@ -221,11 +224,15 @@ class Model:
         return self._evaluator(device, min(batch_size, len(x)), None).predict(x)
 
     def _evaluator(self, device: Device | str | None, batch_size: int, loss: Loss | None) -> Evaluator:
-        where = self._on(device)
-        flat = make_plan(self.graph, 1).parameters.pack(self._weights)
-        buffer = where.allocate(flat.nbytes)
-        where.write(buffer, flat)
-        return Evaluator(where, self.graph, buffer, batch_size, loss)
+        """An evaluator with the weights of now; the last one, if it will do."""
+        where, kind = self._on(device), (batch_size, loss)
+        if self._last_evaluator is None or self._last_evaluator[:2] != (where, kind):
+            table = parameter_table(self.graph)
+            parameters = where.allocate(4 * (table.elements + READ_OVERRUN))
+            self._last_evaluator = where, kind, Evaluator(where, self.graph, parameters, batch_size, loss)
+        evaluator = self._last_evaluator[2]
+        evaluator.executor.write_array("parameters", evaluator.plan.parameters.pack(self._weights))
+        return evaluator
 
     def gradients(
         self,
@@ -239,7 +246,7 @@ class Model:
     ) -> dict[str, FloatArray]:
         """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are."""
         _check_seed("gradients", seed)
-        loss = loss or CrossEntropy()
+        loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
         trainer = Trainer(
@@ -309,6 +316,23 @@ class Model:
             for row in rows
         ]
         return "\n".join([*lines, f"{self.parameter_count:,} trainable parameters"])
+
+
+class _Keep(Callback):
+    """Keeps what an epoch has reached in the model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def epoch_end(self, progress: Progress) -> None:
+        trainer, model = progress.trainer, self.model
+        model._weights = trainer.weights()
+        model.history = {name: list(values) for name, values in progress.history.items()}
+        model.loss = trainer.loss
+        model.training_state = trainer.state() if progress.is_resumable else None
+
+    def end(self, progress: Progress) -> None:
+        self.epoch_end(progress)
 
 
 class Sequential(Model):

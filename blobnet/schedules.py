@@ -45,6 +45,8 @@ class Schedule(ABC):
 
     #: Every schedule by the name of its class, for files.
     kinds: ClassVar[dict[str, type[Schedule]]] = {}
+    #: Whether the rates depend on the number of epochs, so that a resumed training must plan the same.
+    depends_on_epochs: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -137,6 +139,7 @@ class Cosine(Schedule):
     rate: float
     warmup_epochs: float = 0.0
     final_rate: float = 0.0
+    depends_on_epochs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("rate", "warmup_epochs", "final_rate"):

@@ -46,6 +46,7 @@ class Progress:
         stop: set by a callback that wants training to end after this epoch; says why.
         metrics: the names that every epoch adds a value to; a callback that adds others names them in its ``begin``.
         class_names: names of the model's outputs, for files.
+        is_resumable: whether the trainer's state belongs to its weights; not after going back to an earlier epoch's.
     """
 
     trainer: Trainer
@@ -54,6 +55,7 @@ class Progress:
     stop: str | None = None
     metrics: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
+    is_resumable: bool = True
 
 
 class Trainer:
@@ -94,6 +96,7 @@ class Trainer:
         self.seed = seed
         self.epoch = 0
         self.step_number = 0
+        self._settings: dict[str, int] = {"batch_size": batch_size}
         tuning = device.tuning
         self.plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=tuning, input_delta=input_delta)
         self.table = self.plan.parameters
@@ -176,24 +179,35 @@ class Trainer:
             seed=self.seed,
             optimizer=self.optimizer.description(),
             optimizer_state=slots,
-            settings={"batch_size": self.batch_size},
+            settings=dict(self._settings),
         )
 
     def restore(self, state: TrainingState) -> None:
         """Continues from what :meth:`state` gave.
 
         Raises:
-            OptionError: the state is that of another optimizer, batch size or seed.
+            OptionError: the state is that of another optimizer, batch size or seed; later, in :meth:`fit`: of another
+                number of samples or, if the learning rate depends on it, of epochs.
         """
         mine = self.state()
-        for name, words in (("optimizer", "optimizer"), ("settings", "batch size"), ("seed", "seed")):
+        for name in ("optimizer", "seed"):
             saved, now = getattr(state, name), getattr(mine, name)
             if saved != now:
-                rule = f"the {words} must be that of the interrupted training"
+                rule = f"the {name} must be that of the interrupted training"
                 raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
+        self._settle(state.settings, self._settings)
         self.epoch, self.step_number = state.epoch, state.step
         for slot, values in state.optimizer_state.items():
             self.device.write(self._state[self.optimizer.storage(slot)], values)
+
+    def _settle(self, saved: Mapping[str, Any], now: Mapping[str, int]) -> None:
+        """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
+        for name, value in now.items():
+            if saved.get(name, value) != value:
+                rule = f"the {name.replace('_', ' ')} must be that of the interrupted training"
+                hint = "a constant learning rate can go on for any number of epochs." if name == "epochs" else None
+                raise OptionError("resume", rule, saved=f"{name}={saved[name]}", now=f"{name}={value}", hint=hint)
+        self._settings = {**saved, **now}
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -221,6 +235,10 @@ class Trainer:
         if validation is not None:
             check_samples(self.graph, validation[0], "validation x")
             held_out = prepare_labels(self.graph, self.loss, *validation, "validation y")
+        planned = {"samples": len(x)}
+        if self.optimizer.schedule.depends_on_epochs:
+            planned["epochs"] = epochs
+        self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
         progress.metrics += metric_names(self.loss)

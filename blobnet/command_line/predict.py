@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, FileError, OptionError
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy
+from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
 
 #: Pictures that are read and predicted at a time.
@@ -51,18 +50,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _described(model: Model, values: FloatArray, top: int) -> str:
     """The best classes with their probabilities; plain numbers where the outputs are no classes."""
-    if isinstance(model.loss, CrossEntropy) or (model.loss is None and model.class_names):
-        scores = _softmax(values)
-    elif isinstance(model.loss, BinaryCrossEntropy):
-        scores = 1.0 / (1.0 + np.exp(-values.astype(np.float64)))
-    else:
+    # A model that was saved without its loss, but with names of classes, gives logits of them.
+    loss = model.loss or (CrossEntropy() if model.class_names else None)
+    scores = loss.scores(values) if loss else None
+    if scores is None:
         return "  ".join(f"{value:.4g}" for value in values)
     names = [plain(name) for name in model.class_names] or [str(unit) for unit in range(len(values))]
     best = np.argsort(-scores, kind="stable")[:top]
     width = max(map(len, names))
     return "  ".join(f"{names[unit]:<{width}} {scores[unit]:.4f}" for unit in best)
-
-
-def _softmax(values: FloatArray) -> npt.NDArray[np.float64]:
-    powers: npt.NDArray[np.float64] = np.exp(values.astype(np.float64) - float(values.max()))
-    return powers / float(powers.sum())

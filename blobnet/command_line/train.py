@@ -29,6 +29,9 @@ from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model, load
 from blobnet.trainer import Progress
 
+#: Learning rates, and what every epoch multiplies them by, that serve the shipped models with batches of 64
+#: (docs/measurements.md).
+DEFAULT_RATE, SGD_RATE, DECAY = 0.002, 0.01, 0.8
 #: The part that is held out of a data set without a test split.
 DEFAULT_FRACTION = 0.1
 
@@ -252,11 +255,14 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer:
     kinds = {name.lower(): kind for name, kind in optimizers.Optimizer.kinds.items()}
     build: Any = kinds[options.optimizer]
     given = {name: getattr(options, name) for name in ("weight_decay", "clip_norm", "momentum")}
-    rate = build().learning_rate if options.learning_rate is None else options.learning_rate
+    default = SGD_RATE if options.optimizer == "sgd" else DEFAULT_RATE
+    rate = default if options.learning_rate is None else options.learning_rate
     return build(_schedule(options, rate), **{name: value for name, value in given.items() if value is not None})  # type: ignore[no-any-return]
 
 
 def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
+    if options.schedule == "decay":
+        return schedules.Step(rate, 1, DECAY)
     if options.schedule == "step":
         return schedules.Step(rate, options.step_epochs or math.ceil(options.epochs / 3))
     if options.schedule == "cosine":

@@ -61,7 +61,7 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
             shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
         }
     }
-    sum = shared[0];
+    sum = get_local_id(0) == 0 ? shared[0] : 0; /* the others may not read what it has just written */
 #endif
     if (get_local_id(0) == 0) {
         ARRAY(gradient)[z] = sum;

@@ -71,19 +71,26 @@ def test_the_same_command_gives_the_same_bytes(run, net) -> None:
     assert not np.array_equal(bn.load("a.h5").weights["dense_1/weight"], bn.load("c.h5").weights["dense_1/weight"])
 
 
+def decay(rate: float) -> dict[str, object]:
+    """The schedule that training has by default."""
+    return {"kind": "Step", "config": {"rate": rate, "every_epochs": 1, "factor": 0.8}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "expected"),
     [
         (["--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "1"], "SGD",
-         {"learning_rate": 0.01, "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.0}),
-        (["--optimizer", "rmsprop", "--weight-decay", "0.1"], "RMSprop", {"learning_rate": 0.001, "weight_decay": 0.1}),
+         {"learning_rate": decay(0.01), "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.0}),
+        (["--optimizer", "rmsprop", "--weight-decay", "0.1"], "RMSprop",
+         {"learning_rate": decay(0.002), "weight_decay": 0.1}),
+        (["--schedule", "constant"], "Adam", {"learning_rate": 0.002}),
         (["--optimizer", "adamw", "--schedule", "step"], "AdamW",
          {"weight_decay": 0.01,
-          "learning_rate": {"kind": "Step", "config": {"rate": 0.001, "every_epochs": 1, "factor": 0.1}}}),
+          "learning_rate": {"kind": "Step", "config": {"rate": 0.002, "every_epochs": 1, "factor": 0.1}}}),
         (["--schedule", "step", "--step-epochs", "4", "--learning-rate", "0.1"], "Adam",
          {"learning_rate": {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 4, "factor": 0.1}}}),
         (["--schedule", "cosine", "--warmup-epochs", "0.5"], "Adam",
-         {"learning_rate": {"kind": "Cosine", "config": {"rate": 0.001, "warmup_epochs": 0.5, "final_rate": 0.0}}}),
+         {"learning_rate": {"kind": "Cosine", "config": {"rate": 0.002, "warmup_epochs": 0.5, "final_rate": 0.0}}}),
     ],
 )  # fmt: skip
 def test_options_reach_the_optimizer(run, net, arguments, kind, expected) -> None:
@@ -101,7 +108,7 @@ def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
     model = bn.load("net.h5")
     assert model.loss == bn.losses.CrossEntropy(0.2)
     assert model.training_state is not None
-    assert model.training_state.settings == {"batch_size": 16}
+    assert model.training_state.settings == {"batch_size": 16, "samples": 36}
     assert model.training_state.step == 3  # 36 samples
 
 
@@ -173,7 +180,7 @@ def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
         ([*DIGITS, "--csv", "a.svg", "--plot", "a.svg"], "--csv: it must not name the same file as --plot."),
         ([*DIGITS, "--resume"], "lenet5.h5: --resume needs the file of the training to go on with. Hint: leave out "
          "--resume to start a training, or name its file with --output."),
-        ([*DIGITS, "--learning-rate", "-1"], "Adam: learning_rate must be a finite number of at least 0. Received"),
+        ([*DIGITS, "--learning-rate", "-1"], "Step: rate must be a finite number of at least 0. Received"),
         ([*DIGITS, "--weight-decay", "nan"], "Adam: weight_decay must be a finite number of at least 0."),
         ([*DIGITS, "--clip-norm", "0"], "Adam: clip_norm must be a finite number above 0."),
         ([*DIGITS, "--optimizer", "sgd", "--momentum", "1"], "SGD: momentum must be a finite number of at least 0"),

@@ -135,7 +135,12 @@ def test_early_stopping_on_a_value_of_another_callback(device: Device) -> None:
 
 def test_early_stopping_goes_on_waiting_in_a_resumed_training(device: Device) -> None:
     model = fit(tiny_model(), device, [Script("loss", [1.0, 2.0])], epochs=2)
-    fit(model, device, [Script("loss", [1.0, 2.0, 3.0, 4.0]), EarlyStopping("loss", patience=2)], epochs=9, resume=True)
+    script = Script("loss", [1.0, 2.0, 3.0, 4.0])
+    # The weights of the best epoch are gone.
+    with pytest.raises(OptionError, match=r"EarlyStopping: .*\. Received epochs_since=1\. Hint: resume from the best"):
+        fit(model, device, [script, EarlyStopping("loss", patience=2)], epochs=9, resume=True)
+    stopping = EarlyStopping("loss", patience=2, restore_best=False)
+    fit(model, device, [script, stopping], epochs=9, resume=True)
     assert model.history["loss"] == [1.0, 2.0, 3.0]
 
 
@@ -259,9 +264,10 @@ def test_an_interrupt_in_the_middle_of_an_epoch_leaves_the_last_checkpoint(
             fit(model, device, [Checkpoint(path), calls], epochs=5)
     assert calls.seen == ["begin", "epoch 1/5", "epoch 2/5"]
     assert same_weights(bn.load(path), wanted)
-    # The device and the model can be used as before.
-    fit(model, device, [], epochs=2)
+    # The model is what its last full epoch made of it, and the device can be used as before.
     assert same_weights(model, wanted)
+    fit(model, device, [], epochs=3, resume=True)
+    assert same_weights(model, fit(tiny_model(), device, [], epochs=3))
 
 
 # -- NaN ---------------------------------------------------------------------------------------------------------------

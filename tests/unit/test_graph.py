@@ -80,18 +80,24 @@ def test_layers_without_a_name_are_numbered_by_kind() -> None:
     assert list(graph.named_parameters)[:4] == ["input_1/mean", "input_1/deviation", "conv2d_1/weight", "conv2d_1/bias"]
 
 
-def test_one_layer_used_twice_makes_two() -> None:
+def test_a_layer_without_parameters_may_stand_in_two_places() -> None:
     images = layers.Input(2, 3, 3)()
-    layer = layers.Dense(3)
-    graph = from_nodes(images, layer(images) + layer(images))
-    assert names(graph) == ["input_1", "dense_1", "dense_2", "add_1"]
+    relu = layers.Activation("relu")
+    graph = from_nodes(images, relu(images) + relu(layers.Conv2D(2, 1)(images)))
+    assert names(graph) == ["input_1", "activation_1", "conv2d_1", "activation_2", "add_1"]
+
+
+def test_weights_are_not_shared() -> None:
+    images = layers.Input(2, 3, 3)()
+    layer = layers.Dense(3, name="d")
+    with pytest.raises(OptionError, match=r"d \(Dense\): a layer with parameters can stand in one place only"):
+        from_nodes(images, layer(images) + layer(images))
 
 
 def test_names_must_be_unique() -> None:
     images = layers.Input(2, 3, 3)()
-    layer = layers.Dense(3, name="d")
     with pytest.raises(OptionError, match=r"Model: layer names must be unique\. Received doubled=\['d'\]"):
-        from_nodes(images, layer(images) + layer(images))
+        from_nodes(images, layers.Dense(3, name="d")(images) + layers.Dense(3, name="d")(images))
 
 
 def test_the_name_of_a_split_off_activation_must_be_unique_too() -> None:
