@@ -198,12 +198,23 @@ class BlobLayout:
         )
 
     def macros(self, role: str) -> dict[str, int | str]:
-        """Table 1 as macros of ``role``; the unit offset is a kernel argument, so that moving a blob compiles nothing."""
-        names = (
-            "UNIT_COUNT UNIT_PADDING UNIT_MEMORY_COUNT UNIT_WIDTH UNIT_HEIGHT UNIT_ELEMENTS UNIT_MEMORY_WIDTH "
-            "UNIT_MEMORY_HEIGHT UNIT_MEMORY_ELEMENTS UNIT_MEMORY_WIDTH_PADDING UNIT_MEMORY_HEIGHT_PADDING "
-            "UNIT_MEMORY_WIDTH_OFFSET UNIT_MEMORY_HEIGHT_OFFSET MEMORY_ELEMENTS"
-        ).split()
+        """Table 1 as macros of ``role``; the unit offset is a kernel argument: moving a blob compiles nothing."""
+        names = [
+            "UNIT_COUNT",
+            "UNIT_PADDING",
+            "UNIT_MEMORY_COUNT",
+            "UNIT_WIDTH",
+            "UNIT_HEIGHT",
+            "UNIT_ELEMENTS",
+            "UNIT_MEMORY_WIDTH",
+            "UNIT_MEMORY_HEIGHT",
+            "UNIT_MEMORY_ELEMENTS",
+            "UNIT_MEMORY_WIDTH_PADDING",
+            "UNIT_MEMORY_HEIGHT_PADDING",
+            "UNIT_MEMORY_WIDTH_OFFSET",
+            "UNIT_MEMORY_HEIGHT_OFFSET",
+            "MEMORY_ELEMENTS",
+        ]
         # UNIT_PADDING follows from the offset, so it is an expression of the argument too.
         values: dict[str, int | str] = {f"{role}_{name}": getattr(self, name.lower()) for name in names}
         values[f"{role}_UNIT_OFFSET"] = f"{role.lower()}_unit_offset"

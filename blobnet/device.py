@@ -82,7 +82,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    os.replace(temporary, path)
+    Path(temporary).replace(path)
 
 
 _point_loader()
@@ -210,8 +210,8 @@ def no_platform_error() -> DeviceError:
         "at least one OpenCL platform must be installed",
         OCL_ICD_VENDORS=os.environ.get("OCL_ICD_VENDORS", "unset"),
         icd_files=seen or "none",
-        hint="for a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt; for a GPU: the driver of its vendor, which puts an .icd file into "
-        f"{_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed elsewhere, set OCL_ICD_VENDORS "
+        hint="for a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt; for a GPU: the driver of its vendor, which "
+        f"puts an .icd file into {_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed elsewhere, set OCL_ICD_VENDORS "
         "to the folder of its .icd file.",
     )
 

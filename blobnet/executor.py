@@ -138,7 +138,8 @@ def check_promise(
 
     Args:
         call: what was launched.
-        before, after: the memory of every storage that the call was given, with its overrun.
+        before: the memory of every storage that the call was given, with its overrun, before the launch.
+        after: the same after it.
         count: samples in the batch.
     """
     source = call.source

@@ -53,6 +53,7 @@ class Loss(ABC):
 
     def check_targets(self, targets: npt.NDArray[Any], subject: str) -> None:
         """Raises DataError if targets have values that the loss is not made for."""
+        return
 
     def scores(self, output: FloatArray) -> npt.NDArray[np.float64] | None:
         """Probabilities of a sample's outputs, in float64; None where the outputs are no logits."""

@@ -136,9 +136,7 @@ class Plan:
 
 def parameter_table(graph: Graph) -> ParameterTable:
     """Lays out all parameters of a graph."""
-    ranked = sorted(
-        graph.named_parameters.items(), key=lambda item: (not item[1].trainable, not item[1].decayed)
-    )
+    ranked = sorted(graph.named_parameters.items(), key=lambda item: (not item[1].trainable, not item[1].decayed))
     slices: dict[str, ParameterSlice] = {}
     offset = decayed = trainable = 0
     for name, spec in ranked:
@@ -164,6 +162,10 @@ def make_plan(
     """Plans a graph for training, or for inference.
 
     Args:
+        graph: what to plan.
+        batch_size: the most samples at once.
+        training: whether to plan the backward pass too.
+        tuning: values for the kernels' tunables.
         loss: what to measure at the output; training needs one.
         input_delta: also compute dL/d input.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
@@ -261,7 +263,7 @@ class _Planner:
     # -- pass 0: what lies in memory ---------------------------------------------------------------------------------
 
     def _physical_planes(self) -> list[Shape]:
-        """The planes in memory of every vertex: Flatten keeps those of its input if all its readers can do with them."""
+        """The planes in memory of every vertex: Flatten keeps its input's if all its readers can do with them."""
         planes: list[Shape] = []
         for vertex in self.graph.vertices:
             shape = vertex.shape
@@ -397,9 +399,7 @@ class _Planner:
         if (planes.height, planes.width) != (target.height, target.width):
             return False
         pending = [
-            index
-            for index, other in self.delta_regions.items()
-            if index < vertex.index and other.overlaps(region)
+            index for index, other in self.delta_regions.items() if index < vertex.index and other.overlaps(region)
         ]
         if placement is Placement.IN_PLACE:
             return not pending

@@ -6,9 +6,9 @@ typedef float real_t;
 typedef float accumulator_t;
 
 /* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
-#define BLOB_INDEX(ROLE, n, z, y, x)                                                               \
-    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                                         \
-     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y))                         \
+#define BLOB_INDEX(ROLE, n, z, y, x)                                       \
+    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
+     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
      + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
 /*

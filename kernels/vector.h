@@ -62,7 +62,7 @@ inline float vector_sum(const float16 v)
 #if STRIDE_X == 1 || LANES == 1
 #define VECTOR_LOAD_STRIDED(pointer) VECTOR_LOAD(pointer)
 #elif STRIDE_X == 2
-#define VECTOR_LOAD_STRIDED(pointer)                                                               \
+#define VECTOR_LOAD_STRIDED(pointer) \
     ((vector_t)(VECTOR_LOAD(pointer).even, VECTOR_LOAD((pointer) + LANES).even))
 #else
 #define VECTOR_LOAD_STRIDED(pointer) vector_load_strided(pointer)

@@ -101,7 +101,7 @@ class Site:
         return self.array("memory", name, elements, per_sample)
 
     def shared(self, name: str) -> Array:
-        """Memory that the trainer fills: ``samples`` (the batch, densely packed) or ``step`` (seed and step, uint32)."""
+        """Memory that the trainer fills: ``samples`` (the batch, densely packed), ``step`` (seed and step, uint32)."""
         return self.array("shared", name, 0, 0)
 
     @property

@@ -38,7 +38,9 @@ class _Convolution(Layer):
     def __post_init__(self) -> None:
         for name in ("filters", "groups"):
             value = getattr(self, name)
-            self._require(isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1", **{name: value})
+            self._require(
+                isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1", **{name: value}
+            )
         for name in ("kernel_size", "stride", "dilation"):
             pair(self.subject, name, getattr(self, name), self.rank)
         check_padding(self.subject, self.padding, self.rank)

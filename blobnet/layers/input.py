@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from blobnet.blob import Shape
 from blobnet.kernel_call import KernelCall, elementwise_work
-from blobnet.layers.base import Layer, Node, ParameterSpec, Site
+from blobnet.layers.base import Layer, ParameterSpec, Site
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@
 
 #define ACTIVATION_silu(x) ((x) / (1 + exp(-(x))))
 #define ACTIVATION_silu_SLOPE(x, y) silu_slope(x)
-#define ACTIVATION_gelu(x) (0.5f * (x) * (1 + erf((x)*M_SQRT1_2_F)))
-#define ACTIVATION_gelu_SLOPE(x, y) (0.5f * (1 + erf((x)*M_SQRT1_2_F)) + (x)*0.39894228f * exp(-0.5f * (x) * (x)))
+#define ACTIVATION_gelu(x) (0.5f * (x) * (1 + erf((x) * M_SQRT1_2_F)))
+#define ACTIVATION_gelu_SLOPE(x, y) \
+    (0.5f * (1 + erf((x) * M_SQRT1_2_F)) + (x) * 0.39894228f * exp(-0.5f * (x) * (x)))
 
 inline float silu_slope(const float x)
 {

@@ -18,8 +18,8 @@
 #include "blob.h"
 
 #define ELEMENTS (OUTPUT_UNIT_COUNT * OUTPUT_UNIT_ELEMENTS)
-#define AT(ROLE, n, element)                                                                       \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS,                                          \
+#define AT(ROLE, n, element)                              \
+    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
                (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
 
 __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
@@ -29,7 +29,8 @@ __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int coun
     if (n >= count) {
         return;
     }
-    for (int element = run * GLOBAL_WIDTH + get_global_id(0); element < ELEMENTS; element += GLOBAL_WIDTH * GLOBAL_UNITS) {
+    for (int element = run * GLOBAL_WIDTH + get_global_id(0); element < ELEMENTS;
+         element += GLOBAL_WIDTH * GLOBAL_UNITS) {
         const real_t value = input[AT(INPUT, n, element)];
 #if ACCUMULATE
         output[AT(OUTPUT, n, element)] += value;

@@ -84,10 +84,9 @@ __kernel void convolution_backward_data(READ_BLOB(output_delta), WRITE_BLOB(inpu
             accumulators[u][v] = 0;
         }
     }
-    accumulate_tile(accumulators, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, 0, 0),
-                    positions,
-                    ARRAY(weight) + group * GROUP_OUTPUT_UNITS * WEIGHT_DEPTH_STRIDE + first * WEIGHT_UNIT_STRIDE,
-                    units);
+    accumulate_tile(
+        accumulators, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, 0, 0), positions,
+        ARRAY(weight) + group * GROUP_OUTPUT_UNITS * WEIGHT_DEPTH_STRIDE + first * WEIGHT_UNIT_STRIDE, units);
 
     const int unit = group * GROUP_INPUT_UNITS + first;
 #pragma unroll
@@ -118,8 +117,9 @@ __kernel void convolution_backward_data(READ_BLOB(output_delta), WRITE_BLOB(inpu
                 const int i = (q + lane) / SOURCE_PITCH;
                 const int j = (q + lane) % SOURCE_PITCH;
                 if (i < PHASE_HEIGHT && j < PHASE_WIDTH) {
-                    __global real_t *to =
-                        input_delta + BLOB_INDEX(INPUT_DELTA, n, unit + u, i * STRIDE_Y + PHASE_Y, j * STRIDE_X + PHASE_X);
+                    __global real_t *to = input_delta
+                                          + BLOB_INDEX(INPUT_DELTA, n, unit + u, i * STRIDE_Y + PHASE_Y,
+                                                       j * STRIDE_X + PHASE_X);
 #if ACCUMULATE
                     *to += lanes[lane];
 #else

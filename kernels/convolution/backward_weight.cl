@@ -50,7 +50,8 @@
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #if FLAT
 #define ROWS 1
-#define ROW_POSITIONS ((OUTPUT_DELTA_UNIT_HEIGHT - 1) * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + OUTPUT_DELTA_UNIT_WIDTH)
+#define ROW_POSITIONS \
+    ((OUTPUT_DELTA_UNIT_HEIGHT - 1) * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + OUTPUT_DELTA_UNIT_WIDTH)
 #else
 #define ROWS OUTPUT_DELTA_UNIT_HEIGHT
 #define ROW_POSITIONS OUTPUT_DELTA_UNIT_WIDTH
@@ -89,7 +90,8 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
     const int last_sample = (int)((long)count * (split + 1) / SPLITS);
     for (int n = (int)((long)count * split / SPLITS); n < last_sample; n++) {
         for (int y = 0; y < ROWS; y++) {
-            __global const real_t *values = input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
+            __global const real_t *values =
+                input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
             __global const real_t *deltas =
                 output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
             for (int q = lane; q < WHOLE; q += LOCAL_WIDTH * LANES) {
@@ -130,8 +132,9 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
         }
     }
 
-    __global real_t *results =
-        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS + first * COLUMNS + column;
+    __global real_t *results = ARRAY(partials)
+                               + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS
+                               + first * COLUMNS + column;
 #if LOCAL_WIDTH > 1
     __local real_t shared[LOCAL_WIDTH];
 #endif

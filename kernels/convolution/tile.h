@@ -6,7 +6,8 @@
  * ROW_FIRST + a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away. Weights are OIHW.
  */
 inline void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
-                            const int positions[BLOCK_VECTORS], __global const real_t *weight, const int units)
+                            const int positions[BLOCK_VECTORS], __global const real_t *weight,
+                            const int units)
 {
     for (int depth = 0; depth < DEPTH; depth++) {
         for (int a = 0; a < TAPS_Y; a++) {

@@ -31,8 +31,8 @@
 #include "vector.h"
 #include "dense/rows.h"
 
-__kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(real_t, weight),
-                                  const int count)
+__kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                  READ_ARRAY(real_t, weight), const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
@@ -71,8 +71,8 @@ __kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delt
             if (k >= VECTORS || first_sample + s >= count) {
                 continue;
             }
-            __global real_t *to =
-                input_delta + BLOB_INDEX(INPUT_DELTA, first_sample + s, 0, 0, 0) + VECTOR_INDEX(INPUT_DELTA, k);
+            __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, first_sample + s, 0, 0, 0)
+                                  + VECTOR_INDEX(INPUT_DELTA, k);
             if ((k % CHUNKS + 1) * LANES <= ROW_ELEMENTS) {
 #if ACCUMULATE
                 sums[s][v] += VECTOR_LOAD(to);

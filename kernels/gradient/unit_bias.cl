@@ -30,8 +30,9 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
 #if LOCAL_WIDTH > 1
     for (int i = get_local_id(0); i < count * OUTPUT_DELTA_UNIT_ELEMENTS; i += LOCAL_WIDTH) {
         const int position = i % OUTPUT_DELTA_UNIT_ELEMENTS;
-        sums[0] += output_delta[BLOB_INDEX(OUTPUT_DELTA, i / OUTPUT_DELTA_UNIT_ELEMENTS, z,
-                                           position / OUTPUT_DELTA_UNIT_WIDTH, position % OUTPUT_DELTA_UNIT_WIDTH)];
+        sums[0] +=
+            output_delta[BLOB_INDEX(OUTPUT_DELTA, i / OUTPUT_DELTA_UNIT_ELEMENTS, z,
+                                    position / OUTPUT_DELTA_UNIT_WIDTH, position % OUTPUT_DELTA_UNIT_WIDTH)];
     }
 #else
     for (int n = 0; n < count; n++) {

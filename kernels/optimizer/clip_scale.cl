@@ -13,8 +13,7 @@
  */
 #include "blob.h"
 
-__kernel void optimizer_clip_scale(READ_ARRAY(real_t, clip_partials),
-                                   WRITE_ARRAY(real_t, clip_scale))
+__kernel void optimizer_clip_scale(READ_ARRAY(real_t, clip_partials), WRITE_ARRAY(real_t, clip_scale))
 {
     accumulator_t sum = 0;
     for (int i = 0; i < PARTIALS; i++) {

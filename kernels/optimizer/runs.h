@@ -7,5 +7,5 @@
 
 #define RUN_ELEMENTS (RUN * LANES)
 #define RUNS ((TRAINABLE_ELEMENTS + RUN_ELEMENTS - 1) / RUN_ELEMENTS)
-#define RUN_BEGIN(run) ((run)*RUN_ELEMENTS)
+#define RUN_BEGIN(run) ((run) * RUN_ELEMENTS)
 #define RUN_END(run) min(RUN_BEGIN(run) + RUN_ELEMENTS, TRAINABLE_ELEMENTS)

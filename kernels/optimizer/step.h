@@ -12,5 +12,5 @@
  * value + WEIGHT_DECAY * parameter where the vector at i decays, else value; DECAYED_ELEMENTS is a
  * multiple of LANES.
  */
-#define ADD_DECAY(value, parameter, i)                                                             \
+#define ADD_DECAY(value, parameter, i) \
     ((i) < DECAYED_ELEMENTS ? (value) + WEIGHT_DECAY * (parameter) : (value))

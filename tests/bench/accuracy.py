@@ -86,13 +86,18 @@ def main() -> None:
             began = time.perf_counter()
             accuracy = train_torch(model, data, options.epochs, options.torch_device, seed)
             taken = time.perf_counter() - began
-            print(f"{options.model} seed {seed}: PyTorch {accuracy:.4f} ({options.torch_device}, {taken:.0f} s)", flush=True)
+            print(
+                f"{options.model} seed {seed}: PyTorch {accuracy:.4f} ({options.torch_device}, {taken:.0f} s)",
+                flush=True,
+            )
         if device is not None:
             model.set_weights(start)
             began = time.perf_counter()
             accuracy = train_blobnet(model, data, options.epochs, device, seed)
             taken = time.perf_counter() - began
-            print(f"{options.model} seed {seed}: blobnet {accuracy:.4f} ({device.info.name}, {taken:.0f} s)", flush=True)
+            print(
+                f"{options.model} seed {seed}: blobnet {accuracy:.4f} ({device.info.name}, {taken:.0f} s)", flush=True
+            )
 
 
 if __name__ == "__main__":

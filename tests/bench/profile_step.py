@@ -1,6 +1,6 @@
 """Where a training step's time goes: device time of every launch, summed by label (median of repeats).
 
-    python tests/bench/profile_step.py MODEL [--device NAME] [--batch-size 128]
+python tests/bench/profile_step.py MODEL [--device NAME] [--batch-size 128]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images/s of training steps against PyTorch, interleaved in one process.
 
-    python tests/bench/training_step.py [--device NAME] [--torch-device cuda] [--batch-size 128] [--repeats 15] [MODEL ...]
+python tests/bench/training_step.py [--device NAME] [--torch-device cuda] [--batch-size 128] [--repeats 15] [MODEL ...]
 """
 
 from __future__ import annotations
