@@ -211,8 +211,8 @@ def no_platform_error() -> DeviceError:
         OCL_ICD_VENDORS=os.environ.get("OCL_ICD_VENDORS", "unset"),
         icd_files=seen or "none",
         hint="for a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt; for a GPU: the driver of its vendor, which "
-        f"puts an .icd file into {_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed elsewhere, set OCL_ICD_VENDORS "
-        "to the folder of its .icd file.",
+        f"puts an .icd file into {_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed "
+        "elsewhere, set OCL_ICD_VENDORS to the folder of its .icd file.",
     )
 
 
