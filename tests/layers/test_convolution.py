@@ -156,21 +156,20 @@ def one_of(generator: np.random.Generator, *choices: Any) -> Any:
 
 
 def random_tunables(generator: np.random.Generator) -> dict[str, dict[str, int]]:
-    """Legal values for a few tunables of each kernel."""
+    """Legal values for the tunables of each kernel; small tiles, since large ones take long to build."""
     overrides = {}
     for name in ("convolution/" + kernel for kernel in CONVOLUTION_KERNELS):
         tunables = kernel_source.load(name).tunables
+        width = one_of(generator, 1, 1, 32)
         chosen = {
-            "MAXIMUM_LANES": one_of(generator, 1, 2, 4, 8, 16),
-            "MAXIMUM_UNITS": one_of(generator, *[choice for choice in tunables["MAXIMUM_UNITS"].choices if choice < 8]),
-            "GROUP_WIDTH": one_of(generator, 1, 1, 32),
-            "MAXIMUM_VECTORS": one_of(generator, 1, 2, 3, 4),
-            "MAXIMUM_COLUMNS": one_of(generator, 1, 3, 5, 8),
-            "MAXIMUM_SPLITS": one_of(generator, 1, 2, 4),
-            "MAXIMUM_ACCUMULATORS": one_of(generator, 8, 12),
+            "GROUP_WIDTH": width,
+            "MAXIMUM_LANES": one_of(generator, 1, 2, 4, 8, 16) if width == 1 else one_of(generator, 1, 1, 4),
+            "MAXIMUM_UNITS": one_of(generator, 1, 2, 3, 4),
+            "MAXIMUM_VECTORS": one_of(generator, 1, 2, 3),
+            "MAXIMUM_COLUMNS": one_of(generator, 1, 2, 3, 4),
+            "MAXIMUM_SPLITS": one_of(generator, 1, 1, 2, 4),
+            "MAXIMUM_ACCUMULATORS": 8,
         }
-        if chosen["GROUP_WIDTH"] > 1:
-            chosen["MAXIMUM_LANES"] = one_of(generator, 1, 1, 4)
         overrides[name] = {tunable: value for tunable, value in chosen.items() if tunable in tunables}
     return overrides
 
@@ -196,7 +195,7 @@ def random_case(rank: int, number: int) -> Case:
     kernel, stride, dilation, size, padding = [1, 1], [1, 1], [1, 1], [1, 1], [(0, 0), (0, 0)]
     for axis in axes:
         kernel[axis] = one_of(generator, 1, 2, 3, 3, 4, 5)
-        stride[axis] = one_of(generator, 1, 1, 1, 1, 1, 2, 2, 3)
+        stride[axis] = one_of(generator, 1, 1, 1, 1, 1, 1, 2, 2, 3)
         dilation[axis] = one_of(generator, 1, 1, 1, 2, 3)
         span = dilation[axis] * (kernel[axis] - 1) + 1
         padding[axis] = one_of(generator, *range(min(span, 4) + 1)), one_of(generator, *range(min(span, 4) + 1))
@@ -231,7 +230,7 @@ def random_case(rank: int, number: int) -> Case:
         shape=Shape(groups * group_units, size[0], size[1], rank),
         count=one_of(generator, 1, 2, 3),
         arrangement=random_arrangement(generator),
-        overrides=random_tunables(generator) if one_of(generator, False, True, True) else {},
+        overrides=random_tunables(generator),
         seed=number,
     )
 
@@ -323,29 +322,17 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
 # -- chosen configurations ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (Conv2D(5, 3, padding=1), Shape(3, 6, 7)),
-        (Conv2D(4, (2, 3), stride=(1, 2), padding="same", bias="position"), Shape(2, 5, 9)),
-    ],
-    ids=["stride 1", "stride 2"],
-)
-def test_every_arrangement(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
+def test_every_arrangement(device: Device) -> None:
+    layer, shape = Conv2D(4, (2, 3), stride=(1, 2), padding="same", bias="position"), Shape(2, 5, 9)
     report = contract(device, layer, shape)
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
 
 
-@pytest.mark.parametrize("function", FUSIBLE)
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(Conv2D(3, 3, padding=1), Shape(2, 5, 7)), (Conv2D(3, 2, stride=2, bias="position"), Shape(2, 6, 9))],
-    ids=["flat", "rows"],
-)
-def test_every_activation_in_the_epilogue(device: Device, layer: Conv2D, shape: Shape, function: str) -> None:
-    report = contract(device, layer, shape, [], fused=[function])
+@pytest.mark.parametrize(("function", "stride"), [*((name, 1) for name in FUSIBLE), ("gelu", 2), ("sigmoid", 2)])
+def test_every_activation_in_the_epilogue(device: Device, function: str, stride: int) -> None:
+    report = contract(device, Conv2D(3, 3, stride=stride, padding=1), Shape(2, 5, 7), [], fused=[function])
     (run,) = report.runs.values()
     assert run.calls["forward"][0].macros["ACTIVATION"] == f"ACTIVATION_{function}"
 
@@ -356,15 +343,12 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "1 x 1 input in zeros": (Conv2D(3, 3, padding=1), Shape(2, 1, 1), 2),
     "1 x 1 input, stride 3": (Conv2D(2, 3, stride=3, padding=2), Shape(2, 1, 1), 1),
     "filter as large as the input": (Conv2D(3, (4, 5)), Shape(2, 4, 5), 2),
-    "stride far over the filter": (Conv2D(2, 1, stride=(2, 5)), Shape(3, 8, 13), 1),
     "outputs of zeros alone": (Conv2D(2, 2, padding=((3, 2), (2, 4))), Shape(2, 3, 3), 1),
     "a filter row longer than a plane": (Conv2D(2, (1, 7), padding=(0, 3)), Shape(2, 3, 2), 2),
-    "columns that no window reaches": (Conv2D(2, 2, stride=3), Shape(2, 7, 7), 2),
+    "columns that no window reaches": (Conv2D(2, 2, stride=(1, 3)), Shape(2, 4, 7), 2),
     "dilation over the stride": (Conv2D(2, 3, stride=2, dilation=3, padding="same"), Shape(1, 7, 8), 1),
     "many units": (Conv2D(37, 1), Shape(41, 3, 3), 2),
     "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 1, 131, 1), 1),
-    "width 1": (Conv2D(4, (3, 1), padding=(1, 0), groups=2), Shape(4, 9, 1), 2),
-    "depthwise with a multiplier": (Conv2D(12, 3, padding="same", groups=4), Shape(4, 5, 6), 3),
 }
 
 
@@ -375,11 +359,11 @@ def test_edges(device: Device, edge: str) -> None:
     check_kernels(layer, shape, report.runs["tight"])
 
 
-@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_the_defaults_of_each_class_of_device(device: Device, device_class: str, stride: int) -> None:
+def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    report = contract(device, layer, shape, ["one pitch"], tuning=Tuning(device_class, limits=device.tuning.limits))
+    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu", limits=device.tuning.limits)
+    report = contract(device, layer, shape, ["one pitch"], tuning=tuning)
     check_kernels(layer, shape, report.runs["one pitch"])
 
 
@@ -387,7 +371,7 @@ def test_the_defaults_of_each_class_of_device(device: Device, device_class: str,
     ("layer", "shape"),
     [
         (Conv2D(3, (3, 2), padding=(2, 1), bias="position"), Shape(2, 4, 5)),
-        (Conv2D(4, 3, stride=(2, 3), padding="same", dilation=(1, 2), groups=2), Shape(4, 6, 7)),
+        (Conv2D(4, 3, stride=(1, 2), padding="same", dilation=(2, 1), groups=2), Shape(4, 6, 7)),
         (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 1, 9, 1)),
     ],
     ids=str,
