@@ -1,6 +1,6 @@
 """Seconds from the start of a process to the end of its first training step, with warm program caches.
 
-    python tests/bench/first_step.py [--device NAME] [--batch-size 128] [--repeats 5] [MODEL ...]
+python tests/bench/first_step.py [--device NAME] [--batch-size 128] [--repeats 5] [MODEL ...]
 """
 
 from __future__ import annotations
