@@ -27,7 +27,9 @@ def test_a_kernel_that_does_not_build(device: Device) -> None:
     with pytest.raises(BuildError) as caught:
         device.kernel(source, "bad", "kernel toy/bad (toy1 forward)")
     text = str(caught.value)
-    assert text.startswith(f"kernel toy/bad (toy1 forward): {device.info.name} must build the kernel. Received options=")
+    assert text.startswith(
+        f"kernel toy/bad (toy1 forward): {device.info.name} must build the kernel. Received options="
+    )
     assert "no_such_name" in text.split("log=")[1]
     saved = re.search(r"source=([^,]+\.cl),", text)
     assert saved
