@@ -46,7 +46,8 @@ class GlobalSize:
     """Work-items along each dimension.
 
     ``units`` is for one sample when ``per_sample``, and then times the batch; or, if a work-item takes ``samples``
-    samples at once, times the batch in blocks of so many.
+    samples at once, times the batch in blocks of so many. With ``positions``, ``width`` is for one ``tile`` of the
+    batch's positions, so many a sample, and nothing else grows with the batch.
     """
 
     width: int
@@ -54,6 +55,14 @@ class GlobalSize:
     units: int = 1
     per_sample: bool = True
     samples: int = 1
+    positions: int = 0
+    tile: int = 1
+
+    def of_batch(self, count: int) -> tuple[int, int, int]:
+        """Work-items along each dimension for a batch of ``count``."""
+        if self.positions:
+            return self.width * -(-count * self.positions // self.tile), self.height, self.units
+        return self.width, self.height, self.units * (-(-count // self.samples) if self.per_sample else 1)
 
 
 @dataclass(frozen=True)
@@ -105,10 +114,8 @@ class KernelCall:
 
     def work_size(self, count: int) -> tuple[int, int, int]:
         """The global size for a batch of ``count``, each dimension a multiple of the local one."""
-        width, height, units = self.dimensions
-        blocks = -(-count // self.global_size.samples) if self.global_size.per_sample else 1
-        sizes = (width, height, units * blocks)
         local = self.local_size or (1, 1, 1)
+        sizes = self.global_size.of_batch(count)
         return tuple(-(-size // step) * step for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
 
 

@@ -11,6 +11,7 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
+from blobnet.layers import convolution_tiled as tiled
 from blobnet.layers.activation import Activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, splits_for
@@ -130,7 +131,64 @@ class _Convolution(Layer):
             "PAD_LEFT": horizontal.padding[0],
         }
 
+    def _tiled(self, site: Site) -> bool:
+        return site.tuning.device_class == "gpu" and self.filters // self.groups >= 4
+
+    def _forward_tiled(self, site: Site) -> list[KernelCall]:
+        weight = site.parameter("weight")
+        source, target = site.inputs[0].shape.units // self.groups, self.filters // self.groups
+        taps = weight.elements // (self.filters * source)
+        output = site.output.shape
+        product = tiled.Product(
+            "forward", target, source, source * taps, taps, self.groups, taps, output.height * output.width
+        )
+        bias_mode = BIAS_MODES[self.bias]
+        call = product.call(
+            site,
+            "convolution/forward_tiled",
+            f"{site.name} forward",
+            {"INPUT": site.inputs[0], "OUTPUT": site.output},
+            {"BIAS": site.parameter("bias" if bias_mode else "weight")},
+            {
+                **self._macros(site),
+                "BIAS_MODE": bias_mode,
+                "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
+            },
+        )
+        return [product.pack(site), call]
+
+    def _backward_weight_tiled(self, site: Site) -> list[KernelCall]:
+        weight = site.gradient("weight")
+        units, columns = self.filters // self.groups, weight.elements // self.filters
+        tile = tiled.choose_weight_tile(units, columns)
+        tiles = -(-units // tile.units) * -(-columns // tile.columns)
+        splits = tiled.choose_splits(tiles * self.groups)
+        partials = site.memory("weight partials", splits * weight.elements) if splits > 1 else weight
+        macros = {
+            **self._macros(site),
+            "GROUPS": self.groups,
+            "SPLITS": splits,
+            **tile.macros,
+        }
+        label = f"{site.name} backward weight"
+        calls = [
+            KernelCall(
+                "convolution/backward_weight_tiled",
+                label,
+                GlobalSize(tiles * tile.items, splits, self.groups, per_sample=False),
+                blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
+                arrays={"PARTIALS": partials},
+                macros=macros,
+                local_size=(tile.items, 1, 1),
+            )
+        ]
+        if splits > 1:
+            calls.append(reduce_splits(site, label, partials, weight, splits))
+        return calls + bias_gradient(site, BIAS_MODES[self.bias])
+
     def forward(self, site: Site) -> list[KernelCall]:
+        if self._tiled(site):
+            return self._forward_tiled(site)
         macros = self._macros(site)
         output, units = site.output.shape, self.filters // self.groups
         flat = macros["STRIDE_Y"] == 1 and macros["STRIDE_X"] == 1
@@ -167,6 +225,8 @@ class _Convolution(Layer):
         ]
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
+        if self._tiled(site):
+            return self._backward_weight_tiled(site)
         macros = self._macros(site)
         kernel = "convolution/backward_weight"
         tunables = site.tuning.of(kernel)
@@ -215,11 +275,38 @@ class _Convolution(Layer):
         if target is None:
             return []
         axes = self._axes(target.shape)
-        return [
-            self._phase_call(site, axes, (y, x))
+        on_gpu = self._tiled(site)
+        make = self._phase_tiled if on_gpu else self._phase_call
+        calls = [
+            make(site, axes, (y, x))
             for y in range(min(axes[0].stride, target.shape.height))
             for x in range(min(axes[1].stride, target.shape.width))
         ]
+        return [self._product_backward(site, 1).pack(site), *calls] if on_gpu else calls
+
+    def _product_backward(self, site: Site, positions: int) -> tiled.Product:
+        weight = site.parameter("weight")
+        source, target = self.filters // self.groups, site.inputs[0].shape.units // self.groups
+        taps = weight.elements // (self.filters * target)
+        return tiled.Product("backward", target, source, taps, target * taps, self.groups, taps, positions)
+
+    def _phase_tiled(self, site: Site, axes: tuple[WindowAxis, WindowAxis], phase: Pair) -> KernelCall:
+        target = site.input_deltas[0]
+        assert target is not None
+        height, width = (
+            -(-(size - first) // axis.stride)
+            for size, first, axis in zip((target.shape.height, target.shape.width), phase, axes, strict=True)
+        )
+        direct = self._phase_call(site, axes, phase).macros
+        tile = ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")
+        return self._product_backward(site, height * width).call(
+            site,
+            "convolution/backward_data_tiled",
+            f"{site.name} backward data",
+            {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            {},
+            {key: value for key, value in direct.items() if key not in tile},
+        )
 
     def _phase_call(self, site: Site, axes: tuple[WindowAxis, WindowAxis], phase: Pair) -> KernelCall:
         target = site.input_deltas[0]

@@ -1,0 +1,172 @@
+/*
+ * Convolution, backward, gradient of the weights, through local memory: gradient[o][k] = sum over samples and positions
+ * of delta[o] * input at the shift of column k = (input unit, filter row, filter column). A work-group makes TILE_UNITS
+ * x TILE_COLUMNS sums, a work-item ITEM_UNITS x ITEM_COLUMNS of them; TILE_DEPTH positions (cells (n, y, x) of the
+ * delta, any stride) of all rows and columns lie in local memory while the next ones are on their way.
+ * Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
+ *
+ * Blobs:
+ *   INPUT        read  its halo is the padding
+ *   OUTPUT_DELTA read
+ * Arrays:
+ *   PARTIALS write  (SPLITS, OIHW)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   GROUPS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   SPLITS
+ *   TILE_UNITS      output units a work-group
+ *   TILE_COLUMNS    columns a work-group
+ *   TILE_DEPTH      positions in local memory
+ *   ITEM_UNITS      output units a work-item
+ *   ITEM_COLUMNS    columns a work-item
+ * Global:
+ *   width   work-items a tile * tiles
+ *   height  SPLITS
+ *   units   groups
+ */
+#include "blob.h"
+
+#define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
+#define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
+#define POSITIONS (OUTPUT_DELTA_UNIT_HEIGHT * OUTPUT_DELTA_UNIT_WIDTH)
+/* Positions come in as rows and lie as columns: a pitch that keeps quads aligned and stores in different banks. */
+#define UNIT_PITCH (TILE_UNITS + 4)
+#define COLUMN_PITCH (TILE_COLUMNS + 4)
+#include "convolution/product.h"
+/* A work-item loads every 8th position of every ROW_STEP-th unit and column. */
+#define RUN 8
+#define ROW_STEP (ITEMS / RUN)
+#define RUNS (TILE_DEPTH / RUN)
+#define UNIT_LOADS ((TILE_UNITS + ROW_STEP - 1) / ROW_STEP)
+#define COLUMN_LOADS ((TILE_COLUMNS + ROW_STEP - 1) / ROW_STEP)
+
+typedef struct {
+    real_t deltas[RUNS][UNIT_LOADS];
+    real_t inputs[RUNS][COLUMN_LOADS];
+} prefetch_t;
+
+inline void fetch(prefetch_t *next, const int first, const int positions, READ_BLOB(output_delta),
+                  READ_BLOB(input), const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS])
+{
+#pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        /* Positions past the last one repeat it, times 0. */
+        const int position = first + (int)get_local_id(0) % RUN + run * RUN;
+        const int p = min(position, positions - 1);
+        const int n = p / POSITIONS;
+        const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
+        const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
+        __global const real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
+        __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
+#pragma unroll
+        for (int i = 0; i < UNIT_LOADS; i++) {
+            next->deltas[run][i] = position < positions ? deltas[planes[i]] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMN_LOADS; i++) {
+            next->inputs[run][i] = inputs[shifts[i]];
+        }
+    }
+}
+
+inline void put(const prefetch_t *next, __local real_t *deltas, __local real_t *inputs)
+{
+    const int row = get_local_id(0) / RUN;
+#pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        const int position = get_local_id(0) % RUN + run * RUN;
+#pragma unroll
+        for (int i = 0; i < UNIT_LOADS; i++) {
+            if (TILE_UNITS % ROW_STEP == 0 || row + i * ROW_STEP < TILE_UNITS) {
+                deltas[position * UNIT_PITCH + row + i * ROW_STEP] = next->deltas[run][i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMN_LOADS; i++) {
+            if (TILE_COLUMNS % ROW_STEP == 0 || row + i * ROW_STEP < TILE_COLUMNS) {
+                inputs[position * COLUMN_PITCH + row + i * ROW_STEP] = next->inputs[run][i];
+            }
+        }
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials),
+                                  const int count)
+{
+    __local real_t local_deltas[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
+    __local real_t local_inputs[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
+    const int item = get_local_id(0);
+    const int first_unit = get_group_id(0) % UNIT_TILES * TILE_UNITS;
+    const int first_column = get_group_id(0) / UNIT_TILES * TILE_COLUMNS;
+    const int split = get_global_id(1);
+    const int group = get_global_id(2);
+
+    int planes[UNIT_LOADS];
+    int shifts[COLUMN_LOADS];
+    /* Units and columns past the last one repeat it; their sums are not stored. */
+#pragma unroll
+    for (int i = 0; i < UNIT_LOADS; i++) {
+        int unit = first_unit + item / RUN + i * ROW_STEP;
+        unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 ? unit : min(unit, GROUP_OUTPUT_UNITS - 1);
+        planes[i] = (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMN_LOADS; i++) {
+        int k = first_column + item / RUN + i * ROW_STEP;
+        k = COLUMNS % TILE_COLUMNS == 0 ? k : min(k, COLUMNS - 1);
+        shifts[i] =
+            (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
+            + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
+            + k % FILTER_WIDTH * DILATION_X - PAD_LEFT;
+    }
+    real_t sums[ITEM_UNITS][ITEM_COLUMNS];
+    clear(sums);
+
+    const int positions = count * POSITIONS;
+    const int all_steps = (positions + TILE_DEPTH - 1) / TILE_DEPTH;
+    const int first_step = (int)((long)all_steps * split / SPLITS);
+    const int steps = (int)((long)all_steps * (split + 1) / SPLITS) - first_step;
+    if (steps > 0) {
+        int position = first_step * TILE_DEPTH;
+        prefetch_t next;
+        fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
+              planes, shifts);
+        put(&next, local_deltas[0], local_inputs[0]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int step = 0; step < steps - 1; step++) {
+            position += TILE_DEPTH;
+            fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
+              planes, shifts);
+            multiply(sums, local_deltas[step % 2], local_inputs[step % 2]);
+            put(&next, local_deltas[(step + 1) % 2], local_inputs[(step + 1) % 2]);
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        multiply(sums, local_deltas[(steps - 1) % 2], local_inputs[(steps - 1) % 2]);
+    }
+
+    __global real_t *results =
+        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS;
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        const int unit = first_unit + ITEM_UNIT(u);
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            const int column = first_column + ITEM_COLUMN(c);
+            if (unit < GROUP_OUTPUT_UNITS && column < COLUMNS) {
+                results[unit * COLUMNS + column] = sums[u][c];
+            }
+        }
+    }
+}

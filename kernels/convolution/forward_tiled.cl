@@ -1,0 +1,108 @@
+/*
+ * Convolution, forward, any stride, through local memory: output = f(bias + sum over input units and taps of weight *
+ * input), as a product of packed weights and the input at all positions of the batch (convolution/tiled.h).
+ *
+ * Blobs:
+ *   INPUT  read   its halo is the padding
+ *   OUTPUT write
+ * Arrays:
+ *   PACKED read   weights, see pack_weight.cl
+ *   BIAS   read   nothing, a unit or a position: BIAS_MODE
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   DEPTH_ROWS      rows a tap in PACKED
+ *   UNIT_COLUMNS    columns of PACKED
+ *   BIAS_MODE       0 none, 1 one a unit, 2 one a position
+ *   ACTIVATION      applied to what is stored
+ *   TILE_UNITS      output units a work-group
+ *   TILE_COLUMNS    positions a work-group
+ *   TILE_DEPTH      rows in local memory
+ *   ITEM_UNITS      output units a work-item
+ *   ITEM_COLUMNS    positions a work-item
+ * Global:
+ *   width   work-items a tile of positions * blocks of output units
+ *   height  groups
+ */
+#include "blob.h"
+#include "activation/functions.h"
+
+#define DEPTH GROUP_INPUT_UNITS
+#define TAPS_Y FILTER_HEIGHT
+#define TAPS_X FILTER_WIDTH
+#define TAP_Y_FIRST 0
+#define TAP_Y_STEP 1
+#define TAP_X_FIRST 0
+#define TAP_X_STEP 1
+#define ROW_FIRST (-PAD_TOP)
+#define ROW_STEP DILATION_Y
+#define COLUMN_FIRST (-PAD_LEFT)
+#define COLUMN_STEP DILATION_X
+#define SOURCE_PITCH INPUT_UNIT_MEMORY_WIDTH
+#define SOURCE_PLANE INPUT_UNIT_MEMORY_ELEMENTS
+#include "convolution/tiled.h"
+
+#define BLOCKS (UNIT_COLUMNS / TILE_UNITS)
+#define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, packed),
+                          READ_ARRAY(real_t, bias), const int count)
+{
+    __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
+    __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
+    const int group = get_global_id(1);
+    const int first_unit = get_group_id(0) % BLOCKS * TILE_UNITS;
+    const int first_position = get_group_id(0) / BLOCKS * TILE_COLUMNS;
+    const int positions = count * POSITIONS;
+
+    __global const real_t *columns[SOURCE_COLUMNS];
+#pragma unroll
+    for (int j = 0; j < SOURCE_COLUMNS; j++) {
+        /* Positions past the last one repeat it; their sums are not stored. */
+        const int p = min(first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS, positions - 1);
+        const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
+        const int x = p % OUTPUT_UNIT_WIDTH;
+        columns[j] =
+            input + BLOB_INDEX(INPUT, p / POSITIONS, group * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X);
+    }
+    real_t sums[ITEM_UNITS][ITEM_COLUMNS];
+    accumulate_tiles(sums, columns,
+                     ARRAY(packed) + group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit, weights, sources);
+
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        stage(sums[u], sources);
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            const int p = first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS;
+            const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
+            const int x = p % OUTPUT_UNIT_WIDTH;
+            __global real_t *to =
+                output + BLOB_INDEX(OUTPUT, p / POSITIONS, group * GROUP_OUTPUT_UNITS, y, x);
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                const int unit = first_unit + STAGED_UNIT(u, i);
+                if (p < positions && unit < GROUP_OUTPUT_UNITS) {
+                    real_t value = sources[STAGED_AT(i, j)];
+#if BIAS_MODE == 1
+                    value += ARRAY(bias)[group * GROUP_OUTPUT_UNITS + unit];
+#elif BIAS_MODE == 2
+                    value += ARRAY(bias)[(group * GROUP_OUTPUT_UNITS + unit) * POSITIONS + p % POSITIONS];
+#endif
+                    to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+/*
+ * A product of two matrices in local memory, TILE_DEPTH rows at a time: sums[u][c] += sum over rows r of
+ * left[r][unit u] * right[r][column c]. A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x
+ * ITEM_COLUMNS of them: in quads, far from one another, so that neighbours read neighbouring banks.
+ */
+#define ITEMS_X (TILE_COLUMNS / ITEM_COLUMNS)
+#define ITEMS_Y (TILE_UNITS / ITEM_UNITS)
+#define ITEMS (ITEMS_X * ITEMS_Y)
+/* The unit and the column, within the tile, of sum (u, c) of this work-item. */
+#define ITEM_UNIT(u) ((u) / 4 * (ITEMS_Y * 4) + (int)get_local_id(0) / ITEMS_X * 4 + (u) % 4)
+#define ITEM_COLUMN(c) ((c) / 4 * (ITEMS_X * 4) + (int)get_local_id(0) % ITEMS_X * 4 + (c) % 4)
+
+inline void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
+{
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            sums[u][c] = 0;
+        }
+    }
+}
+
+inline void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left, __local const real_t *right)
+{
+#pragma unroll
+    for (int r = 0; r < TILE_DEPTH; r++) {
+        real_t factors[ITEM_UNITS];
+        real_t values[ITEM_COLUMNS];
+#pragma unroll
+        for (int u = 0; u < ITEM_UNITS; u += 4) {
+            vstore4(*(__local const float4 *)(left + r * UNIT_PITCH + ITEM_UNIT(u)), 0, factors + u);
+        }
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c += 4) {
+            vstore4(*(__local const float4 *)(right + r * COLUMN_PITCH + ITEM_COLUMN(c)), 0, values + c);
+        }
+#pragma unroll
+        for (int u = 0; u < ITEM_UNITS; u++) {
+#pragma unroll
+            for (int c = 0; c < ITEM_COLUMNS; c++) {
+                sums[u][c] = MULTIPLY_ADD(factors[u], values[c], sums[u][c]);
+            }
+        }
+    }
+}

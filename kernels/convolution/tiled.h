@@ -1,0 +1,160 @@
+/*
+ * Convolutions as a product of matrices through local memory, for GPUs: packed weights (pack_weight.cl) times the
+ * source at all positions of the batch. A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x
+ * ITEM_COLUMNS of them; TILE_DEPTH rows of both matrices lie in local memory while the next ones are on their way.
+ *
+ * A position is a cell (n, y, x) of the result, without its padding: its source lies at a fixed pointer plus a shift
+ * that depends on the row (tap, source unit) alone, and padding is zeros in memory. So any stride, dilation and plane
+ * size costs the same, and no position is wasted.
+ *
+ * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source ROW_FIRST +
+ * a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away.
+ */
+#define UNIT_PITCH TILE_UNITS
+#define COLUMN_PITCH TILE_COLUMNS
+#include "convolution/product.h"
+
+#define STAGED_STEPS (ITEMS_Y > 2 * TILE_DEPTH ? ITEMS_Y : 2 * TILE_DEPTH)
+/* Source: every work-item loads SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */
+#define SOURCE_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
+#define SOURCE_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
+#define SOURCE_ROWS (TILE_DEPTH / SOURCE_STEP)
+/* Weights: in quads. */
+#define QUADS (TILE_DEPTH * TILE_UNITS / 4)
+#define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
+/* Rows go tap by tap in whole tiles, or, where that wastes too much, one behind the other. */
+#define DEPTH_ROWS_ALL (FILTER_HEIGHT * FILTER_WIDTH * DEPTH_ROWS)
+#if DEPTH_ROWS % TILE_DEPTH == 0
+#define BY_TAP 1
+#define DEPTH_TILES (DEPTH_ROWS / TILE_DEPTH)
+#define DEPTH_STEPS (TAPS_Y * TAPS_X * DEPTH_TILES)
+#else
+#define BY_TAP 0
+#define DEPTH_STEPS ((TAPS_Y * TAPS_X * DEPTH + TILE_DEPTH - 1) / TILE_DEPTH)
+#endif
+
+typedef struct {
+    float4 weights[QUAD_LOADS];
+    real_t sources[SOURCE_ROWS][SOURCE_COLUMNS];
+} prefetch_t;
+
+inline int packed_row(const int tap, const int depth)
+{
+    return ((TAP_Y_FIRST + tap / TAPS_X * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + tap % TAPS_X * TAP_X_STEP)
+               * DEPTH_ROWS
+           + depth;
+}
+
+inline int source_shift(const int tap, const int depth)
+{
+    return depth * SOURCE_PLANE + (ROW_FIRST + tap / TAPS_X * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST
+           + tap % TAPS_X * COLUMN_STEP;
+}
+
+/* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
+inline void fetch(prefetch_t *next, const int step, __global const real_t *const columns[SOURCE_COLUMNS],
+                  __global const real_t *packed)
+{
+    const int item = get_local_id(0);
+#if BY_TAP
+    const int step_tap = step / DEPTH_TILES;
+    const int step_depth = step % DEPTH_TILES * TILE_DEPTH;
+    const int step_row = packed_row(step_tap, step_depth);
+    const int step_shift = source_shift(step_tap, step_depth);
+#endif
+#pragma unroll
+    for (int i = 0; i < QUAD_LOADS; i++) {
+        const int quad = item + i * ITEMS;
+        const int r = quad / (TILE_UNITS / 4);
+#if BY_TAP
+        const int row = step_row + r;
+#else
+        const int k = step * TILE_DEPTH + r;
+        const int row = k < TAPS_Y * TAPS_X * DEPTH ? packed_row(k / DEPTH, k % DEPTH) : DEPTH_ROWS_ALL;
+#endif
+        if (QUADS % ITEMS == 0 || quad < QUADS) {
+            next->weights[i] =
+                *(__global const float4 *)(packed + (row * UNIT_COLUMNS + quad % (TILE_UNITS / 4) * 4));
+        }
+    }
+    const int first = item / TILE_COLUMNS;
+#pragma unroll
+    for (int i = 0; i < SOURCE_ROWS; i++) {
+        const int r = first + i * SOURCE_STEP;
+#if BY_TAP
+        /* Rows behind the last source unit repeat it: their weights are 0. */
+        const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
+        const int shift = step_shift + depth * SOURCE_PLANE;
+#else
+        const int k = min(step * TILE_DEPTH + r, TAPS_Y * TAPS_X * DEPTH - 1);
+        const int shift = source_shift(k / DEPTH, k % DEPTH);
+#endif
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            next->sources[i][j] = columns[j][shift];
+        }
+    }
+}
+
+inline void put(const prefetch_t *next, __local real_t *weights, __local real_t *sources)
+{
+    const int item = get_local_id(0);
+#pragma unroll
+    for (int i = 0; i < QUAD_LOADS; i++) {
+        const int quad = item + i * ITEMS;
+        if (QUADS % ITEMS == 0 || quad < QUADS) {
+            *(__local float4 *)(weights + quad * 4) = next->weights[i];
+        }
+    }
+    const int first = item / TILE_COLUMNS;
+#pragma unroll
+    for (int i = 0; i < SOURCE_ROWS; i++) {
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            sources[(first + i * SOURCE_STEP) * TILE_COLUMNS + item % TILE_COLUMNS + j * ITEMS] =
+                next->sources[i][j];
+        }
+    }
+}
+
+/* sums[u][p] = sum over all rows of packed weight * source. */
+inline void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
+                             __global const real_t *const columns[SOURCE_COLUMNS],
+                             __global const real_t *packed, __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
+                             __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
+{
+    clear(sums);
+#if DEPTH_STEPS > 0
+    prefetch_t next;
+    fetch(&next, 0, columns, packed);
+    put(&next, weights[0], sources);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = 0; step < DEPTH_STEPS - 1; step++) {
+        fetch(&next, step + 1, columns, packed);
+        multiply(sums, weights[step % 2], sources + step % 2 * TILE_DEPTH * TILE_COLUMNS);
+        put(&next, weights[(step + 1) % 2], sources + (step + 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    multiply(sums, weights[(DEPTH_STEPS - 1) % 2], sources + (DEPTH_STEPS - 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
+#endif
+}
+
+/*
+ * Sums leave through local memory, ITEMS_Y units at a time, so that neighbours store neighbouring positions: unit
+ * STAGED_UNIT(u, i) of this work-item's columns is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
+ */
+#define STAGED_ROWS (ITEMS_Y / SOURCE_STEP)
+#define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
+#define STAGED_UNIT(u, i) ((u) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (u) % 4)
+#define STAGED_AT(i, j) (STAGED_ROW(i) * TILE_COLUMNS + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+
+inline void stage(const real_t sums[ITEM_COLUMNS], __local real_t *staged)
+{
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int p = 0; p < ITEM_COLUMNS; p += 4) {
+        *(__local float4 *)(staged + get_local_id(0) / ITEMS_X * TILE_COLUMNS + ITEM_COLUMN(p)) =
+            vload4(0, sums + p);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
