@@ -47,12 +47,14 @@ _DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError
 #: Keys of what stands for an object that is built again.
 _BUILT = ("kind", "config")
 #: The JSON objects under /training, and the keys that they must have.
-_TRAINING_OBJECTS: dict[str, tuple[str, ...]] = {"optimizer": _BUILT, "settings": (), "random_state": ()}
+_TRAINING_OBJECTS: dict[str, tuple[str, ...]] = {"optimizer": _BUILT, "settings": ()}
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
     """What training needs to go on as if it had never stopped.
+
+    ``seed``, ``epoch`` and ``step`` are the whole state of its random numbers.
 
     Attributes:
         epoch: finished epochs.
@@ -61,7 +63,6 @@ class TrainingState:
         optimizer: ``{"kind": ..., "config": {...}}``.
         optimizer_state: a flat float32 array for each slot of the optimizer.
         settings: the trainer's own: batch size, planned epochs, ... (JSON: a tuple comes back as a list).
-        random_state: the state of a numpy bit generator (JSON: an array comes back as a list).
     """
 
     epoch: int
@@ -70,7 +71,6 @@ class TrainingState:
     optimizer: dict[str, Any]
     optimizer_state: Mapping[str, FloatArray]
     settings: dict[str, Any] = field(default_factory=dict)
-    random_state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
