@@ -108,6 +108,22 @@ def test_round_trip_without_what_may_be_missing(path):
     assert_same(load(path), model)
 
 
+def test_history_keeps_its_order(path):
+    history = {"loss": [1.0], "accuracy": [0.5], "validation_loss": [2.0], "a metric of a callback's": [3.0]}
+    save(path, small_model(history=history))
+    assert list(load(path).history) == list(history)
+
+
+@pytest.mark.parametrize("order", [None, 3, b"[", b"3", b"[3]", b'["accuracy", "loss", "loss", "more"]'], ids=repr)
+def test_history_without_an_order_that_can_be_used(path, order):
+    save(path, small_model(history={"loss": [1.0], "accuracy": [0.5]}))
+    with h5py.File(path, "r+") as file:
+        del file["history"].attrs["order"]
+        if order is not None:
+            file["history"].attrs["order"] = np.bytes_(order) if isinstance(order, bytes) else order
+    assert load(path).history == {"accuracy": [0.5], "loss": [1.0]}
+
+
 def test_a_random_state_of_older_files_is_ignored(saved):
     with h5py.File(saved, "r+") as file:
         file["training/random_state"] = np.bytes_("{}")
