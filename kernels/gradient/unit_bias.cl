@@ -30,11 +30,19 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
         sums[i] = 0;
     }
 #if LOCAL_WIDTH > 1
-    for (int i = get_local_id(0); i < count * OUTPUT_DELTA_UNIT_ELEMENTS; i += LOCAL_WIDTH) {
-        const int position = i % OUTPUT_DELTA_UNIT_ELEMENTS;
-        sums[0] +=
-            output_delta[BLOB_INDEX(OUTPUT_DELTA, i / OUTPUT_DELTA_UNIT_ELEMENTS, z,
-                                    position / OUTPUT_DELTA_UNIT_WIDTH, position % OUTPUT_DELTA_UNIT_WIDTH)];
+    /* NOTE: samples and positions are counted apart, since all together may be more than an int holds. */
+    const int item = get_local_id(0);
+    int n = item / OUTPUT_DELTA_UNIT_ELEMENTS;
+    int position = item % OUTPUT_DELTA_UNIT_ELEMENTS;
+    while (n < count) {
+        sums[0] += output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, position / OUTPUT_DELTA_UNIT_WIDTH,
+                                           position % OUTPUT_DELTA_UNIT_WIDTH)];
+        n += LOCAL_WIDTH / OUTPUT_DELTA_UNIT_ELEMENTS;
+        position += LOCAL_WIDTH % OUTPUT_DELTA_UNIT_ELEMENTS;
+        if (position >= OUTPUT_DELTA_UNIT_ELEMENTS) {
+            position -= OUTPUT_DELTA_UNIT_ELEMENTS;
+            n++;
+        }
     }
 #else
     for (int n = 0; n < count; n++) {
