@@ -82,11 +82,7 @@ __kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delt
                 real_t lanes[LANES];
                 VECTOR_STORE(sums[s][v], lanes);
                 for (int lane = 0; lane < ROW_ELEMENTS % LANES; lane++) {
-#if ACCUMULATE
-                    to[lane] += lanes[lane];
-#else
-                    to[lane] = lanes[lane];
-#endif
+                    PUT(lanes[lane], to + lane);
                 }
             }
         }

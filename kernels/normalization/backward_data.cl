@@ -56,11 +56,7 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
             for (int x = get_global_id(0); x < INPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
                 const real_t centred = (cells[x] - mean) - lost;
                 const real_t result = factor * MULTIPLY_ADD(-slope, centred, from[x] - delta_mean);
-#if ACCUMULATE
-                to[x] += result;
-#else
-                to[x] = result;
-#endif
+                PUT(result, to + x);
             }
         }
     }

@@ -13,10 +13,8 @@
 #define CLAMPED_GROUPS (GROUP_END - GROUP_BEGIN - (INNER_END - INNER_BEGIN))
 
 #if ACCUMULATE
-#define PUT(value, pointer) (*(pointer) += (value))
 #define PUT_VECTOR(value, pointer) VECTOR_STORE(VECTOR_LOAD(pointer) + (value), pointer)
 #else
-#define PUT(value, pointer) (*(pointer) = (value))
 #define PUT_VECTOR(value, pointer) VECTOR_STORE(value, pointer)
 #endif
 
