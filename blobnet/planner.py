@@ -269,7 +269,7 @@ class _Planner:
         counts |= {f"a sample of {name}": buffer.per_sample for name, buffer in buffers.items()}
         largest = max(counts, key=lambda name: counts[name])
         if counts[largest] > MOST_ELEMENTS:
-            rule = f"a sample of every blob, and the parameters, must have at most {MOST_ELEMENTS} elements, halos included"
+            rule = f"a sample of a blob, with its halo, and all parameters must have at most {MOST_ELEMENTS} elements"
             hint = "use smaller pictures, fewer units, or pool before Flatten."
             raise PlanError("plan", rule, of=largest, elements=counts[largest], hint=hint)
 

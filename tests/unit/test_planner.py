@@ -281,11 +281,12 @@ def test_training_needs_a_loss() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "units", "largest"),
-    [((1, 1 << 15, (1 << 15) + 1), 1, "a sample of "), ((1, 1 << 10, 1 << 10), (1 << 10) + 1, "parameters")],
+    [((1, 1 << 15, (1 << 15) + 1), 0, "a sample of "), ((1, 1 << 10, 1 << 10), (1 << 10) + 1, "parameters")],
 )
 def test_more_elements_than_kernels_can_count(shape: tuple[int, int, int], units: int, largest: str) -> None:
     start = layers.Input(*shape)()
-    graph = from_nodes(start, layers.Dense(units)(layers.Flatten()(start)))
+    flat = layers.Flatten()(start)
+    graph = from_nodes(start, layers.Dense(units)(flat) if units else flat)
     with pytest.raises(PlanError, match=rf"^plan: .* at most 1073741824 elements.*Received of={largest}.*elements=1"):
         make_plan(graph, 1)
 
