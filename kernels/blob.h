@@ -18,13 +18,6 @@ typedef float accumulator_t;
      + (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH * ROLE##_UNIT_MEMORY_WIDTH \
      + (element) % ROLE##_UNIT_WIDTH)
 
-/* How a kernel stores a result, with ACCUMULATE adds it to what is there. */
-#if defined(ACCUMULATE) && ACCUMULATE
-#define PUT(value, pointer) (*(pointer) += (value))
-#else
-#define PUT(value, pointer) (*(pointer) = (value))
-#endif
-
 /*
  * Kernel parameters. A blob is its buffer and the unit where it starts there; an array is its buffer and its first
  * element. The host binds them in the order of the header.

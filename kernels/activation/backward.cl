@@ -20,6 +20,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "put.h"
 #include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),

@@ -20,6 +20,7 @@
  *   units   COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
                                           MUTABLE_BLOB(input_delta), const int count)

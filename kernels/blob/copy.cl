@@ -16,6 +16,7 @@
  *   units  runs * COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
 {

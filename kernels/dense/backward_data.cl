@@ -28,6 +28,7 @@
  *   units  blocks of samples
  */
 #include "blob.h"
+#include "put.h"
 #include "vector.h"
 #include "dense/rows.h"
 

@@ -3,6 +3,7 @@
  * defines before: ELEMENTS of a sample, RUN (elements that lie in a row in both blobs), and where an element
  * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element).
  */
+#include "put.h"
 #include "dropout/mask.h"
 
 inline void drop_sample(__global const real_t *restrict input, __global real_t *restrict output, const int n,

@@ -31,6 +31,7 @@
 #else
 #define RUN OUTPUT_UNIT_WIDTH
 #endif
+#define ACCUMULATE 0
 #include "dropout/drop.h"
 
 __kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(uint, step), const int count)

@@ -26,6 +26,7 @@
  *   units   units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),

@@ -17,6 +17,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                               const int count)
