@@ -47,12 +47,14 @@ _DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError
 #: Keys of what stands for an object that is built again.
 _BUILT = ("kind", "config")
 #: The JSON objects under /training, and the keys that they must have.
-_TRAINING_OBJECTS: dict[str, tuple[str, ...]] = {"optimizer": _BUILT, "settings": (), "random_state": ()}
+_TRAINING_OBJECTS: dict[str, tuple[str, ...]] = {"optimizer": _BUILT, "settings": ()}
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
     """What training needs to go on as if it had never stopped.
+
+    ``seed``, ``epoch`` and ``step`` are the whole state of its random numbers.
 
     Attributes:
         epoch: finished epochs.
@@ -61,7 +63,6 @@ class TrainingState:
         optimizer: ``{"kind": ..., "config": {...}}``.
         optimizer_state: a flat float32 array for each slot of the optimizer.
         settings: the trainer's own: batch size, planned epochs, ... (JSON: a tuple comes back as a list).
-        random_state: the state of a numpy bit generator (JSON: an array comes back as a list).
     """
 
     epoch: int
@@ -70,7 +71,6 @@ class TrainingState:
     optimizer: dict[str, Any]
     optimizer_state: Mapping[str, FloatArray]
     settings: dict[str, Any] = field(default_factory=dict)
-    random_state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,10 @@ def _image(subject: str, model: ModelFile) -> bytes:
         names = [name.encode("utf-8", "surrogateescape") for name in model.class_names]
         length = max([1, *map(len, names)])
         _write(file, "class_names", np.array(names, dtype=h5py.string_dtype("utf-8", length)))
-        _write_arrays(subject, file.create_group("history"), model.history, "<f8")
+        history = file.create_group("history")
+        _write_arrays(subject, history, model.history, "<f8")
+        # HDF5 keeps members in alphabetical order.
+        history.attrs["order"] = _json(subject, "the order of the history", list(model.history))
         if model.loss is not None:
             _check_object(subject, "the loss", model.loss, _BUILT)
             _write(file, "loss", _json(subject, "the loss", model.loss))
@@ -449,7 +452,7 @@ class _Reader:
             description=description,
             weights=weights,
             class_names=self._class_names(file),
-            history={name: values.tolist() for name, values in self._arrays(file, "history", 8).items()},
+            history=self._history(file),
             loss=self._object(file, "loss", _BUILT, optional=True),
             training=None if training is None else self._training(training),
         )
@@ -493,6 +496,15 @@ class _Reader:
             optimizer_state=self._arrays(group, "optimizer_state", 4),
             **{name: self._object(group, name, keys) for name, keys in _TRAINING_OBJECTS.items()},
         )
+
+    def _history(self, file: h5py.File) -> dict[str, list[float]]:
+        """The history, in the order of training where the file tells it."""
+        arrays = self._arrays(file, "history", 8)
+        order: Any = _attribute(file["history"], "order") if arrays else None
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            order = json.loads(order)
+        names = [name for name in order if name in arrays] if _is_texts(order) else []
+        return {name: arrays[name].tolist() for name in dict.fromkeys([*names, *arrays])}
 
     def _number(self, group: h5py.Group, name: str) -> int:
         value = _attribute(group, name)
@@ -578,6 +590,10 @@ class _Reader:
         dataset = self._child(file, "class_names", h5py.Dataset, optional=True)
         names = self._texts(dataset, 1) if dataset is not None else []
         return tuple(name.decode("utf-8", "surrogateescape") for name in names)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _looks_like(file: h5py.File) -> str:

@@ -145,13 +145,7 @@ def _add_train(parser: Parser) -> None:
         "--epochs", metavar="N", type=option_types.count, default=5, help="passes over the data (default: 5)"
     )
     _add_batch_size(group)
-    group.add_argument(
-        "--optimizer",
-        choices=("adam", "adamw", "sgd", "rmsprop"),
-        default="adam",
-        metavar="NAME",
-        help="adam, adamw, sgd or rmsprop (default: adam)",
-    )
+    _add_optimizer(group)
     group.add_argument(
         "--learning-rate",
         metavar="X",
@@ -235,13 +229,7 @@ def _add_plan(parser: Parser) -> None:
     )
     parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: 10")
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
-    parser.add_argument(
-        "--optimizer",
-        choices=("adam", "adamw", "sgd", "rmsprop"),
-        default="adam",
-        metavar="NAME",
-        help="whose state is counted: adam, adamw, sgd or rmsprop (default: adam)",
-    )
+    _add_optimizer(parser, "whose state is counted: ")
     parser.add_argument(
         "--memory",
         metavar="SIZE",
@@ -270,6 +258,16 @@ def _add_data(parser: _Options) -> None:
 def _add_batch_size(parser: _Options) -> None:
     parser.add_argument(
         "--batch-size", metavar="N", type=option_types.count, default=64, help="samples a step (default: 64)"
+    )
+
+
+def _add_optimizer(parser: _Options, purpose: str = "") -> None:
+    parser.add_argument(
+        "--optimizer",
+        choices=("adam", "adamw", "sgd", "rmsprop"),
+        default="adam",
+        metavar="NAME",
+        help=f"{purpose}adam, adamw, sgd or rmsprop (default: adam)",
     )
 
 

@@ -57,24 +57,25 @@ def halo(vertical: Pair, horizontal: Pair) -> Halo:
 def pair(subject: str, name: str, value: int | Pair, rank: int) -> Pair:
     """``value`` as (vertical, horizontal); a 1-D window takes one number and stands still vertically."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
-    if len(values) != rank or not all(_is_int(item, 1) for item in values):
+    if len(values) != rank or not all(is_int(item, 1) for item in values):
         numbers = "an int" if rank == 1 else "an int or a pair of ints"
         received: dict[str, Any] = {name: value}
         raise OptionError(subject, f"{name} must be {numbers} of at least 1", **received)
     return (1, values[0]) if rank == 1 else (values[0], values[1])
 
 
-def _is_int(value: object, minimum: int) -> bool:
+def is_int(value: object, minimum: int) -> bool:
+    """Whether ``value`` is an int, and no bool, of at least ``minimum``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(_is_int(side, 0) for side in value)
+    return isinstance(value, tuple) and len(value) == 2 and all(is_int(side, 0) for side in value)
 
 
 def check_padding(subject: str, padding: Padding, rank: int) -> Padding:
     """``padding`` if it is one of the allowed forms."""
-    if padding in ("same", "valid") or _is_int(padding, 0) or _is_pair(padding):
+    if padding in ("same", "valid") or is_int(padding, 0) or _is_pair(padding):
         return padding
     if rank == 2 and isinstance(padding, tuple) and len(padding) == 2 and all(_is_pair(item) for item in padding):
         return padding

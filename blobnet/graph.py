@@ -10,7 +10,7 @@ from typing import Any
 
 from blobnet.blob import Shape
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.layers.base import Layer, Node, ParameterSpec
+from blobnet.layers.base import Layer, Node, ParameterSpec, tuples
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,13 @@ def from_description(description: Sequence[dict[str, Any]], subject: str) -> Gra
             if kind not in Layer.kinds:
                 hint = near_matches(kind, list(Layer.kinds))
                 raise FileError(subject, "every layer kind must be one of blobnet's", kind=kind, hint=hint)
-            config = {key: _tuples(value) for key, value in entry["config"].items()}
+            config = {key: tuples(value) for key, value in entry["config"].items()}
             layer = Layer.kinds[kind](**config)
             nodes[config["name"]] = layer([nodes[name] for name in entry["inputs"]])
         values = list(nodes.values())
         return from_nodes(values[0], values[-1])
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise FileError(subject, "the architecture must be a list of layers with kind, config and inputs") from error
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _named(layers: Sequence[Layer]) -> list[Layer]:

@@ -76,6 +76,14 @@ WITH_FAN: dict[str, Initializer] = {
 INITIALIZERS = WITHOUT_FAN | WITH_FAN
 
 
+def check_initializer(subject: str, initializer: str) -> None:
+    """Raises OptionError unless ``initializer`` names one of INITIALIZERS, with or without a fan_in."""
+    match = _NAME.match(str(initializer))
+    if not match or match[1] not in INITIALIZERS:
+        hint = near_matches(str(initializer), list(INITIALIZERS))
+        raise OptionError(subject, "the initializer must be a known one", initializer=initializer, hint=hint)
+
+
 def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
     """The first values of a parameter, of the shape ``spec.shape``.
 
@@ -88,10 +96,9 @@ def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
     Raises:
         OptionError: an unknown initializer, one that needs a fan for a parameter that has none, or a negative seed.
     """
+    check_initializer(name, spec.initializer)
     match = _NAME.match(spec.initializer)
-    if not match or match[1] not in INITIALIZERS:
-        hint = near_matches(spec.initializer, list(INITIALIZERS))
-        raise OptionError(name, "the initializer must be a known one", initializer=spec.initializer, hint=hint)
+    assert match
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise OptionError(name, "the seed must be an int of at least 0", seed=seed)
     if match[2]:

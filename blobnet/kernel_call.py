@@ -12,6 +12,11 @@ from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_source import Macro
 
+#: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
+#: 'invalid arguments'.
+_GROUP_SIZE = 128
+_GROUP_UNITS = 64
+
 
 @dataclass(frozen=True)
 class Blob:
@@ -153,15 +158,25 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
     """
     if tuning.device_class == "cpu":
         return GlobalSize(1, 1, shape.units), None
-    width = min(_power_of_two(shape.width), 64)
-    height = min(_power_of_two(shape.height), 128 // width)
+    width = power_of_two(shape.width, 64)
+    height = power_of_two(shape.height, _GROUP_SIZE // width)
     rows = -(-shape.height // height) * height
-    # NOTE: NVIDIA takes at most 64 work-items along the third dimension of a group (and calls 65 'invalid arguments').
-    return GlobalSize(width, rows, shape.units), (width, height, min(64, max(1, 128 // (width * height))))
+    return GlobalSize(width, rows, shape.units), full_group(width, height)
 
 
-def _power_of_two(value: int) -> int:
-    return 1 << (value - 1).bit_length()
+def row_group(items: int) -> tuple[int, int, int]:
+    """The work-group of a GPU's kernel that has use for ``items`` neighbours along the width."""
+    return full_group(power_of_two(items, _GROUP_SIZE))
+
+
+def full_group(width: int, height: int = 1) -> tuple[int, int, int]:
+    """A work-group of ``width`` x ``height``, filled up along the units."""
+    return width, height, max(1, min(_GROUP_SIZE // (width * height), _GROUP_UNITS))
+
+
+def power_of_two(value: int, most: int) -> int:
+    """The smallest power of two that is at least ``value``, but no more than ``most``, a power of two itself."""
+    return min(1 << (value - 1).bit_length(), most)
 
 
 def copy_call(label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False) -> list[KernelCall]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, PlanError
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.layers.base import Placement, Site
@@ -28,6 +28,8 @@ from blobnet.plan_report import report
 READ_OVERRUN = 4096
 #: Parameters start at multiples of this many elements.
 PARAMETER_ALIGNMENT = 16
+#: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
+MOST_ELEMENTS = 1 << 30
 _NEVER = 1 << 30
 
 
@@ -174,6 +176,7 @@ def make_plan(
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
         ShapeError: the loss does not fit the output.
+        PlanError: a sample or the parameters have more elements than kernels can count.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError("plan", "batch_size must be an int of at least 1", batch_size=batch_size)
@@ -245,6 +248,7 @@ class _Planner:
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
             placed[name] = name
+        self._check_counts(buffers)
         vertices = self.graph.vertices
         return Plan(
             graph=self.graph,
@@ -259,6 +263,15 @@ class _Planner:
             deltas={vertices[index].name: self._blob(region) for index, region in self.delta_regions.items()},
             loss=self.loss,
         )
+
+    def _check_counts(self, buffers: Mapping[str, Buffer]) -> None:
+        counts = {"parameters": self.parameters.elements}
+        counts |= {f"a sample of {name}": buffer.per_sample for name, buffer in buffers.items()}
+        largest = max(counts, key=lambda name: counts[name])
+        if counts[largest] > MOST_ELEMENTS:
+            rule = f"a sample of a blob, with its halo, and all parameters must have at most {MOST_ELEMENTS} elements"
+            hint = "use smaller pictures, fewer units, or pool before Flatten."
+            raise PlanError("plan", rule, of=largest, elements=counts[largest], hint=hint)
 
     # -- pass 0: what lies in memory ---------------------------------------------------------------------------------
 

@@ -11,6 +11,13 @@ typedef float accumulator_t;
      + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
      + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
+/* The values of a sample; and how far behind the first one number `element` lies, in the order (unit, y, x). */
+#define BLOB_ELEMENTS(ROLE) (ROLE##_UNIT_COUNT * ROLE##_UNIT_ELEMENTS)
+#define BLOB_ELEMENT_OFFSET(ROLE, element)                                             \
+    ((element) / ROLE##_UNIT_ELEMENTS * ROLE##_UNIT_MEMORY_ELEMENTS                    \
+     + (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH * ROLE##_UNIT_MEMORY_WIDTH \
+     + (element) % ROLE##_UNIT_WIDTH)
+
 /*
  * Kernel parameters. A blob is its buffer and the unit where it starts there; an array is its buffer and its first
  * element. The host binds them in the order of the header.

@@ -34,6 +34,7 @@ _CELL_BY_CELL = (
     "dropout/backward",
     "normalization/forward_inference",
     "blob/copy",
+    "join/add",
 )
 #: Others that may write where they read.
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
@@ -172,6 +173,8 @@ class SymbolicMemory:
         function = str(call.macros.get("ACTIVATION", "ACTIVATION_linear"))
         if call.kernel == "blob/copy":
             return inputs[0]
+        if call.kernel == "join/add":
+            return _sum(*inputs)
         if call.kernel == "activation/forward":
             return _activated(inputs[0], function)
         if call.kernel == "activation/backward":

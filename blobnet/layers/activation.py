@@ -98,6 +98,12 @@ class Activation(Layer):
         ]
 
 
+def check_activation(layer: Layer, activation: str | None) -> None:
+    """Raises OptionError unless ``layer`` may have this ``activation``."""
+    if activation is not None:
+        Activation(activation, name=layer.name)
+
+
 def split(layer: Layer, plain: Layer, activation: str | None) -> tuple[Layer, ...]:
     """``plain`` and, behind it, ``layer``'s activation as a layer of its own: <name>_<activation>."""
     if activation is None:

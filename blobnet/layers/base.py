@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError, ShapeError
+from blobnet.geometry import is_int
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 
 
@@ -254,6 +255,23 @@ class Layer(ABC):
         if not condition:
             raise ShapeError(self.subject, rule, hint=hint, **received)
 
+    def _require_counts(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            self._require(is_int(value, 1), f"{name} must be an int of at least 1", **{name: value})
+
+    def _lists_to_tuples(self) -> None:
+        """Makes tuples of hyperparameters that came as lists, so that the layer is hashable and equal to its like."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, list):
+                object.__setattr__(self, item.name, tuples(value))
+
     def _require_rank(self, shape: Shape, rank: int) -> None:
         axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
+
+
+def tuples(value: Any) -> Any:
+    """``value`` with tuples in place of lists, at any depth."""
+    return tuple(tuples(item) for item in value) if isinstance(value, list) else value

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from blobnet.kernel_call import power_of_two
+
 #: What a load costs, in multiply-adds.
 LOAD_COST = 0.5
 
 
 def lanes_for(width: int, maximum: int) -> int:
     """The vector length for runs of ``width``: the smallest power of two that holds the run, at most ``maximum``."""
-    lanes = 1
-    while lanes < maximum and lanes < width:
-        lanes *= 2
-    return lanes
+    return power_of_two(width, maximum)
 
 
 def choose_tile(units: int, vectors: int, most_units: int, most_vectors: int, accumulators: int) -> tuple[int, int]:

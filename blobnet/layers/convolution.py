@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
+from blobnet.initializers import check_initializer
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers import convolution_tiled as tiled
-from blobnet.layers.activation import Activation, split
+from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, splits_for
 from blobnet.layers.gradients import bias_gradient, reduce_splits
@@ -37,11 +38,8 @@ class _Convolution(Layer):
     rank: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        for name in ("filters", "groups"):
-            value = getattr(self, name)
-            self._require(
-                isinstance(value, int) and value >= 1, f"{name} must be an int of at least 1", **{name: value}
-            )
+        self._lists_to_tuples()
+        self._require_counts("filters", "groups")
         for name in ("kernel_size", "stride", "dilation"):
             pair(self.subject, name, getattr(self, name), self.rank)
         check_padding(self.subject, self.padding, self.rank)
@@ -49,8 +47,8 @@ class _Convolution(Layer):
         self._require(known, "bias must be True, False or 'position'", bias=self.bias)
         divides = self.filters % self.groups == 0
         self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
-        if self.activation is not None:
-            Activation(self.activation, name=self.name)
+        check_activation(self, self.activation)
+        check_initializer(self.subject, self.initializer)
 
     @property
     def backward_reads_inputs(self) -> bool:

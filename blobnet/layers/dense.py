@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import BlobLayout, Shape
+from blobnet.initializers import check_initializer
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
-from blobnet.layers.activation import Activation, split
+from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.blocking import choose_tile, lanes_for
 
@@ -35,11 +36,10 @@ class Dense(Layer):
     initializer: str = "he_normal"
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.units, int) and not isinstance(self.units, bool) and self.units >= 1
-        self._require(fits, "units must be an int of at least 1", units=self.units)
+        self._require_counts("units")
         self._require(isinstance(self.bias, bool), "bias must be True or False", bias=self.bias)
-        if self.activation is not None:
-            Activation(self.activation, name=self.name)
+        check_activation(self, self.activation)
+        check_initializer(self.subject, self.initializer)
 
     @property
     def backward_reads_inputs(self) -> bool:

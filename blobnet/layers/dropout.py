@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, copy_call
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, copy_call, row_group
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
 _BLOCKS_OF_A_WORK_ITEM = 8
-#: Work-items of a GPU's work-group, and the most of them along the units, which is NVIDIA's limit.
-_GROUP_SIZE = 128
-_GROUP_UNITS = 64
 
 
 @dataclass(frozen=True)
@@ -96,5 +93,5 @@ def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int
     """Work-items for the blocks of a sample: several blocks each on a CPU, one each on a GPU."""
     if tuning.device_class == "cpu":
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
-    width = min(_GROUP_SIZE, 1 << (blocks - 1).bit_length())
-    return GlobalSize(-(-blocks // width) * width), (width, 1, min(_GROUP_SIZE // width, _GROUP_UNITS))
+    group = row_group(blocks)
+    return GlobalSize(-(-blocks // group[0]) * group[0]), group

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from blobnet.blob import Shape
+from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, elementwise_work
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
@@ -32,7 +33,7 @@ class Input(Layer):
         sizes = {"units": self.units, "height": self.height, "width": self.width}
         received: dict[str, Any] = dict(sizes)
         for name, size in sizes.items():
-            fits = (size is None and name != "units") or (isinstance(size, int) and size >= 1)
+            fits = (size is None and name != "units") or is_int(size, 1)
             self._require(fits, f"{name} must be an int of at least 1", **received)
         has_width = self.height is None or self.width is not None
         self._require(has_width, "an input with a height needs a width", **received)

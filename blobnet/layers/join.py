@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Blob, KernelCall, copy_call
+from blobnet.kernel_call import Blob, KernelCall, as_rows, copy_call, elementwise_work
 from blobnet.layers.base import Layer, Placement, Site
 
 
 @dataclass(frozen=True)
 class Add(Layer):
-    """The sum of two or more inputs of the same shape.
+    """The sum of two or more inputs of the same shape, added up two at a time.
 
     Runs in place of one input where it can; backward, all inputs share the output's delta.
     """
@@ -36,17 +36,22 @@ class Add(Layer):
         return Placement.SHARED
 
     def forward(self, site: Site) -> list[KernelCall]:
+        first = site.in_place_of or 0
         calls: list[KernelCall] = []
-        held = site.in_place_of
-        for position in range(len(site.inputs)):
-            if position != held:
-                calls += copy_call(
+        for addend in (*site.inputs[:first], *site.inputs[first + 1 :]):
+            total = site.output if calls else site.inputs[first]
+            blobs = as_rows(total, addend, site.output)
+            size, local = elementwise_work(blobs[2].shape, site.tuning)
+            calls.append(
+                KernelCall(
+                    "join/add",
                     f"{site.name} forward",
-                    site.inputs[position],
-                    site.output,
-                    site.tuning,
-                    accumulate=held is not None or position > 0,
+                    size,
+                    blobs=dict(zip(("INPUT", "ADDEND", "OUTPUT"), blobs, strict=True)),
+                    macros={"IN_PLACE": int(total == site.output)},
+                    local_size=local,
                 )
+            )
         return calls
 
     def backward_data(self, site: Site) -> list[KernelCall]:

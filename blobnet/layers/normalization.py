@@ -7,16 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning, elementwise_work
+from blobnet.kernel_call import (
+    Array,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    elementwise_work,
+    full_group,
+    power_of_two,
+    row_group,
+)
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 
 Local = tuple[int, int, int] | None
 
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 512
-#: Work-items of a GPU's work-group, and the most of them along the units, which is NVIDIA's limit.
-_GROUP_SIZE = 128
-_GROUP_UNITS = 64
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
 
@@ -211,17 +217,16 @@ def _plane_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each plane, or for several small ones; on a GPU a row of neighbours, or a part of a group."""
     if tuning.device_class == "cpu":
         return GlobalSize(1, 1, -(-shape.units // _units_at_once(shape))), (1, 1, 1)
-    width = min(_GROUP_SIZE, 1 << (shape.height * shape.width - 1).bit_length())
-    return GlobalSize(width, 1, shape.units), (width, 1, min(_GROUP_SIZE // width, _GROUP_UNITS))
+    group = row_group(shape.height * shape.width)
+    return GlobalSize(group[0], 1, shape.units), group
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each unit; on a GPU some that share its samples."""
-    width = 1 if tuning.device_class == "cpu" else _SAMPLE_SHARERS
-    group = 1 if tuning.device_class == "cpu" else _GROUP_SIZE // width
-    return GlobalSize(width, 1, units, per_sample=False), (width, 1, group)
+    group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_SAMPLE_SHARERS)
+    return GlobalSize(group[0], 1, units, per_sample=False), group
 
 
 def _lanes(kernel: str, shape: Shape, tuning: Tuning) -> dict[str, int]:
     """The tunable LANES, not wider than a row needs."""
-    return {"LANES": min(tuning.of(kernel)["LANES"], 1 << (shape.width - 1).bit_length())}
+    return {"LANES": power_of_two(shape.width, tuning.of(kernel)["LANES"])}

@@ -20,6 +20,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "put.h"
 #include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
@@ -36,11 +37,7 @@ __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
         for (int x = get_global_id(0); x < VALUE_UNIT_WIDTH; x += GLOBAL_WIDTH) {
             const real_t result = from[x] * ACTIVATION_SLOPE(values[x], values[x]);
-#if ACCUMULATE
-            to[x] += result;
-#else
-            to[x] = result;
-#endif
+            PUT(result, to + x);
         }
     }
 }

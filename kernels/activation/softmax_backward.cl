@@ -20,6 +20,7 @@
  *   units   COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
                                           MUTABLE_BLOB(input_delta), const int count)
@@ -41,11 +42,7 @@ __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output
             for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
                 const real_t shifted = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS] - sum;
                 const real_t result = values[z * VALUE_UNIT_MEMORY_ELEMENTS] * shifted;
-#if ACCUMULATE
-                to[z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] += result;
-#else
-                to[z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] = result;
-#endif
+                PUT(result, to + z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
             }
         }
     }

@@ -16,11 +16,7 @@
  *   units  runs * COUNT
  */
 #include "blob.h"
-
-#define ELEMENTS (OUTPUT_UNIT_COUNT * OUTPUT_UNIT_ELEMENTS)
-#define AT(ROLE, n, element)                              \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
-               (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
+#include "put.h"
 
 __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
 {
@@ -29,13 +25,10 @@ __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int coun
     if (n >= count) {
         return;
     }
-    for (int element = run * GLOBAL_WIDTH + get_global_id(0); element < ELEMENTS;
+    __global const real_t *from = input + BLOB_INDEX(INPUT, n, 0, 0, 0);
+    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, 0, 0, 0);
+    for (int element = run * GLOBAL_WIDTH + get_global_id(0); element < BLOB_ELEMENTS(OUTPUT);
          element += GLOBAL_WIDTH * GLOBAL_UNITS) {
-        const real_t value = input[AT(INPUT, n, element)];
-#if ACCUMULATE
-        output[AT(OUTPUT, n, element)] += value;
-#else
-        output[AT(OUTPUT, n, element)] = value;
-#endif
+        PUT(from[BLOB_ELEMENT_OFFSET(INPUT, element)], to + BLOB_ELEMENT_OFFSET(OUTPUT, element));
     }
 }

@@ -28,6 +28,7 @@
  *   units  blocks of samples
  */
 #include "blob.h"
+#include "put.h"
 #include "vector.h"
 #include "dense/rows.h"
 
@@ -82,11 +83,7 @@ __kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delt
                 real_t lanes[LANES];
                 VECTOR_STORE(sums[s][v], lanes);
                 for (int lane = 0; lane < ROW_ELEMENTS % LANES; lane++) {
-#if ACCUMULATE
-                    to[lane] += lanes[lane];
-#else
-                    to[lane] = lanes[lane];
-#endif
+                    PUT(lanes[lane], to + lane);
                 }
             }
         }

@@ -32,6 +32,7 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "group_sum.h"
 #include "activation/functions.h"
 #include "dense/rows.h"
 
@@ -78,26 +79,12 @@ __kernel void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(rea
             }
         }
     }
-#if LOCAL_WIDTH > 1
-    __local real_t shared[LOCAL_WIDTH];
-#endif
+    __local accumulator_t group[LOCAL_WIDTH];
 #pragma unroll
     for (int s = 0; s < BLOCK_SAMPLES; s++) {
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
-            real_t sum = VECTOR_SUM(sums[s][u]);
-#if LOCAL_WIDTH > 1
-            shared[get_local_id(0)] = sum;
-            for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
-                barrier(CLK_LOCAL_MEM_FENCE);
-                if (get_local_id(0) < half_width) {
-                    shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
-                }
-            }
-            barrier(CLK_LOCAL_MEM_FENCE);
-            sum = shared[0];
-            barrier(CLK_LOCAL_MEM_FENCE);
-#endif
+            accumulator_t sum = GROUP_SUM(VECTOR_SUM(sums[s][u]), group);
             if (get_local_id(0) == 0 && first_sample + s < count && first_unit + u < OUTPUT_UNIT_COUNT) {
 #if HAS_BIAS
                 sum += ARRAY(bias)[first_unit + u];

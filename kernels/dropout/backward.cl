@@ -23,19 +23,18 @@
  *   units  COUNT
  */
 #include "blob.h"
-#include "dropout/mask.h"
 
-#define ELEMENTS (INPUT_DELTA_UNIT_COUNT * INPUT_DELTA_UNIT_ELEMENTS)
-/* Elements that lie in a row in both blobs: a whole sample where there is neither halo nor slack. */
-#if INPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS \
-    && OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS
+#define ELEMENTS BLOB_ELEMENTS(INPUT_DELTA)
+#define FROM_OFFSET(element) BLOB_ELEMENT_OFFSET(OUTPUT_DELTA, element)
+#define TO_OFFSET(element) BLOB_ELEMENT_OFFSET(INPUT_DELTA, element)
+/* A whole sample is one run where there is neither halo nor slack. */
+#if OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS == OUTPUT_DELTA_UNIT_ELEMENTS \
+    && INPUT_DELTA_UNIT_MEMORY_ELEMENTS == INPUT_DELTA_UNIT_ELEMENTS
 #define RUN ELEMENTS
 #else
 #define RUN INPUT_DELTA_UNIT_WIDTH
 #endif
-#define AT(ROLE, n, element)                              \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
-               (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
+#include "dropout/drop.h"
 
 __kernel void dropout_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(uint, step),
                                const int count)
@@ -44,29 +43,6 @@ __kernel void dropout_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
     if (n >= count) {
         return;
     }
-    for (int block = get_global_id(0) * BLOCK; block < ELEMENTS; block += GLOBAL_WIDTH * BLOCK) {
-        uint words[BLOCK];
-        dropout_words(words, block / 4, n, ARRAY(step));
-        const int end = min(block + BLOCK, ELEMENTS);
-        for (int element = block; element < end;) {
-            const int run = min(RUN - element % RUN, end - element);
-            const uint *random = words + (element - block);
-            __global real_t *to = input_delta + AT(INPUT_DELTA, n, element);
-            /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-            __global const real_t *from = to;
-#else
-            __global const real_t *from = output_delta + AT(OUTPUT_DELTA, n, element);
-#endif
-            for (int i = 0; i < run; i++) {
-                const real_t result = random[i] >= THRESHOLD ? from[i] * SCALE : 0.0f;
-#if ACCUMULATE
-                to[i] += result;
-#else
-                to[i] = result;
-#endif
-            }
-            element += run;
-        }
-    }
+    drop_sample(output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, 0, 0),
+                input_delta + BLOB_INDEX(INPUT_DELTA, n, 0, 0, 0), n, ARRAY(step));
 }

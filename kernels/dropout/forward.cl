@@ -21,18 +21,18 @@
  *   units  COUNT
  */
 #include "blob.h"
-#include "dropout/mask.h"
 
-#define ELEMENTS (INPUT_UNIT_COUNT * INPUT_UNIT_ELEMENTS)
-/* Elements that lie in a row in both blobs: a whole sample where there is neither halo nor slack. */
-#if INPUT_UNIT_MEMORY_ELEMENTS == INPUT_UNIT_ELEMENTS && OUTPUT_UNIT_MEMORY_ELEMENTS == INPUT_UNIT_ELEMENTS
+#define ELEMENTS BLOB_ELEMENTS(OUTPUT)
+#define FROM_OFFSET(element) BLOB_ELEMENT_OFFSET(INPUT, element)
+#define TO_OFFSET(element) BLOB_ELEMENT_OFFSET(OUTPUT, element)
+/* A whole sample is one run where there is neither halo nor slack. */
+#if INPUT_UNIT_MEMORY_ELEMENTS == INPUT_UNIT_ELEMENTS && OUTPUT_UNIT_MEMORY_ELEMENTS == OUTPUT_UNIT_ELEMENTS
 #define RUN ELEMENTS
 #else
-#define RUN INPUT_UNIT_WIDTH
+#define RUN OUTPUT_UNIT_WIDTH
 #endif
-#define AT(ROLE, n, element)                              \
-    BLOB_INDEX(ROLE, n, (element) / ROLE##_UNIT_ELEMENTS, \
-               (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH, (element) % ROLE##_UNIT_WIDTH)
+#define ACCUMULATE 0
+#include "dropout/drop.h"
 
 __kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(uint, step), const int count)
 {
@@ -40,24 +40,6 @@ __kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(u
     if (n >= count) {
         return;
     }
-    for (int block = get_global_id(0) * BLOCK; block < ELEMENTS; block += GLOBAL_WIDTH * BLOCK) {
-        uint words[BLOCK];
-        dropout_words(words, block / 4, n, ARRAY(step));
-        const int end = min(block + BLOCK, ELEMENTS);
-        for (int element = block; element < end;) {
-            const int run = min(RUN - element % RUN, end - element);
-            const uint *random = words + (element - block);
-            __global real_t *to = output + AT(OUTPUT, n, element);
-            /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-            __global const real_t *from = to;
-#else
-            __global const real_t *from = input + AT(INPUT, n, element);
-#endif
-            for (int i = 0; i < run; i++) {
-                to[i] = random[i] >= THRESHOLD ? from[i] * SCALE : 0.0f;
-            }
-            element += run;
-        }
-    }
+    drop_sample(input + BLOB_INDEX(INPUT, n, 0, 0, 0), output + BLOB_INDEX(OUTPUT, n, 0, 0, 0), n,
+                ARRAY(step));
 }

@@ -16,11 +16,13 @@
  *   units  units
  */
 #include "blob.h"
+#include "group_sum.h"
 
 #define SUMS 16
 
 __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gradient), const int count)
 {
+    __local accumulator_t group[LOCAL_WIDTH];
     const int z = get_global_id(2);
     /* NOTE: partial sums in an array let a compiler vectorize what it may not reorder by itself. */
     accumulator_t sums[SUMS];
@@ -28,11 +30,19 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
         sums[i] = 0;
     }
 #if LOCAL_WIDTH > 1
-    for (int i = get_local_id(0); i < count * OUTPUT_DELTA_UNIT_ELEMENTS; i += LOCAL_WIDTH) {
-        const int position = i % OUTPUT_DELTA_UNIT_ELEMENTS;
-        sums[0] +=
-            output_delta[BLOB_INDEX(OUTPUT_DELTA, i / OUTPUT_DELTA_UNIT_ELEMENTS, z,
-                                    position / OUTPUT_DELTA_UNIT_WIDTH, position % OUTPUT_DELTA_UNIT_WIDTH)];
+    /* NOTE: samples and positions are counted apart, since all together may be more than an int holds. */
+    const int item = get_local_id(0);
+    int n = item / OUTPUT_DELTA_UNIT_ELEMENTS;
+    int position = item % OUTPUT_DELTA_UNIT_ELEMENTS;
+    while (n < count) {
+        sums[0] += output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, position / OUTPUT_DELTA_UNIT_WIDTH,
+                                           position % OUTPUT_DELTA_UNIT_WIDTH)];
+        n += LOCAL_WIDTH / OUTPUT_DELTA_UNIT_ELEMENTS;
+        position += LOCAL_WIDTH % OUTPUT_DELTA_UNIT_ELEMENTS;
+        if (position >= OUTPUT_DELTA_UNIT_ELEMENTS) {
+            position -= OUTPUT_DELTA_UNIT_ELEMENTS;
+            n++;
+        }
     }
 #else
     for (int n = 0; n < count; n++) {
@@ -53,17 +63,7 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
     for (int i = 0; i < SUMS; i++) {
         sum += sums[i];
     }
-#if LOCAL_WIDTH > 1
-    __local accumulator_t shared[LOCAL_WIDTH];
-    shared[get_local_id(0)] = sum;
-    for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (get_local_id(0) < half_width) {
-            shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
-        }
-    }
-    sum = get_local_id(0) == 0 ? shared[0] : 0; /* the others may not read what it has just written */
-#endif
+    sum = GROUP_SUM(sum, group);
     if (get_local_id(0) == 0) {
         ARRAY(gradient)[z] = sum;
     }

@@ -18,7 +18,15 @@
  */
 #include "blob.h"
 
-#define ELEMENTS (OUTPUT_UNIT_COUNT * OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+inline real_t loss_term(const real_t logit, const real_t target, real_t *slope)
+{
+    const real_t power = exp(-fabs(logit));
+    const real_t tail = power / (1 + power);
+    *slope = logit < 0 ? tail - target : (1 - target) - tail;
+    return fmax(logit, 0.0f) - logit * target + log1p(power);
+}
+
+#include "loss/targets.h"
 
 __kernel void loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta),
                                         READ_ARRAY(real_t, labels), WRITE_ARRAY(real_t, sample_metrics),
@@ -28,33 +36,6 @@ __kernel void loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output
     if (n >= count) {
         return;
     }
-    __global const real_t *targets = ARRAY(labels) + (size_t)n * ELEMENTS;
-    const real_t scale = 1.0f / ELEMENTS;
-    accumulator_t sum = 0;
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        for (int y = 0; y < OUTPUT_UNIT_HEIGHT; y++) {
-            __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
-#if HAS_DELTA
-            __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
-#endif
-            /* NOTE: sums of rows first, so that a large output does not lose small terms. */
-            accumulator_t row_sum = 0;
-            for (int x = 0; x < OUTPUT_UNIT_WIDTH; x++) {
-                const real_t logit = logits[x];
-                const real_t target = targets[x];
-                const real_t power = exp(-fabs(logit));
-                row_sum += fmax(logit, 0.0f) - logit * target + log1p(power);
-#if HAS_DELTA
-                const real_t tail = power / (1 + power);
-                deltas[x] = (logit < 0 ? tail - target : (1 - target) - tail) * scale / count;
-#endif
-            }
-            sum += row_sum;
-            targets += OUTPUT_UNIT_WIDTH;
-        }
-    }
-    __global real_t *metrics = ARRAY(sample_metrics) + 3 * n;
-    metrics[0] = sum * scale;
-    metrics[1] = 0;
-    metrics[2] = 0;
+    sample_loss(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
+                ARRAY(sample_metrics), n, count);
 }

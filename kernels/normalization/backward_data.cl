@@ -26,6 +26,7 @@
  *   units   units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
@@ -56,11 +57,7 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
             for (int x = get_global_id(0); x < INPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
                 const real_t centred = (cells[x] - mean) - lost;
                 const real_t result = factor * MULTIPLY_ADD(-slope, centred, from[x] - delta_mean);
-#if ACCUMULATE
-                to[x] += result;
-#else
-                to[x] = result;
-#endif
+                PUT(result, to + x);
             }
         }
     }

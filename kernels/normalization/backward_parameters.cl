@@ -20,13 +20,13 @@
  *   units  units
  */
 #include "blob.h"
-#include "normalization/group_sum.h"
+#include "group_sum.h"
 
 __kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partials),
                                                 WRITE_ARRAY(real_t, scale_gradient),
                                                 WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
-    __local accumulator_t group[GROUP_SIZE];
+    __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
     __global const accumulator_t *sums = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;

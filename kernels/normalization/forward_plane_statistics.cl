@@ -26,12 +26,12 @@
 #define PLANE_WIDTH INPUT_UNIT_WIDTH
 #define PLANE_HEIGHT INPUT_UNIT_HEIGHT
 #include "normalization/plane_sums.h"
-#include "normalization/group_sum.h"
+#include "group_sum.h"
 
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
                                                      const int count)
 {
-    __local accumulator_t group[GROUP_SIZE];
+    __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = get_global_id(2) / GLOBAL_UNITS;
     /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);

@@ -32,14 +32,14 @@
  *   units  units
  */
 #include "blob.h"
-#include "normalization/group_sum.h"
+#include "group_sum.h"
 
 __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials),
                                                WRITE_ARRAY(real_t, statistics),
                                                WRITE_ARRAY(real_t, running_mean),
                                                WRITE_ARRAY(real_t, running_variance), const int count)
 {
-    __local accumulator_t group[GROUP_SIZE];
+    __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
     __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;

@@ -17,28 +17,22 @@
  *   width  runs of one sum
  */
 #include "blob.h"
+#include "group_sum.h"
 #include "optimizer/runs.h"
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials))
 {
-    __local accumulator_t sums[LOCAL_WIDTH];
-    vector_t sum = 0;
+    __local accumulator_t group[LOCAL_WIDTH];
+    vector_t squares = 0;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
             const vector_t gradient = VECTOR_LOAD(ARRAY(gradients) + i);
-            sum += gradient * gradient;
+            squares += gradient * gradient;
         }
     }
-    const int item = get_local_id(0);
-    sums[item] = VECTOR_SUM(sum);
-    for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (item < half_width) {
-            sums[item] += sums[item + half_width];
-        }
-    }
-    if (item == 0) {
-        ARRAY(clip_partials)[get_group_id(0)] = sums[0];
+    const accumulator_t sum = GROUP_SUM(VECTOR_SUM(squares), group);
+    if (get_local_id(0) == 0) {
+        ARRAY(clip_partials)[get_group_id(0)] = sum;
     }
 }

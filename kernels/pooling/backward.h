@@ -8,15 +8,15 @@
  * clamping along x: there, LANES groups side by side are computed at a time. The last vector may
  * overlap the one before it, but not where deltas are added to.
  */
+#include "put.h"
+
 #define WINDOWS_PER_CELL ((WINDOW_WIDTH + STRIDE_X - 1) / STRIDE_X)
 #define VECTORS ((INNER_END - INNER_BEGIN + LANES - 1) / LANES)
 #define CLAMPED_GROUPS (GROUP_END - GROUP_BEGIN - (INNER_END - INNER_BEGIN))
 
 #if ACCUMULATE
-#define PUT(value, pointer) (*(pointer) += (value))
 #define PUT_VECTOR(value, pointer) VECTOR_STORE(VECTOR_LOAD(pointer) + (value), pointer)
 #else
-#define PUT(value, pointer) (*(pointer) = (value))
 #define PUT_VECTOR(value, pointer) VECTOR_STORE(value, pointer)
 #endif
 

@@ -17,6 +17,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
+#include "put.h"
 
 __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                               const int count)
@@ -30,11 +31,7 @@ __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLO
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
         for (int x = get_global_id(0); x < INPUT_DELTA_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-#if ACCUMULATE
-            to[x] += share;
-#else
-            to[x] = share;
-#endif
+            PUT(share, to + x);
         }
     }
 }

@@ -404,7 +404,7 @@ def test_an_activation_is_split_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["filters", "groups"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, (3,)])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, (3,), True])
 def test_wrong_counts(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=rf"^c1 \(Conv2D\): {name} must be an int of at least 1\. Received {name}="):
         Conv2D(**{"filters": 4, "kernel_size": 3, "name": "c1", name: value})
@@ -453,6 +453,22 @@ def test_wrong_bias(value: Any) -> None:
 def test_unknown_activation() -> None:
     with pytest.raises(OptionError, match=r"known function\. Received function=rellu\. Hint: did you mean .*'relu'"):
         Conv2D(4, 3, activation="rellu")
+
+
+def test_unknown_initializer() -> None:
+    rule = (
+        r"^c1 \(Conv2D\): the initializer must be a known one\. Received .*=he_norml\. Hint: did you mean 'he_normal'"
+    )
+    with pytest.raises(OptionError, match=rule):
+        Conv2D(4, 3, initializer="he_norml", name="c1")
+
+
+def test_lists_become_tuples() -> None:
+    layer = Conv2D(4, [3, 5], stride=[1, 2], padding=[[0, 1], [2, 3]], dilation=[1, 1])
+    same = Conv2D(4, (3, 5), stride=(1, 2), padding=((0, 1), (2, 3)), dilation=(1, 1))
+    assert layer == same
+    assert hash(layer) == hash(same)
+    assert Conv1D(4, [3], padding=[1, 2]) == Conv1D(4, (3,), padding=(1, 2))
 
 
 def test_groups_that_do_not_divide() -> None:

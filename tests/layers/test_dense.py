@@ -249,3 +249,9 @@ def test_wrong_bias(bias: Any) -> None:
 def test_unknown_activation() -> None:
     with pytest.raises(OptionError, match=r"known function\. Received function=sigmod\. Hint: did you mean 'sigmoid'"):
         Dense(4, activation="sigmod")
+
+
+@pytest.mark.parametrize("initializer", ["glorot", None])
+def test_unknown_initializer(initializer: Any) -> None:
+    with pytest.raises(OptionError, match=r"^Dense: the initializer must be a known one\. Received initializer="):
+        Dense(4, initializer=initializer)

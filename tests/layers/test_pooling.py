@@ -333,6 +333,11 @@ def test_options_that_are_not_allowed(make: Any, message: str) -> None:
     assert str(error.value) == message
 
 
+def test_lists_become_tuples() -> None:
+    layer = MaxPool2D([2, 3], stride=[1, 2], padding=[[0, 1], [1, 0]])
+    assert hash(layer) == hash(MaxPool2D((2, 3), stride=(1, 2), padding=((0, 1), (1, 0))))
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "message"),
     [

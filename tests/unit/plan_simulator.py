@@ -82,6 +82,10 @@ def _copy(simulator: PlanSimulator, call: KernelCall) -> None:
     store(simulator, call, "OUTPUT", simulator.data(call.blobs["INPUT"]).copy())
 
 
+def _add(simulator: PlanSimulator, call: KernelCall) -> None:
+    store(simulator, call, "OUTPUT", simulator.data(call.blobs["INPUT"]) + simulator.data(call.blobs["ADDEND"]))
+
+
 def _zero_halo(simulator: PlanSimulator, call: KernelCall) -> None:
     layout = call.blobs["OUTPUT"].layout
     memory = simulator.buffers[simulator.plan.placed[call.blobs["OUTPUT"].storage]]
@@ -123,6 +127,7 @@ def _function(call: KernelCall) -> str:
 KERNELS: dict[str, Kernel] = {
     "input/forward": _input,
     "blob/copy": _copy,
+    "join/add": _add,
     "blob/zero_halo": _zero_halo,
     "activation/forward": _activation,
     "activation/backward": _activation_backward,

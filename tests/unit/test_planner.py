@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.errors import OptionError, ShapeError
+from blobnet.errors import OptionError, PlanError, ShapeError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
@@ -277,6 +277,18 @@ def test_batch_size_must_be_a_positive_int(batch_size: object) -> None:
 def test_training_needs_a_loss() -> None:
     with pytest.raises(OptionError, match=r"plan: training needs a loss\. Received loss=None\."):
         make_plan(KNOWN_GRAPHS["vectors"](), 1, training=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "units", "largest"),
+    [((1, 1 << 15, (1 << 15) + 1), 0, "a sample of "), ((1, 1 << 10, 1 << 10), (1 << 10) + 1, "parameters")],
+)
+def test_more_elements_than_kernels_can_count(shape: tuple[int, int, int], units: int, largest: str) -> None:
+    start = layers.Input(*shape)()
+    flat = layers.Flatten()(start)
+    graph = from_nodes(start, layers.Dense(units)(flat) if units else flat)
+    with pytest.raises(PlanError, match=rf"^plan: .* at most 1073741824 elements.*Received of={largest}.*elements=1"):
+        make_plan(graph, 1)
 
 
 def test_a_loss_must_fit_the_output() -> None:

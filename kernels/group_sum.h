@@ -1,9 +1,8 @@
 /*
- * The sum of one value from each of the LOCAL_WIDTH work-items that share a plane or a unit; every one of
- * them gets it. All work-items of a group must call it. LOCAL_WIDTH is a power of two.
+ * The sum of one value from each of the LOCAL_WIDTH work-items along the width of a group, in a fixed
+ * order; every one of them gets it. All work-items of a group must call it, with room in local memory for
+ * one value of each; their height is 1. LOCAL_WIDTH is a power of two.
  */
-#define GROUP_SIZE (LOCAL_WIDTH * LOCAL_UNITS)
-
 #if LOCAL_WIDTH == 1
 #define GROUP_SUM(value, group) (value)
 #else

@@ -1,0 +1,32 @@
+/*
+ * The loop of dropout over a sample, the same in both directions: to = kept ? from * SCALE : 0. A kernel
+ * defines before: ELEMENTS of a sample, RUN (elements that lie in a row in both blobs), and where an element
+ * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element).
+ */
+#include "put.h"
+#include "dropout/mask.h"
+
+inline void drop_sample(__global const real_t *restrict input, __global real_t *restrict output, const int n,
+                        __global const uint *step)
+{
+    for (int block = get_global_id(0) * BLOCK; block < ELEMENTS; block += GLOBAL_WIDTH * BLOCK) {
+        uint words[BLOCK];
+        dropout_words(words, block / 4, n, step);
+        const int end = min(block + BLOCK, ELEMENTS);
+        for (int element = block; element < end;) {
+            const int run = min(RUN - element % RUN, end - element);
+            const uint *random = words + (element - block);
+            __global real_t *to = output + TO_OFFSET(element);
+            /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
+#if IN_PLACE
+            __global const real_t *from = to;
+#else
+            __global const real_t *from = input + FROM_OFFSET(element);
+#endif
+            for (int i = 0; i < run; i++) {
+                PUT(random[i] >= THRESHOLD ? from[i] * SCALE : 0.0f, to + i);
+            }
+            element += run;
+        }
+    }
+}
