@@ -245,7 +245,7 @@ class Device:
     def tuning(self) -> Tuning:
         """Values for tunables on this device."""
         limits = [limits for part, limits in _DRIVER_LIMITS.items() if part in self.info.platform]
-        return Tuning(self.kind, limits=limits[0] if limits else {})
+        return Tuning(self.kind, limits=limits[0] if limits else {}, compute_units=self.info.compute_units)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

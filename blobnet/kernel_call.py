@@ -128,12 +128,14 @@ class KernelCall:
 class Tuning:
     """Values for the tunables: those of a class of device, and overrides for single kernels.
 
-    ``limits`` bounds tunables of every kernel by name: what a driver cannot do.
+    ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
+    work-groups the device runs side by side.
     """
 
     device_class: str = "cpu"
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    compute_units: int = 64
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

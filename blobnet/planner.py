@@ -495,6 +495,7 @@ class _Planner:
             training=self.training,
             activation=self._fused_activation(vertex),
             in_place_of=self.in_place_of.get(vertex.index),
+            batch_size=self.batch_size,
             tuning=self.tuning,
             ordinal=vertex.index,
         )

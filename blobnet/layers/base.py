@@ -68,6 +68,7 @@ class Site:
         activation: the activation to apply in the epilogue; only for layers with ``fuses_activation``.
         in_place_of: the input whose memory is also the output's, or None.
         tuning: values for the kernels' tunables.
+        batch_size: the plan's samples; a batch may have fewer.
         ordinal: a number of this layer's own, the same in every plan of the model (random streams).
         array: makes or finds memory: see :meth:`parameter`, :meth:`gradient` and :meth:`memory`.
     """
@@ -83,6 +84,7 @@ class Site:
     activation: str | None = None
     in_place_of: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
+    batch_size: int = 1
     ordinal: int = 0
 
     def parameter(self, name: str) -> Array:

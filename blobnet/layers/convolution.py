@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
 from blobnet.initializers import check_initializer
-from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
-from blobnet.layers import convolution_tiled as tiled
+from blobnet.kernel_call import KernelCall
+from blobnet.layers import convolution_direct, convolution_strip, convolution_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, splits_for
-from blobnet.layers.gradients import bias_gradient, reduce_splits
+from blobnet.layers.convolution_problem import Problem
+from blobnet.layers.gradients import bias_gradient
 
 #: The bias modes of seed 000: nothing, one a unit, one a position.
 BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}
@@ -114,265 +113,43 @@ class _Convolution(Layer):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
 
-    def _macros(self, site: Site) -> dict[str, Macro]:
+    def _problem(self, site: Site) -> Problem:
         vertical, horizontal = self._axes(site.inputs[0].shape)
-        return {
-            "GROUP_INPUT_UNITS": site.inputs[0].shape.units // self.groups,
-            "GROUP_OUTPUT_UNITS": self.filters // self.groups,
-            "FILTER_HEIGHT": vertical.kernel,
-            "FILTER_WIDTH": horizontal.kernel,
-            "STRIDE_Y": vertical.stride,
-            "STRIDE_X": horizontal.stride,
-            "DILATION_Y": vertical.dilation,
-            "DILATION_X": horizontal.dilation,
-            "PAD_TOP": vertical.padding[0],
-            "PAD_LEFT": horizontal.padding[0],
-        }
-
-    def _tiled(self, site: Site) -> bool:
-        return site.tuning.device_class == "gpu" and self.filters // self.groups >= 4
-
-    def _forward_tiled(self, site: Site) -> list[KernelCall]:
-        weight = site.parameter("weight")
-        source, target = site.inputs[0].shape.units // self.groups, self.filters // self.groups
-        taps = weight.elements // (self.filters * source)
-        output = site.output.shape
-        product = tiled.Product(
-            "forward", target, source, source * taps, taps, self.groups, taps, output.height * output.width
+        return Problem(
+            input_units=site.inputs[0].shape.units // self.groups,
+            output_units=self.filters // self.groups,
+            groups=self.groups,
+            vertical=vertical,
+            horizontal=horizontal,
+            bias_mode=BIAS_MODES[self.bias],
         )
-        bias_mode = BIAS_MODES[self.bias]
-        call = product.call(
-            site,
-            "convolution/forward_tiled",
-            f"{site.name} forward",
-            {"INPUT": site.inputs[0], "OUTPUT": site.output},
-            {"BIAS": site.parameter("bias" if bias_mode else "weight")},
-            {
-                **self._macros(site),
-                "BIAS_MODE": bias_mode,
-                "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
-            },
-        )
-        return [product.pack(site), call]
-
-    def _backward_weight_tiled(self, site: Site) -> list[KernelCall]:
-        weight = site.gradient("weight")
-        units, columns = self.filters // self.groups, weight.elements // self.filters
-        tile = tiled.choose_weight_tile(units, columns)
-        tiles = -(-units // tile.units) * -(-columns // tile.columns)
-        splits = tiled.choose_splits(tiles * self.groups)
-        partials = site.memory("weight partials", splits * weight.elements) if splits > 1 else weight
-        macros = {
-            **self._macros(site),
-            "GROUPS": self.groups,
-            "SPLITS": splits,
-            **tile.macros,
-        }
-        label = f"{site.name} backward weight"
-        calls = [
-            KernelCall(
-                "convolution/backward_weight_tiled",
-                label,
-                GlobalSize(tiles * tile.items, splits, self.groups, per_sample=False),
-                blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
-                arrays={"PARTIALS": partials},
-                macros=macros,
-                local_size=(tile.items, 1, 1),
-            )
-        ]
-        if splits > 1:
-            calls.append(reduce_splits(site, label, partials, weight, splits))
-        return calls + bias_gradient(site, BIAS_MODES[self.bias])
 
     def forward(self, site: Site) -> list[KernelCall]:
-        if self._tiled(site):
-            return self._forward_tiled(site)
-        macros = self._macros(site)
-        output, units = site.output.shape, self.filters // self.groups
-        flat = macros["STRIDE_Y"] == 1 and macros["STRIDE_X"] == 1
-        kernel = "convolution/forward_flat" if flat else "convolution/forward_rows"
-        tunables = site.tuning.of(kernel)
-        if flat:
-            del macros["STRIDE_Y"], macros["STRIDE_X"]
-            positions = (output.height - 1) * site.inputs[0].layout.unit_memory_width + output.width
-            tile, tiles = position_tile(tunables, units, 1, positions)
-        else:
-            tile, tiles = position_tile(tunables, units, output.height, output.width)
-        blocks = self.groups * -(-units // tile["BLOCK_UNITS"])
-        bias_mode = BIAS_MODES[self.bias]
-        return [
-            KernelCall(
-                kernel,
-                f"{site.name} forward",
-                GlobalSize(tiles * tile["LOCAL_WIDTH"], blocks),
-                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-                # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
-                arrays={
-                    "WEIGHT": site.parameter("weight"),
-                    "BIAS": site.parameter("bias" if bias_mode else "weight"),
-                },
-                macros={
-                    **macros,
-                    "BIAS_MODE": bias_mode,
-                    "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
-                    **_block_macros(tile),
-                },
-                tunables=tunables,
-                local_size=(tile["LOCAL_WIDTH"], 1, 1),
-            )
-        ]
+        problem = self._problem(site)
+        return _variant(site, problem.output_units, problem).forward(site, problem)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        if self._tiled(site):
-            return self._backward_weight_tiled(site)
-        macros = self._macros(site)
-        kernel = "convolution/backward_weight"
-        tunables = site.tuning.of(kernel)
-        delta = site.delta
-        same_pitch = delta.layout.unit_memory_width == site.inputs[0].layout.unit_memory_width
-        flat = macros["STRIDE_Y"] == 1 and macros["STRIDE_X"] == 1 and (same_pitch or delta.shape.height == 1)
-        run = delta.shape.width
-        if flat:
-            run += (delta.shape.height - 1) * delta.layout.unit_memory_width
-        units = self.filters // self.groups
-        weight = site.gradient("weight")
-        columns = weight.elements // self.filters
-        limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
-        block_units, block_columns = choose_tile(units, columns, *limits)
-        size = (-(-columns // block_columns), self.groups * -(-units // block_units))
-        splits = splits_for(size[0] * size[1], tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"])
-        partials = site.memory("weight partials", splits * weight.elements) if splits > 1 else weight
-        local = tunables["GROUP_WIDTH"]
-        label = f"{site.name} backward weight"
-        calls = [
-            KernelCall(
-                kernel,
-                label,
-                GlobalSize(size[0] * local, size[1], splits, per_sample=False),
-                blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": delta},
-                arrays={"PARTIALS": partials},
-                macros={
-                    **macros,
-                    "GROUPS": self.groups,
-                    "FLAT": int(flat),
-                    "SPLITS": splits,
-                    "LANES": lanes_for(run, tunables["MAXIMUM_LANES"]),
-                    "BLOCK_COLUMNS": block_columns,
-                    "BLOCK_UNITS": block_units,
-                },
-                tunables=tunables,
-                local_size=(local, 1, 1),
-            )
-        ]
-        if splits > 1:
-            calls.append(reduce_splits(site, label, partials, weight, splits))
-        return calls + bias_gradient(site, BIAS_MODES[self.bias])
+        problem = self._problem(site)
+        variant = _variant(site, problem.input_units * problem.output_units, problem)
+        return variant.backward_weight(site, problem) + bias_gradient(site, problem.bias_mode)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        target = site.input_deltas[0]
-        if target is None:
+        if site.input_deltas[0] is None:
             return []
-        axes = self._axes(target.shape)
-        on_gpu = self._tiled(site)
-        make = self._phase_tiled if on_gpu else self._phase_call
-        calls = [
-            make(site, axes, (y, x))
-            for y in range(min(axes[0].stride, target.shape.height))
-            for x in range(min(axes[1].stride, target.shape.width))
-        ]
-        return [self._product_backward(site, 1).pack(site), *calls] if on_gpu else calls
-
-    def _product_backward(self, site: Site, positions: int) -> tiled.Product:
-        weight = site.parameter("weight")
-        source, target = self.filters // self.groups, site.inputs[0].shape.units // self.groups
-        taps = weight.elements // (self.filters * target)
-        return tiled.Product("backward", target, source, taps, target * taps, self.groups, taps, positions)
-
-    def _phase_tiled(self, site: Site, axes: tuple[WindowAxis, WindowAxis], phase: Pair) -> KernelCall:
-        target = site.input_deltas[0]
-        assert target is not None
-        height, width = (
-            -(-(size - first) // axis.stride)
-            for size, first, axis in zip((target.shape.height, target.shape.width), phase, axes, strict=True)
-        )
-        direct = self._phase_call(site, axes, phase).macros
-        tile = ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")
-        return self._product_backward(site, height * width).call(
-            site,
-            "convolution/backward_data_tiled",
-            f"{site.name} backward data",
-            {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-            {},
-            {key: value for key, value in direct.items() if key not in tile},
-        )
-
-    def _phase_call(self, site: Site, axes: tuple[WindowAxis, WindowAxis], phase: Pair) -> KernelCall:
-        target = site.input_deltas[0]
-        assert target is not None
-        kernel = "convolution/backward_data"
-        tunables = site.tuning.of(kernel)
-        units = target.shape.units // self.groups
-        height, width = (
-            -(-(size - first) // axis.stride)
-            for size, first, axis in zip((target.shape.height, target.shape.width), phase, axes, strict=True)
-        )
-        positions = (height - 1) * site.delta.layout.unit_memory_width + width
-        tile, tiles = position_tile(tunables, units, 1, positions)
-        vertical, horizontal = (_phase_taps(axis, first) for axis, first in zip(axes, phase, strict=True))
-        macros = self._macros(site)
-        for unused in ("DILATION_Y", "DILATION_X", "PAD_TOP", "PAD_LEFT"):
-            del macros[unused]
-        return KernelCall(
-            kernel,
-            f"{site.name} backward data",
-            GlobalSize(tiles * tile["LOCAL_WIDTH"], self.groups * -(-units // tile["BLOCK_UNITS"])),
-            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-            arrays={"WEIGHT": site.parameter("weight")},
-            macros={
-                **macros,
-                "PHASE_Y": phase[0],
-                "PHASE_X": phase[1],
-                "TAPS_Y": vertical.count,
-                "TAPS_X": horizontal.count,
-                "TAP_Y_FIRST": vertical.first,
-                "TAP_Y_STEP": vertical.step,
-                "TAP_X_FIRST": horizontal.first,
-                "TAP_X_STEP": horizontal.step,
-                "ROW_FIRST": vertical.shift,
-                "ROW_STEP": vertical.shift_step,
-                "COLUMN_FIRST": horizontal.shift,
-                "COLUMN_STEP": horizontal.shift_step,
-                "ACCUMULATE": int(site.accumulate[0]),
-                **_block_macros(tile),
-            },
-            tunables=tunables,
-            local_size=(tile["LOCAL_WIDTH"], 1, 1),
-        )
+        problem = self._problem(site)
+        return _variant(site, problem.input_units, problem).backward_data(site, problem)
 
 
-@dataclass(frozen=True)
-class _PhaseTaps:
-    """The taps of one axis that touch the input cells of a phase, and where in the delta they read."""
-
-    count: int
-    first: int
-    step: int
-    shift: int
-    shift_step: int
+#: Units a group up to which a work-item of a GPU makes sums for all of them.
+FEW_UNITS = 4
 
 
-def _phase_taps(axis: WindowAxis, phase: int) -> _PhaseTaps:
-    """Taps k with (phase + padding - k * dilation) divisible by the stride, the first one's shift and the step."""
-    taps = [k for k in range(axis.kernel) if (phase + axis.padding[0] - k * axis.dilation) % axis.stride == 0]
-    if not taps:
-        return _PhaseTaps(0, 0, 1, 0, 0)
-    common = math.gcd(axis.stride, axis.dilation)
-    shift = (phase + axis.padding[0] - taps[0] * axis.dilation) // axis.stride
-    return _PhaseTaps(len(taps), taps[0], axis.stride // common, shift, -axis.dilation // common)
-
-
-def _block_macros(tile: dict[str, int]) -> dict[str, Macro]:
-    return {name: tile[name] for name in ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")}
+def _variant(site: Site, units: int, problem: Problem) -> ModuleType:
+    """The module that computes one direction, whose result has ``units`` units a group."""
+    if site.tuning.device_class == "cpu":
+        return convolution_direct
+    few = units <= FEW_UNITS and problem.taps * units <= convolution_strip.MOST_FACTORS
+    return convolution_strip if few else convolution_tiled
 
 
 @dataclass(frozen=True)

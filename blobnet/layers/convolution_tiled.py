@@ -1,20 +1,25 @@
-"""Convolutions as products of matrices through local memory: how GPUs compute them (kernels/convolution/*_tiled.cl)."""
+"""Convolutions as products of matrices through local memory: how GPUs compute them (kernels/convolution/tiled.h)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
+from blobnet.layers.blocking import splits_for
+from blobnet.layers.convolution_problem import Phase, Problem
+from blobnet.layers.gradients import split_sum
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one work-group computes: ``units`` x ``positions`` sums, of which a work-item keeps a part.
+    """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
 
-    For the gradient of the weights, ``positions`` counts columns (an input unit and a tap).
+    A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
+    factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
+    a compute unit is busy with ``busy`` tiles side by side.
     """
 
     units: int
@@ -22,6 +27,8 @@ class Tile:
     depth: int
     item_units: int
     item_columns: int
+    speed: float
+    busy: int = 1
 
     @property
     def items(self) -> int:
@@ -40,42 +47,44 @@ class Tile:
         }
 
 
-def choose_tile(units: int, depth: int, taps: int, positions: int) -> Tile:
-    """The tile for a product with ``units`` rows."""
-    if units <= 32:
-        return Tile(32, 128, 8, 4, 8)
-    return Tile(64, 128, 8, 8, 8) if units <= 64 else Tile(128, 128, 8, 8, 8)
+#: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
+TILES = (
+    Tile(128, 64, 16, 8, 8, speed=1.0),
+    Tile(64, 64, 8, 8, 4, speed=0.95, busy=3),
+    Tile(32, 256, 8, 8, 8, speed=0.66),
+    Tile(32, 64, 16, 4, 4, speed=0.66),
+)
+#: Tiles of the gradient of the weights.
+WEIGHT_TILES = (
+    Tile(128, 64, 16, 8, 8, speed=1.0),
+    Tile(64, 128, 8, 8, 8, speed=0.98),
+    Tile(64, 32, 16, 8, 4, speed=0.88),
+    Tile(32, 32, 16, 4, 4, speed=0.83),
+)
+#: Tiles for each compute unit that a split sum should have, and the most splits.
+SPLIT_TILES, MOST_SPLITS = 8, 256
 
 
-def choose_weight_tile(units: int, columns: int) -> Tile:
-    """The tile for the gradient of the weights."""
-    return Tile(64 if units <= 64 else 128, 64 if columns <= 64 else 128, 16, 8, 8)
+def choose_tile(tiles: Sequence[Tile], units: int, columns: int, groups: int, compute_units: int) -> Tile:
+    """The tile that computes ``groups`` products of ``units`` x ``columns`` sums soonest."""
 
+    def cost(tile: Tile) -> float:
+        count = groups * -(-units // tile.units) * -(-columns // tile.columns)
+        return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
 
-def choose_splits(groups: int) -> int:
-    """Into how many partial sums to split the positions."""
-    splits = 1
-    while splits < 256 and groups * splits < 512:
-        splits *= 2
-    return splits
-
-
-def depth_rows(depth: int, tile: Tile) -> int:
-    """Rows a tap of the packed weights: whole tiles, unless that wastes too much."""
-    whole = -(-depth // tile.depth) * tile.depth
-    return whole if whole == depth or depth >= 4 * tile.depth else depth
+    return min(tiles, key=cost)
 
 
 @dataclass(frozen=True)
-class Product:
-    """One product of packed weights and a source: what forward, and each phase of backward data, has to compute.
+class PackedWeights:
+    """The weights as a matrix for products: a row is a tap and a source unit, a column a unit of the result.
 
     Attributes:
-        name: of the packed weights' memory.
+        name: of the matrix's memory.
         units, depth: result and source units of a group.
-        unit_stride, depth_stride: their strides in the weights.
+        unit_stride, depth_stride: from one to the next in the layer's weights.
         groups, taps: as in the layer.
-        positions: results of one unit of one sample.
+        tile: what reads the matrix.
     """
 
     name: str
@@ -85,67 +94,143 @@ class Product:
     depth_stride: int
     groups: int
     taps: int
-    positions: int
+    tile: Tile
 
     @property
-    def tile(self) -> Tile:
-        """The tile for this product."""
-        return choose_tile(self.units, self.depth, self.taps, self.positions)
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """Macros of the tile and of the packed weights."""
-        return {"DEPTH_ROWS": depth_rows(self.depth, self.tile), "UNIT_COLUMNS": self.columns, **self.tile.macros}
+    def depth_rows(self) -> int:
+        """Rows a tap: whole tiles, unless that wastes too much."""
+        whole = -(-self.depth // self.tile.depth) * self.tile.depth
+        return whole if whole == self.depth or self.depth >= 4 * self.tile.depth else self.depth
 
     @property
     def columns(self) -> int:
-        """Columns of the packed weights."""
+        """Columns: whole tiles of units."""
         return -(-self.units // self.tile.units) * self.tile.units
 
     @property
-    def size(self) -> GlobalSize:
-        """The work."""
-        width = self.columns // self.tile.units * self.tile.items
-        return GlobalSize(width, self.groups, tile=self.tile.columns, positions=self.positions)
+    def macros(self) -> dict[str, Macro]:
+        """What a kernel that reads the matrix must know."""
+        return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.columns, **self.tile.macros}
 
-    def packed(self, site: Site) -> Array:
-        """Memory for the packed weights."""
-        rows = self.taps * depth_rows(self.depth, self.tile) + 1
-        return site.memory(f"packed {self.name}", self.groups * rows * self.columns)
+    def array(self, site: Site) -> Array:
+        """The matrix's memory; behind the last tap it has a row of zeros."""
+        return site.memory(f"packed {self.name}", self.groups * (self.taps * self.depth_rows + 1) * self.columns)
 
-    def pack(self, site: Site) -> KernelCall:
-        """The call that packs the weights."""
-        rows = depth_rows(self.depth, self.tile)
+    def call(self, site: Site) -> KernelCall:
+        """The launch that packs."""
         weight = site.parameter("weight")
         return KernelCall(
             "convolution/pack_weight",
             f"{site.name} pack {self.name}",
-            GlobalSize(-(-self.columns // 32) * 32, self.taps * rows + 1, self.groups, per_sample=False),
-            arrays={"WEIGHT": weight, "PACKED": self.packed(site)},
+            GlobalSize(self.columns, self.taps * self.depth_rows + 1, self.groups, per_sample=False),
+            arrays={"WEIGHT": weight, "PACKED": self.array(site)},
             macros={
                 "UNITS": self.units,
                 "DEPTH": self.depth,
                 "TAPS": self.taps,
-                "DEPTH_ROWS": rows,
+                "DEPTH_ROWS": self.depth_rows,
                 "UNIT_COLUMNS": self.columns,
                 "UNIT_STRIDE": self.unit_stride,
                 "DEPTH_STRIDE": self.depth_stride,
                 "GROUP_STRIDE": weight.elements // self.groups,
             },
-            local_size=(32, 1, 1),
+            local_size=(min(self.columns, 32), 1, 1),
         )
 
-    def call(
-        self, site: Site, kernel: str, label: str, blobs: Mapping[str, Blob], arrays: Mapping[str, Array],
-        macros: Mapping[str, Macro],
-    ) -> KernelCall:
-        """The call that multiplies."""
-        return KernelCall(
-            kernel,
-            label,
-            self.size,
-            blobs=blobs,
-            arrays={"PACKED": self.packed(site), **arrays},
-            macros={**macros, **self.macros},
-            local_size=(self.tile.items, 1, 1),
-        )
+    def product_size(self, positions: int) -> GlobalSize:
+        """The work of a product with ``positions`` results a unit and sample."""
+        width = self.columns // self.tile.units * self.tile.items
+        return GlobalSize(width, self.groups, positions=positions, tile=self.tile.columns)
+
+
+def forward(site: Site, problem: Problem) -> list[KernelCall]:
+    """Packs the weights, and multiplies them with the input."""
+    output = site.output.shape
+    positions = output.height * output.width
+    packed = PackedWeights(
+        "forward",
+        units=problem.output_units,
+        depth=problem.input_units,
+        unit_stride=problem.columns,
+        depth_stride=problem.taps,
+        groups=problem.groups,
+        taps=problem.taps,
+        tile=_tile(site, problem, problem.output_units, positions),
+    )
+    product = KernelCall(
+        "convolution/forward_tiled",
+        f"{site.name} forward",
+        packed.product_size(positions),
+        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+        arrays={"PACKED": packed.array(site), "BIAS": problem.bias(site)},
+        macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
+        local_size=(packed.tile.items, 1, 1),
+    )
+    return [packed.call(site), product]
+
+
+def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
+    """Packs the weights, and multiplies them with the delta, phase by phase."""
+    target = site.input_deltas[0]
+    assert target is not None
+    phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
+    packed = PackedWeights(
+        "backward",
+        units=problem.input_units,
+        depth=problem.output_units,
+        unit_stride=problem.taps,
+        depth_stride=problem.columns,
+        groups=problem.groups,
+        taps=problem.taps,
+        tile=_tile(site, problem, problem.input_units, _largest(phases)),
+    )
+    return [packed.call(site), *(_backward_phase(site, problem, phase, packed) for phase in phases)]
+
+
+def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights) -> KernelCall:
+    target = site.input_deltas[0]
+    assert target is not None
+    return KernelCall(
+        "convolution/backward_data_tiled",
+        f"{site.name} backward data",
+        packed.product_size(phase.height * phase.width),
+        blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+        arrays={"PACKED": packed.array(site)},
+        macros={
+            **problem.filter_macros,
+            **phase.macros,
+            **packed.macros,
+            "ACCUMULATE": int(site.accumulate[0]),
+        },
+        local_size=(packed.tile.items, 1, 1),
+    )
+
+
+def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
+    """Multiplies the delta with the input over all positions, in splits."""
+    units, columns = problem.output_units, problem.columns
+    compute_units = site.tuning.compute_units
+    # Splits fill the device, whatever the tile.
+    tile = choose_tile(WEIGHT_TILES, units, columns, problem.groups, compute_units=1)
+    tiles = -(-units // tile.units) * -(-columns // tile.columns)
+    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, MOST_SPLITS)
+    label = f"{site.name} backward weight"
+    partials, reductions = split_sum(site, label, "weight", splits)
+    product = KernelCall(
+        "convolution/backward_weight_tiled",
+        label,
+        GlobalSize(tiles * tile.items, splits, problem.groups, per_sample=False),
+        blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
+        arrays={"PARTIALS": partials},
+        macros={**problem.macros, "GROUPS": problem.groups, "SPLITS": splits, **tile.macros},
+        local_size=(tile.items, 1, 1),
+    )
+    return [product, *reductions]
+
+
+def _largest(phases: Sequence[Phase]) -> int:
+    return max((phase.height * phase.width for phase in phases), default=1)
+
+
+def _tile(site: Site, problem: Problem, units: int, positions: int) -> Tile:
+    return choose_tile(TILES, units, site.batch_size * positions, problem.groups, site.tuning.compute_units)

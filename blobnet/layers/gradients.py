@@ -24,12 +24,19 @@ def bias_gradient(site: Site, bias_mode: int) -> list[KernelCall]:
     return []
 
 
-def reduce_splits(site: Site, label: str, partials: Array, gradient: Array, splits: int) -> KernelCall:
-    """Adds ``splits`` partial sums of a gradient."""
+def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, list[KernelCall]]:
+    """Where ``splits`` partial sums of the gradient of a parameter go, and the calls that add them.
+
+    A sum in one part is the gradient itself.
+    """
+    gradient = site.gradient(name)
+    if splits == 1:
+        return gradient, []
+    partials = site.memory(f"{name} partials", splits * gradient.elements)
     on_cpu = site.tuning.device_class == "cpu"
     run, local = (256, 1) if on_cpu else (1, 64)
     width = min(-(-gradient.elements // (run * local)) * local, 16384)
-    return KernelCall(
+    call = KernelCall(
         "gradient/reduce",
         label,
         GlobalSize(width, per_sample=False),
@@ -37,3 +44,4 @@ def reduce_splits(site: Site, label: str, partials: Array, gradient: Array, spli
         macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
         local_size=(local, 1, 1),
     )
+    return partials, [call]

@@ -1,0 +1,141 @@
+"""What a convolution has to compute, for the modules that know how: register tiles, local memory, strips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blobnet.blob import Shape
+from blobnet.geometry import Pair, WindowAxis
+from blobnet.kernel_call import Array
+from blobnet.kernel_source import Macro
+from blobnet.layers.base import Site
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The taps of one axis that touch the input cells of a phase, and where in the delta they read."""
+
+    count: int
+    first: int
+    step: int
+    shift: int
+    shift_step: int
+
+    @classmethod
+    def of_phase(cls, axis: WindowAxis, phase: int) -> Taps:
+        """Taps k with (phase + padding - k * dilation) divisible by the stride, the first one's shift and the step."""
+        taps = [k for k in range(axis.kernel) if (phase + axis.padding[0] - k * axis.dilation) % axis.stride == 0]
+        if not taps:
+            return cls(0, 0, 1, 0, 0)
+        common = math.gcd(axis.stride, axis.dilation)
+        shift = (phase + axis.padding[0] - taps[0] * axis.dilation) // axis.stride
+        return cls(len(taps), taps[0], axis.stride // common, shift, -axis.dilation // common)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One dense part of the backward pass of a strided convolution: input cells (i * stride + y, j * stride + x)."""
+
+    y: int
+    x: int
+    height: int
+    width: int
+    vertical: Taps
+    horizontal: Taps
+
+    @property
+    def taps(self) -> int:
+        """Taps that its cells meet."""
+        return self.vertical.count * self.horizontal.count
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The phase as macros."""
+        return {
+            "PHASE_Y": self.y,
+            "PHASE_X": self.x,
+            "TAPS_Y": self.vertical.count,
+            "TAPS_X": self.horizontal.count,
+            "TAP_Y_FIRST": self.vertical.first,
+            "TAP_Y_STEP": self.vertical.step,
+            "TAP_X_FIRST": self.horizontal.first,
+            "TAP_X_STEP": self.horizontal.step,
+            "ROW_FIRST": self.vertical.shift,
+            "ROW_STEP": self.vertical.shift_step,
+            "COLUMN_FIRST": self.horizontal.shift,
+            "COLUMN_STEP": self.horizontal.shift_step,
+        }
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution at its site: units of a group, groups, and the window along both axes."""
+
+    input_units: int
+    output_units: int
+    groups: int
+    vertical: WindowAxis
+    horizontal: WindowAxis
+    bias_mode: int
+
+    @property
+    def taps(self) -> int:
+        """Taps of a filter."""
+        return self.vertical.kernel * self.horizontal.kernel
+
+    @property
+    def columns(self) -> int:
+        """Weights of one output unit."""
+        return self.input_units * self.taps
+
+    @property
+    def strides(self) -> Pair:
+        """The vertical and the horizontal stride."""
+        return self.vertical.stride, self.horizontal.stride
+
+    @property
+    def filter_macros(self) -> dict[str, Macro]:
+        """Units, filter and stride."""
+        return {
+            "GROUP_INPUT_UNITS": self.input_units,
+            "GROUP_OUTPUT_UNITS": self.output_units,
+            "FILTER_HEIGHT": self.vertical.kernel,
+            "FILTER_WIDTH": self.horizontal.kernel,
+            "STRIDE_Y": self.vertical.stride,
+            "STRIDE_X": self.horizontal.stride,
+        }
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """Units, filter, stride, dilation and padding."""
+        return {
+            **self.filter_macros,
+            "DILATION_Y": self.vertical.dilation,
+            "DILATION_X": self.horizontal.dilation,
+            "PAD_TOP": self.vertical.padding[0],
+            "PAD_LEFT": self.horizontal.padding[0],
+        }
+
+    def epilogue_macros(self, site: Site) -> dict[str, Macro]:
+        """What forward does to a sum before it is stored."""
+        return {"BIAS_MODE": self.bias_mode, "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"}
+
+    def bias(self, site: Site) -> Array:
+        """The bias, to be read by its mode."""
+        # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
+        return site.parameter("bias" if self.bias_mode else "weight")
+
+    def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:
+        """The phases of the backward pass to an input delta, without those that add nothing to it."""
+        for y in range(min(self.vertical.stride, target.height)):
+            for x in range(min(self.horizontal.stride, target.width)):
+                height, width = (
+                    -(-(size - first) // stride)
+                    for size, first, stride in zip((target.height, target.width), (y, x), self.strides, strict=True)
+                )
+                taps = Taps.of_phase(self.vertical, y), Taps.of_phase(self.horizontal, x)
+                phase = Phase(y, x, height, width, *taps)
+                if phase.taps or not accumulate:
+                    yield phase

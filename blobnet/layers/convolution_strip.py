@@ -1,0 +1,92 @@
+"""Convolutions with few units a group (depthwise, images) on GPUs: a work-item makes a strip of rows for all of them."""
+
+from __future__ import annotations
+
+from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.layers.base import Site
+from blobnet.layers.blocking import splits_for
+from blobnet.layers.convolution_problem import Problem
+from blobnet.layers.gradients import split_sum
+
+#: Sums that a work-item keeps in registers, and rows of a strip, at most.
+_SUMS, _ROWS = 16, 8
+#: Work-items in a group.
+_LOCAL = 128
+#: Weights of one source unit and a whole group up to which these kernels, which unroll all taps, are worth compiling.
+MOST_FACTORS = 512
+
+
+def forward(site: Site, problem: Problem) -> list[KernelCall]:
+    """Strips of output rows."""
+    output = site.output.shape
+    strip = _strip(output.height, problem.output_units)
+    return [
+        KernelCall(
+            "convolution/forward_strip",
+            f"{site.name} forward",
+            _strips(output.width, output.height, strip, problem.groups),
+            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+            arrays={"WEIGHT": site.parameter("weight"), "BIAS": problem.bias(site)},
+            macros={
+                **problem.macros,
+                **problem.epilogue_macros(site),
+                "GROUPS": problem.groups,
+                "STRIP": strip,
+            },
+            local_size=(_LOCAL, 1, 1),
+        )
+    ]
+
+
+def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
+    """Strips of blocks of stride x stride input cells."""
+    target = site.input_deltas[0]
+    assert target is not None
+    stride_y, stride_x = problem.strides
+    rows, columns = -(-target.shape.height // stride_y), -(-target.shape.width // stride_x)
+    strip = _strip(rows, problem.input_units * stride_y * stride_x)
+    return [
+        KernelCall(
+            "convolution/backward_data_strip",
+            f"{site.name} backward data",
+            _strips(columns, rows, strip, problem.groups),
+            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            arrays={"WEIGHT": site.parameter("weight")},
+            macros={
+                **problem.macros,
+                "GROUPS": problem.groups,
+                "ACCUMULATE": int(site.accumulate[0]),
+                "STRIP": strip,
+            },
+            local_size=(_LOCAL, 1, 1),
+        )
+    ]
+
+
+def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
+    """A work-group for each pair of units and split."""
+    height = site.delta.shape.height
+    strip = min(height, _ROWS)
+    pairs = problem.groups * problem.output_units * problem.input_units
+    splits = splits_for(pairs, 2048, 128)
+    label = f"{site.name} backward weight"
+    partials, reductions = split_sum(site, label, "weight", splits)
+    call = KernelCall(
+        "convolution/backward_weight_strip",
+        label,
+        GlobalSize(_LOCAL, splits, pairs, per_sample=False),
+        blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
+        arrays={"PARTIALS": partials},
+        macros={**problem.macros, "SPLITS": splits, "STRIP": strip},
+        local_size=(_LOCAL, 1, 1),
+    )
+    return [call, *reductions]
+
+
+def _strip(rows: int, sums: int) -> int:
+    """Rows of a strip whose every row needs ``sums`` sums."""
+    return min(rows, max(1, _SUMS // sums), _ROWS)
+
+
+def _strips(columns: int, rows: int, strip: int, groups: int) -> GlobalSize:
+    return GlobalSize(_LOCAL, positions=columns * -(-rows // strip) * groups, tile=_LOCAL)
