@@ -213,11 +213,13 @@ class _Convolution(Layer):
         if target is None:
             return []
         axes = self._axes(target.shape)
-        return [
+        calls = [
             self._phase_call(site, axes, (y, x))
             for y in range(min(axes[0].stride, target.shape.height))
             for x in range(min(axes[1].stride, target.shape.width))
         ]
+        # Phases without taps are 0: there is nothing to add.
+        return [call for call in calls if not site.accumulate[0] or (call.macros["TAPS_Y"] and call.macros["TAPS_X"])]
 
     def _phase_call(self, site: Site, axes: tuple[WindowAxis, WindowAxis], phase: Pair) -> KernelCall:
         target = site.input_deltas[0]
