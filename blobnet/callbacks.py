@@ -14,6 +14,7 @@ import numpy as np
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
 from blobnet.errors import FileError, OptionError, TrainingError, near_matches
+from blobnet.geometry import check_count
 
 if TYPE_CHECKING:
     from blobnet.trainer import Progress
@@ -66,8 +67,7 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1, class_names: tuple[str, ...] = ()) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise OptionError("Checkpoint", "every must be an int of at least 1", every=every)
+        check_count("Checkpoint", "every", every)
         self.path = path
         self.every = every
         self.class_names = class_names
@@ -126,8 +126,7 @@ class EarlyStopping(Callback):
         minimum_change: float = 0.0,
         restore_best: bool = True,
     ) -> None:
-        if not isinstance(patience, int) or patience < 1:
-            raise OptionError("EarlyStopping", "patience must be an int of at least 1", patience=patience)
+        check_count("EarlyStopping", "patience", patience)
         self.monitor = monitor
         self.patience = patience
         self.minimum_change = minimum_change

@@ -26,6 +26,7 @@ import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
 from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError
 from blobnet.graph import Graph, from_description
+from blobnet.plan_report import readable
 
 FORMAT = "blobnet"
 FORMAT_VERSION = 1
@@ -147,8 +148,8 @@ def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
             subject,
             "the disk must have room for the file",
             folder=target.parent,
-            needed=_readable(bytes_needed),
-            free=_readable(free),
+            needed=readable(bytes_needed),
+            free=readable(free),
             hint="free some space or choose another folder. A file is only replaced once the new one is complete.",
         )
 
@@ -178,10 +179,10 @@ def _writing(subject: str, target: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         free = "unknown"
         with contextlib.suppress(OSError):
-            free = _readable(shutil.disk_usage(target.parent).free)
+            free = readable(shutil.disk_usage(target.parent).free)
         rule = f"the file cannot be written: {error.strerror or error}"
         hint = "what was there before is unchanged."
-        raise FileError(subject, rule, folder=target.parent, needed=_readable(needed), free=free, hint=hint) from error
+        raise FileError(subject, rule, folder=target.parent, needed=readable(needed), free=free, hint=hint) from error
 
 
 def _temporary(target: Path) -> Path:
@@ -540,7 +541,7 @@ class _Reader:
             raise self._fail(rule, storage="external")
         stored = dataset.id.get_storage_size()
         if stored != dataset.nbytes:
-            raise self._fail(rule, stored=_readable(stored), declared=_readable(dataset.nbytes))
+            raise self._fail(rule, stored=readable(stored), declared=readable(dataset.nbytes))
         self.unread -= stored
         if self.unread < 0:
             raise self._fail("the datasets of a file must not be larger than the file", hint="do they overlap?")
@@ -631,10 +632,10 @@ def inspect(path: str | os.PathLike[str]) -> str:
     rule = "-" * len(lines[0])
     trainable = sum(spec.elements for spec in specs if spec.trainable)
     broken = sum(int(values.size - np.isfinite(values).sum()) for values in model.weights.values())
-    size = _readable(Path(path).stat().st_size)
+    size = readable(Path(path).stat().st_size)
     facts = {
         "file": f"{size}, format {FORMAT_VERSION}, written by blobnet {_plain(version)}",
-        "parameters": f"{total:,} ({_readable(4 * total)}), {trainable:,} of them trainable",
+        "parameters": f"{total:,} ({readable(4 * total)}), {trainable:,} of them trainable",
         "not finite": f"{broken:,} weights are NaN or infinite" if broken else "",
         "classes": f"{len(model.class_names)}: {_listed(model.class_names)}" if model.class_names else "",
         "loss": _call(model.loss) if model.loss else "",
@@ -672,10 +673,3 @@ def _listed(names: Any) -> str:
     """The first few names."""
     items = [_plain(name) for name in names]
     return ", ".join(items[:12]) + (f" and {len(items) - 12} more" if len(items) > 12 else "") or "none"
-
-
-def _readable(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    power = min((size.bit_length() - 1) // 10, 4)
-    return f"{size / 1024**power:.1f} {'KMGT'[power - 1]}iB"

@@ -282,6 +282,11 @@ class Device:
         with self._reporting("filling a buffer"):
             cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size)
 
+    def flush(self) -> None:
+        """Makes the device begin with what was launched, without waiting for it."""
+        with self._reporting("flushing the launches"):
+            self.queue.flush()
+
     def finish(self) -> None:
         """Waits for all that was launched.
 

@@ -69,6 +69,13 @@ def is_int(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
+def check_count(subject: str, name: str, value: object) -> None:
+    """Raises OptionError unless ``value`` is an int of at least 1."""
+    if not is_int(value, 1):
+        received: dict[str, Any] = {name: value}
+        raise OptionError(subject, f"{name} must be an int of at least 1", **received)
+
+
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(is_int(side, 0) for side in value)
 

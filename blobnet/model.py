@@ -15,6 +15,7 @@ from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
+from blobnet.geometry import check_count
 from blobnet.inference import Evaluator, check_samples, prepare_labels
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
@@ -162,8 +163,7 @@ class Model:
             PlanError: the plan does not fit the device.
             TrainingError: the loss is not finite (callback StopOnNaN).
         """
-        if not isinstance(epochs, int) or epochs < 1:
-            raise OptionError("fit", "epochs must be an int of at least 1", epochs=epochs)
+        check_count("fit", "epochs", epochs)
         _check_seed("fit", seed)
         state = self.training_state if resume else None
         if resume:
@@ -211,7 +211,7 @@ class Model:
         device: Device | str | None = None,
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training."""
-        _check_batch_size("evaluate", batch_size)
+        check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
@@ -219,7 +219,7 @@ class Model:
 
     def predict(self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None) -> FloatArray:
         """The model's output for every sample: (N, units[, height][, width])."""
-        _check_batch_size("predict", batch_size)
+        check_count("predict", "batch_size", batch_size)
         check_samples(self.graph, x, "x")
         return self._evaluator(device, min(batch_size, len(x)), None).predict(x)
 
@@ -355,11 +355,6 @@ class Sequential(Model):
 def _check_seed(subject: str, seed: int) -> None:
     if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=seed)
-
-
-def _check_batch_size(subject: str, batch_size: int) -> None:
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(subject, "batch_size must be an int of at least 1", batch_size=batch_size)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

@@ -18,6 +18,7 @@ import numpy as np
 
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, PlanError
+from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.layers.base import Placement, Site
@@ -178,8 +179,7 @@ def make_plan(
         ShapeError: the loss does not fit the output.
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError("plan", "batch_size must be an int of at least 1", batch_size=batch_size)
+    check_count("plan", "batch_size", batch_size)
     if training and not loss:
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:

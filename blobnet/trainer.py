@@ -281,25 +281,31 @@ class Trainer:
         guarded = any(callback.needs_finite_loss for callback in callbacks)
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(x))
         steps = -(-len(x) // self.batch_size)
+        chosen = (order[first : first + self.batch_size] for first in range(0, len(x), self.batch_size))
+        batches = ((np.asarray(x[batch], np.float32), labels[batch]) for batch in chosen)
         self.reset_totals()
         title = f"epoch {self.epoch + 1}/{epochs}"
         with _bar(title, len(x), verbose) as bar:
             shown = time.perf_counter()
-            for first in range(0, len(x), self.batch_size):
-                chosen = order[first : first + self.batch_size]
-                self.load_batch(x[chosen], labels[chosen])
-                self.compute_gradients(len(chosen))
+            upcoming = next(batches, None)
+            while upcoming is not None:
+                samples, targets = upcoming
+                self.load_batch(samples, targets)
+                self.compute_gradients(len(samples))
+                # The device works on this batch while the host gathers the next: all that follows waits for the device.
+                self.device.flush()
+                upcoming = next(batches, None)
                 if guarded and not np.isfinite(self.read_totals()[0]):
                     raise TrainingError(
                         "training",
                         "the loss must stay finite",
                         epoch=self.epoch + 1,
                         step=self.step_number,
-                        first_layer=self.first_not_finite(len(chosen)),
+                        first_layer=self.first_not_finite(len(samples)),
                         hint="use a smaller learning rate, or clip the gradients (clip_norm).",
                     )
                 self.update(self.optimizer.schedule.value(self.step_number, steps, epochs))
-                bar.update(len(chosen))
+                bar.update(len(samples))
                 if not bar.disable and time.perf_counter() - shown > DISPLAY_INTERVAL:
                     shown = time.perf_counter()
                     bar.set_postfix_str(_shown(metrics_of(self.read_totals(), self.loss)), refresh=False)

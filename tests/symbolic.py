@@ -1,9 +1,9 @@
 """Runs the calls of a plan on symbols: every cell of memory holds a hash of how its value came about.
 
 A kernel's result is a hash of what it read, so that a read of a cell that holds another value than it should, once in a
-whole training step, changes what comes out in the end. ``+=`` is a hash too, of both sides: x + y is y + x, but
-(x + y) + z is not x + (y + z), as in floating point. :func:`expected` gives what must come out, layer by layer, in
-memory that nobody shares, without the planner.
+whole training step, changes what comes out in the end. ``+=`` is a hash too, of both sides: x + y is y + x, and x + 0
+is x, but (x + y) + z is not x + (y + z), as in floating point. :func:`expected` gives what must come out, layer by
+layer, in memory that nobody shares, without the planner.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _combined(word: int, *values: Symbols) -> Symbols:
 
 
 def _sum(left: Symbols, right: Symbols) -> Symbols:
-    return _mix(left + right)
+    return np.where(left == 0, right, np.where(right == 0, left, _mix(left + right)))
 
 
 def _activated(values: Symbols, function: str) -> Symbols:
@@ -170,6 +170,8 @@ class SymbolicMemory:
     def _result(
         self, call: KernelCall, role: str, inputs: list[Symbols], arrays: list[int], shape: tuple[int, ...]
     ) -> Symbols:
+        if 0 in (call.macros.get("TAPS_Y"), call.macros.get("TAPS_X")):
+            return np.zeros(shape, np.uint64)
         function = str(call.macros.get("ACTIVATION", "ACTIVATION_linear"))
         if call.kernel == "blob/copy":
             return inputs[0]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError, ShapeError
-from blobnet.geometry import is_int
+from blobnet.geometry import check_count
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 
 
@@ -259,8 +259,7 @@ class Layer(ABC):
 
     def _require_counts(self, *names: str) -> None:
         for name in names:
-            value = getattr(self, name)
-            self._require(is_int(value, 1), f"{name} must be an int of at least 1", **{name: value})
+            check_count(self.subject, name, getattr(self, name))
 
     def _lists_to_tuples(self) -> None:
         """Makes tuples of hyperparameters that came as lists, so that the layer is hashable and equal to its like."""

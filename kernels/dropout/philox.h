@@ -2,12 +2,12 @@
  * Philox4x32-10: four random words from a counter of four words and a key of two (Salmon et al., Parallel
  * Random Numbers: As Easy as 1, 2, 3, 2011). LANES counters go through it at once.
  */
-#define LANES_JOIN_(a, b) a##b
-#define LANES_JOIN(a, b) LANES_JOIN_(a, b)
+#include "vector.h"
+
 #if LANES == 1
 typedef uint words_t;
 #else
-typedef LANES_JOIN(uint, LANES) words_t;
+typedef VECTOR_JOIN(uint, LANES) words_t;
 #endif
 
 void philox4x32(words_t counter[4], uint key_low, uint key_high)

@@ -42,18 +42,18 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
         const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + z];
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
         __global const real_t *delta_plane = output_delta + BLOB_INDEX(OUTPUT_DELTA, sample, z, 0, 0);
-        lanes_t sums = 0;
-        lanes_t products = 0;
+        vector_t sums = 0;
+        vector_t products = 0;
         for (int step = get_local_id(0); step < PLANE_STEPS; step += LOCAL_WIDTH) {
             const int y = STEP_Y(step);
             const int x = STEP_X(step);
-            const lanes_t values = LOAD_LANES(plane + y * INPUT_UNIT_MEMORY_WIDTH + x);
-            const lanes_t deltas = LOAD_LANES(delta_plane + y * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + x);
+            const vector_t values = VECTOR_LOAD(plane + y * INPUT_UNIT_MEMORY_WIDTH + x);
+            const vector_t deltas = VECTOR_LOAD(delta_plane + y * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + x);
             sums += WITHIN_ROW(x, deltas);
             products += WITHIN_ROW(x, deltas * ((values - mean) - lost));
         }
-        const accumulator_t sum = GROUP_SUM(sum_of_lanes(sums), group);
-        const accumulator_t product = GROUP_SUM(sum_of_lanes(products), group);
+        const accumulator_t sum = GROUP_SUM(VECTOR_SUM(sums), group);
+        const accumulator_t product = GROUP_SUM(VECTOR_SUM(products), group);
         if (n < count && get_local_id(0) == 0) {
             __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
             partial[0] = sum;

@@ -37,24 +37,24 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
     const int sample = min(n, count - 1);
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
-        lanes_t sums = 0;
+        vector_t sums = 0;
         for (int step = get_local_id(0); step < PLANE_STEPS; step += LOCAL_WIDTH) {
             const int x = STEP_X(step);
-            const lanes_t values = LOAD_LANES(plane + STEP_Y(step) * INPUT_UNIT_MEMORY_WIDTH + x);
+            const vector_t values = VECTOR_LOAD(plane + STEP_Y(step) * INPUT_UNIT_MEMORY_WIDTH + x);
             sums += WITHIN_ROW(x, values);
         }
-        const accumulator_t mean = GROUP_SUM(sum_of_lanes(sums), group) / INPUT_UNIT_ELEMENTS;
-        lanes_t squares = 0;
+        const accumulator_t mean = GROUP_SUM(VECTOR_SUM(sums), group) / INPUT_UNIT_ELEMENTS;
+        vector_t squares = 0;
         sums = 0;
         for (int step = get_local_id(0); step < PLANE_STEPS; step += LOCAL_WIDTH) {
             const int x = STEP_X(step);
-            const lanes_t values = LOAD_LANES(plane + STEP_Y(step) * INPUT_UNIT_MEMORY_WIDTH + x);
-            const lanes_t deviations = WITHIN_ROW(x, values - mean);
+            const vector_t values = VECTOR_LOAD(plane + STEP_Y(step) * INPUT_UNIT_MEMORY_WIDTH + x);
+            const vector_t deviations = WITHIN_ROW(x, values - mean);
             sums += deviations;
             squares += deviations * deviations;
         }
-        const accumulator_t sum = GROUP_SUM(sum_of_lanes(sums), group);
-        const accumulator_t sum_of_squares = GROUP_SUM(sum_of_lanes(squares), group);
+        const accumulator_t sum = GROUP_SUM(VECTOR_SUM(sums), group);
+        const accumulator_t sum_of_squares = GROUP_SUM(VECTOR_SUM(squares), group);
         if (n < count && get_local_id(0) == 0) {
             const accumulator_t lost = sum / INPUT_UNIT_ELEMENTS;
             __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
