@@ -9,9 +9,9 @@ from blobnet.layers.convolution_problem import Problem
 from blobnet.layers.gradients import split_sum
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.
-_SUMS, _ROWS = 16, 8
-#: Work-items in a group.
-_LOCAL = 128
+_SUMS, _ROWS = 24, 4
+#: Work-items in a group that makes values, and in one that sums.
+_LOCAL, _SUMMING = 128, 64
 #: Weights of one source unit and a whole group up to which these kernels, which unroll all taps, are worth compiling.
 MOST_FACTORS = 512
 
@@ -74,11 +74,11 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     call = KernelCall(
         "convolution/backward_weight_strip",
         label,
-        GlobalSize(_LOCAL, splits, pairs, per_sample=False),
+        GlobalSize(_SUMMING, splits, pairs, per_sample=False),
         blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
         arrays={"PARTIALS": partials},
         macros={**problem.macros, "SPLITS": splits, "STRIP": strip},
-        local_size=(_LOCAL, 1, 1),
+        local_size=(_SUMMING, 1, 1),
     )
     return [call, *reductions]
 

@@ -28,6 +28,7 @@
  *   width  strips, of the whole batch
  */
 #include "blob.h"
+#include "put.h"
 
 #define BLOCK_ROWS ((INPUT_DELTA_UNIT_HEIGHT + STRIDE_Y - 1) / STRIDE_Y)
 #define BLOCK_COLUMNS ((INPUT_DELTA_UNIT_WIDTH + STRIDE_X - 1) / STRIDE_X)
@@ -100,11 +101,7 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
             for (int x = 0; x < STRIDE_X; x++) {
                 if (first * STRIDE_Y + y >= strip * STRIDE_Y && first * STRIDE_Y + y < INPUT_DELTA_UNIT_HEIGHT
                     && j * STRIDE_X + x < INPUT_DELTA_UNIT_WIDTH) {
-#if ACCUMULATE
-                    to[y * INPUT_DELTA_UNIT_MEMORY_WIDTH + x] += sums[u][y][x];
-#else
-                    to[y * INPUT_DELTA_UNIT_MEMORY_WIDTH + x] = sums[u][y][x];
-#endif
+                    PUT(sums[u][y][x], to + y * INPUT_DELTA_UNIT_MEMORY_WIDTH + x);
                 }
             }
         }

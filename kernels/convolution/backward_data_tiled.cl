@@ -42,6 +42,7 @@
  *   height  groups
  */
 #include "blob.h"
+#include "put.h"
 
 #define DEPTH GROUP_OUTPUT_UNITS
 #define SOURCE_PITCH OUTPUT_DELTA_UNIT_MEMORY_WIDTH
@@ -91,11 +92,7 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = first_unit + STAGED_UNIT(u, i);
                 if (p < positions && unit < GROUP_INPUT_UNITS) {
-#if ACCUMULATE
-                    to[unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] += sources[STAGED_AT(i, j)];
-#else
-                    to[unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS] = sources[STAGED_AT(i, j)];
-#endif
+                    PUT(sources[STAGED_AT(i, j)], to + unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
                 }
             }
         }
