@@ -43,6 +43,7 @@
 /* Positions come in as rows and lie as columns: a pitch that keeps quads aligned and stores in different banks. */
 #define UNIT_PITCH (TILE_UNITS + 4)
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
+#define ITEM (int)get_local_id(0)
 #include "convolution/product.h"
 /* A work-item loads every 8th position of every ROW_STEP-th unit and column. */
 #define RUN 8

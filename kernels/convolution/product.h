@@ -2,13 +2,16 @@
  * A product of two matrices in local memory, TILE_DEPTH rows at a time: sums[u][c] += sum over rows r of
  * left[r][unit u] * right[r][column c]. A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x
  * ITEM_COLUMNS of them: in quads, far from one another, so that neighbours read neighbouring banks.
+ *
+ * ITEM is the work-item's number. NOTE: whether it is an int or a size_t decides how many registers NVIDIA's compiler
+ * takes, and up to a third of the speed (docs/performance.md).
  */
 #define ITEMS_X (TILE_COLUMNS / ITEM_COLUMNS)
 #define ITEMS_Y (TILE_UNITS / ITEM_UNITS)
 #define ITEMS (ITEMS_X * ITEMS_Y)
 /* The unit and the column, within the tile, of sum (u, c) of this work-item. */
-#define ITEM_UNIT(u) ((u) / 4 * (ITEMS_Y * 4) + (int)get_local_id(0) / ITEMS_X * 4 + (u) % 4)
-#define ITEM_COLUMN(c) ((c) / 4 * (ITEMS_X * 4) + (int)get_local_id(0) % ITEMS_X * 4 + (c) % 4)
+#define ITEM_UNIT(u) ((u) / 4 * (ITEMS_Y * 4) + ITEM / ITEMS_X * 4 + (u) % 4)
+#define ITEM_COLUMN(c) ((c) / 4 * (ITEMS_X * 4) + ITEM % ITEMS_X * 4 + (c) % 4)
 
 inline void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
 {

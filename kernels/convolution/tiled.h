@@ -10,6 +10,7 @@
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source ROW_FIRST +
  * a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away.
  */
+#define ITEM get_local_id(0)
 #define UNIT_PITCH TILE_UNITS
 #define COLUMN_PITCH TILE_COLUMNS
 #include "convolution/product.h"
