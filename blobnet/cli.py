@@ -19,7 +19,8 @@ from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError
 
-_MODEL = "lenet5, fashion_cnn or resnet8; or path/to/file.py:function, a function of yours that returns a Model"
+_MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
+_MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, or of a folder that "
 _DATASET += "holds a folder of PNG or JPEG pictures for each class"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
@@ -231,9 +232,12 @@ def _add_plan(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
     _add_batch_size(parser)
     parser.add_argument(
-        "--input-shape", metavar="C,H,W", type=option_types.shape, help="of a sample (default: 1,28,28)"
+        "--input-shape",
+        metavar="C,H,W",
+        type=option_types.shape,
+        help="of a sample (default: the model's own, or 1,28,28)",
     )
-    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: 10")
+    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: the model's own, or 10")
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
     parser.add_argument(
         "--optimizer",
