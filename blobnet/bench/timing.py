@@ -107,7 +107,9 @@ class CaseBench:
     def _sets(self) -> int:
         size = sum(buffer.bytes(self.batch_size) for name, buffer in self.plan.buffers.items() if name not in _UNUSED)
         room = self.device.info.memory // _MEMORY_PART
-        return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[self.device.kind] / size), room // size))
+        # What a phase touches is less than what is there, the gradients of another phase for example.
+        touched = self.case.work(FORWARD, self.batch_size).bytes
+        return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[self.device.kind] / touched), room // size))
 
     def _executor(self) -> Executor:
         unused = {name: self.device.allocate(16) for name in _UNUSED}

@@ -115,7 +115,7 @@ def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
         if not is_file and subject not in known:
             hint = near_matches(subject, known)
             rule = "it must be a suite, a network, or a shape such as 64x56x56:64k3p1"
-            raise OptionError("SUBJECT", rule, received=subject, hint=hint)
+            raise OptionError("SUBJECT", rule, name=subject, hint=hint)
         return _network_cases(find_model(subject), kinds, size)
     if size is not None:
         raise OptionError("--size", "only networks are built for a size", given=subject)
