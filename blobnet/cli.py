@@ -17,9 +17,10 @@ from pathlib import Path
 from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
-from blobnet.errors import BlobnetError
+from blobnet.errors import BlobnetError, FileError, OptionError, ShapeError
 
-_MODEL = "lenet5, fashion_cnn or resnet8; or path/to/file.py:function, a function of yours that returns a Model"
+_MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
+_MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, or of a folder that "
 _DATASET += "holds a folder of PNG or JPEG pictures for each class"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
@@ -62,6 +63,31 @@ columns:
   halo     how much of them is zeros around the data
   buffer   bytes of the allocation
 """
+_BENCH_EPILOG = """\
+what:
+  conv     convolutions: forward, backward data, backward weights
+  layer    all other layers: dense, pooling, norms, activations, sums
+  model    whole steps of training and inference
+
+subject:
+  a network (resnet50, vgg16, mobilenet_v2, alexnet, ...): its distinct layers
+  a suite: anchors (24 convolutions of five networks), unet1d (1-D)
+  a shape: 64x56x56:128k3s2p1  128 filters of 3x3, stride 2, padding 1
+           1024x4:1024k5p2     1-D; d2 dilation, g64 groups, b at the end a bias
+           4096:dense1000, 64x112x112:maxpool3s2p1, 64x56x56:norm, 64x56x56:relu
+
+times:
+  medians. On a GPU the device's own times of the launches, on a CPU the wall's.
+  Flops count as of a direct convolution, bytes once each; the floor is what the
+  device needs for them at the peak and bandwidth measured in the same run. Sets
+  of buffers take turns, so that caches do not flatter. A ratio above 1 means
+  that blobnet is faster than PyTorch, wall time against wall time.
+
+examples:
+  blobnet bench conv resnet50 --batch-size 8 --against torch
+  blobnet bench conv 64x56x56:64k3p1 --direction forward
+  blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,6 +123,8 @@ def _run(arguments: Sequence[str]) -> int:
     command.refuse_unknown(unknown)
     if options.command == "train":
         _check_train(command, options)
+    elif options.command == "bench":
+        _check_bench(command, options)
     run = importlib.import_module(f"blobnet.command_line.{options.command}").run
     status: int = run(options)
     return status
@@ -125,6 +153,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_predict(command("predict", f"{file} IMAGE [IMAGE ...] [options]", summary, _PREDICT_EPILOG))
     command("devices", "", "list the OpenCL devices and mark the default one")
     _add_plan(command("plan", "MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG))
+    _add_bench(command("bench", "WHAT [SUBJECT] [options]", "time kernels and networks", _BENCH_EPILOG))
     inspect = command("inspect", file, "show what a model file holds")
     inspect.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     return parser, commands
@@ -225,9 +254,12 @@ def _add_plan(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
     _add_batch_size(parser)
     parser.add_argument(
-        "--input-shape", metavar="C,H,W", type=option_types.shape, help="of a sample (default: 1,28,28)"
+        "--input-shape",
+        metavar="C,H,W",
+        type=option_types.shape,
+        help="of a sample (default: the model's own, or 1,28,28)",
     )
-    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: 10")
+    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: the model's own, or 10")
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
     _add_optimizer(parser, "whose state is counted: ")
     parser.add_argument(
@@ -235,6 +267,42 @@ def _add_plan(parser: Parser) -> None:
         metavar="SIZE",
         type=option_types.memory,
         help="find the largest batch for this memory, 8GiB say, not a device's",
+    )
+    _add_device(parser)
+
+
+def _add_bench(parser: Parser) -> None:
+    what = ("conv", "layer", "model")
+    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer or model")
+    parser.add_argument(
+        "subject", metavar="SUBJECT", nargs="?", help="a network, a suite or a shape (default for layers: resnet50)"
+    )
+    size = option_types.count
+    parser.add_argument("--batch-size", metavar="N", type=size, help="samples (default: 8 on a CPU, 64 on a GPU)")
+    parser.add_argument("--size", metavar="N", type=size, help="build the network for samples of NxN")
+    parser.add_argument("--repeats", metavar="N", type=size, default=7, help="of which the median counts (default: 7)")
+    directions = ("forward", "backward", "backward data", "backward weights")
+    parser.add_argument(
+        "--direction",
+        metavar="NAME",
+        type=lambda text: text.replace("-", " "),
+        choices=directions,
+        help="forward, backward-data or backward-weights; backward for layers without weights (default: all)",
+    )
+    parser.add_argument(
+        "--against", choices=("torch",), metavar="torch", help="measure PyTorch as well, in turn (it must be installed)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in ms, and nothing else")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=Path, help="draw the roofline (.png, .pdf or .svg; needs matplotlib)"
+    )
+    group = parser.add_argument_group("for bench model")
+    group.add_argument("--classes", metavar="N", type=size, help="default: the model's own")
+    group.add_argument("--launches", action="store_true", help="list every launch, not every kernel")
+    group.add_argument(
+        "--first-step",
+        action="store_true",
+        help="also time new processes, with empty program caches and with full ones",
     )
     _add_device(parser)
 
@@ -273,6 +341,14 @@ def _add_optimizer(parser: _Options, purpose: str = "") -> None:
 
 def _add_device(parser: _Options) -> None:
     parser.add_argument("--device", metavar="DEVICE", help=_DEVICE)
+
+
+def _check_bench(parser: Parser, options: argparse.Namespace) -> None:
+    """Ends with a usage error if there is no such thing to measure, or no PyTorch to measure against."""
+    try:
+        importlib.import_module("blobnet.command_line.bench").prepare(options)
+    except (OptionError, ShapeError, FileError) as error:
+        parser.error(str(error))
 
 
 def _check_train(parser: Parser, options: argparse.Namespace) -> None:

@@ -363,15 +363,37 @@ class Device:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
+    @contextlib.contextmanager
+    def profiling(self) -> Iterator[None]:
+        """Launches made within it are timed by the device: see :func:`event_seconds`.
+
+        Raises:
+            DeviceError: the device has no such queue.
+        """
+        plain = self.queue
+        plain.finish()
+        with self._reporting("making a queue that times launches"):
+            self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        try:
+            yield
+            self.finish()
+        finally:
+            self.queue = plain
+
+    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> cl.Event:
         """Puts a kernel whose arguments are set into the queue.
 
         Raises:
             DeviceError: the driver refuses the launch.
         """
         try:
-            cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            return cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
         except cl.Error as error:
             rule = f"{kernel.function_name} must launch"
             received = {"cause": error, "global_size": global_size, "local_size": local_size}
             raise DeviceError(self.info.name, rule, hint=None, **received) from error
+
+
+def event_seconds(event: cl.Event) -> float:
+    """How long a launch took on the device, once it has finished; it was made within :meth:`Device.profiling`."""
+    return float(event.profile.end - event.profile.start) * 1e-9

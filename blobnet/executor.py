@@ -32,6 +32,25 @@ class Launch:
     local_size: tuple[int, int, int]
 
 
+def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], count: int) -> list[Launch]:
+    """Kernel objects with all arguments set, for a batch of ``count``; ``memory`` has a buffer for each storage."""
+    launches = []
+    for call in calls:
+        source = call.source
+        kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
+        arguments: list[Any] = []
+        for role in source.blobs:
+            blob = call.blobs[role]
+            arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
+        for role in source.arrays:
+            array = call.arrays[role]
+            arguments += [memory[array.storage], np.int32(array.offset)]
+        arguments += [np.int32(count)] * len(source.scalars)
+        kernel.set_args(*arguments)
+        launches.append(Launch(call, kernel, call.work_size(count), call.local_size or (1, 1, 1)))
+    return launches
+
+
 class Executor:
     """A plan with memory on a device.
 
@@ -59,21 +78,7 @@ class Executor:
 
     def bind(self, calls: Iterable[KernelCall], count: int) -> list[Launch]:
         """Kernel objects with all arguments set, for a batch of ``count``."""
-        launches = []
-        for call in calls:
-            source = call.source
-            kernel = self.device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
-            arguments: list[Any] = []
-            for role in source.blobs:
-                blob = call.blobs[role]
-                arguments += [self._placed[blob.storage], np.int32(blob.layout.unit_offset)]
-            for role in source.arrays:
-                array = call.arrays[role]
-                arguments += [self._placed[array.storage], np.int32(array.offset)]
-            arguments += [np.int32(count)] * len(source.scalars)
-            kernel.set_args(*arguments)
-            launches.append(Launch(call, kernel, call.work_size(count), call.local_size or (1, 1, 1)))
-        return launches
+        return bind(self.device, calls, self._placed, count)
 
     def run(self, phase: str, count: int) -> None:
         """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch of ``count`` samples."""

@@ -21,6 +21,8 @@ from blobnet.model import Model
 
 #: What a model's function is given, as far as it takes it.
 _OFFERED = ("input_shape", "classes", "class_names", "seed")
+#: What a model is built for where neither the command line nor the function itself says so.
+_DEFAULT_SHAPE, _DEFAULT_CLASSES = (1, 28, 28), 10
 #: Lines of a user's own code that an error shows.
 _SHOWN_CALLS = 4
 
@@ -46,6 +48,15 @@ class ModelSource:
     name: str
     path: Path | None
     function: Callable[..., Any]
+
+    def defaults(self) -> tuple[tuple[int, ...], int]:
+        """The input shape and number of classes that the function itself has as defaults, or those of Fashion-MNIST."""
+        parameters = inspect.signature(self.function).parameters
+        shape, classes = (getattr(parameters.get(name), "default", None) for name in _OFFERED[:2])
+        return (
+            tuple(shape) if isinstance(shape, tuple | list) else _DEFAULT_SHAPE,
+            classes if isinstance(classes, int) else _DEFAULT_CLASSES,
+        )
 
     def build(self, input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int) -> Model:
         """Calls the function with those of the arguments that it takes.

@@ -14,8 +14,6 @@ from blobnet.optimizers import Optimizer
 from blobnet.plan_report import Limits, report
 from blobnet.planner import make_plan
 
-DEFAULT_SHAPE, DEFAULT_CLASSES = (1, 28, 28), 10
-
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan, and the largest batch for the memory of a device or of --memory."""
@@ -44,7 +42,8 @@ def _model(options: argparse.Namespace) -> tuple[Model, str]:
             raise OptionError("MODEL", rule, file=options.model)
         return load(options.model), options.model
     source = find_model(options.model)
-    shape, classes = options.input_shape or DEFAULT_SHAPE, options.classes or DEFAULT_CLASSES
+    default_shape, default_classes = source.defaults()
+    shape, classes = options.input_shape or default_shape, options.classes or default_classes
     return source.build(shape, classes, (), 0), source.text
 
 

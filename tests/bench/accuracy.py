@@ -14,9 +14,9 @@ import time
 
 import numpy as np
 import torch
-from torch_models import TorchGraph
 
 import blobnet as bn
+from blobnet.bench.torch_twin import Twin
 from blobnet.device import Device
 
 BATCH_SIZE = 128
@@ -41,7 +41,7 @@ def train_torch(model: bn.Model, data: bn.datasets.Dataset, epochs: int, where: 
     """Test accuracy after the same training in PyTorch."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(seed)
-    network = TorchGraph(model).to(where)
+    network = Twin(model).module.to(where)
     schedule = bn.schedules.Cosine(1e-3)
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
     x = torch.tensor(data.train.x.astype(np.float32)).to(where)

@@ -97,7 +97,7 @@ def test_plan_needs_no_device(run, no_devices) -> None:
     assert max(map(len, result.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("model", ["lenet5", "fashion_cnn", "resnet8"])
+@pytest.mark.parametrize("model", ["lenet5", "fashion_cnn", "resnet8", "resnet50", "mobilenet_v2"])
 def test_shipped_models_copy_nothing(run, no_devices, model) -> None:
     assert re.search(r"^copies +0$", run("plan", model).out, re.MULTILINE)
 

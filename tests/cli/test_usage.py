@@ -22,7 +22,10 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
     ("arguments", "message"),
     [
         (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
-        (["doctor"], "argument COMMAND: unknown name 'doctor': known names: devices, evaluate, inspect, plan, predict"),
+        (
+            ["doctor"],
+            "argument COMMAND: unknown name 'doctor': known names: bench, devices, evaluate, inspect, plan, predict",
+        ),
         (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
         (["train"], "the following arguments are required: MODEL, --dataset"),
         (["predict", "a.h5"], "the following arguments are required: IMAGE"),
@@ -91,7 +94,7 @@ def test_help_names_all_that_there_is(run, monkeypatch) -> None:
 
 def test_every_command_has_its_module() -> None:
     commands = cli.make_parser()[1]
-    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "inspect"]
+    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "bench", "inspect"]
     for name in commands:
         assert callable(importlib.import_module(f"blobnet.command_line.{name}").run)
 

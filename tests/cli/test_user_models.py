@@ -65,11 +65,18 @@ def build(text: str):
 
 
 def test_known_models() -> None:
-    assert known_models() == ["fashion_cnn", "lenet5", "resnet8"]
-    for name in known_models():
+    small = ["fashion_cnn", "lenet5", "mobilenet_v2", "resnet18", "resnet50", "resnet8"]
+    assert known_models() == ["alexnet", *small, "vgg16"]
+    for name in small:
         model = build(name)
         assert model.graph.input.shape.dimensions == (1, 8, 8)
         assert model.class_names == tuple("0123456789")
+
+
+def test_a_models_own_defaults(folder) -> None:
+    assert find_model("vgg16").defaults() == ((3, 224, 224), 1000)
+    assert find_model("lenet5").defaults() == ((1, 28, 28), 10)
+    assert find_model("nets/own.py:plain").defaults() == ((1, 28, 28), 10)
 
 
 @pytest.mark.parametrize("name", ["plain", "everything"])
@@ -90,8 +97,8 @@ def test_a_model_keeps_its_own_class_names(folder, name) -> None:
     ("text", "message"),
     [
         ("lenet6", "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet6. "
-                   "Hint: did you mean 'lenet5' or 'resnet8'? A model of your own is path/to/file.py:function."),
-        ("zzz", "Hint: known names: fashion_cnn, lenet5, resnet8. A model of your own"),
+                   "Hint: did you mean 'lenet5' or 'alexnet' or 'resnet8'? A model of your own is path/to/"),
+        ("zzz", "Hint: known names: alexnet, fashion_cnn, lenet5, mobilenet_v2, resnet18, resnet50, resnet8, vgg16. "),
         ("nets/onw.py:plain", "nets/onw.py: there must be such a Python file. Hint: did you mean 'own.py'"),
         ("nowhere/x.py:f", "nowhere/x.py: there must be such a Python file."),
         ("nets/own.py", "a model of your own must be path/to/file.py:function. Hint: nets/own.py:plain, perhaps?"),

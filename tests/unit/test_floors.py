@@ -32,6 +32,7 @@ FLOORS = """
     model
     blobnet
     models plotting
+    bench
     command_line
     cli
     __main__
@@ -44,6 +45,7 @@ ONLY_IN = {
     "h5py": {"checkpoint", "datasets"},
     "tqdm": {"trainer"},
     "matplotlib": {"plotting"},
+    "torch": {"bench"},
     "PIL": {"datasets"},
 }
 

@@ -1,0 +1,181 @@
+"""Timing a whole network: steps of training and of inference, and where the time of a training step goes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from blobnet.bench import shapes
+from blobnet.bench.shapes import Case, Work
+from blobnet.bench.timing import alternate, burst_length, values_like
+from blobnet.device import Device, event_seconds
+from blobnet.executor import Launch
+from blobnet.inference import Evaluator
+from blobnet.losses import CrossEntropy
+from blobnet.model import Model
+from blobnet.optimizers import Adam
+from blobnet.trainer import Trainer
+
+LEARNING_RATE = 1e-3
+TRAINING, INFERENCE = "training", "inference"
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """A step of training or inference: median seconds, launches, bytes planned, and PyTorch's seconds if measured."""
+
+    kind: str
+    seconds: float
+    launches: int
+    bytes: int
+    torch: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class LaunchTiming:
+    """A launch of a training step: its label and kernel, and the median seconds that it takes on the device."""
+
+    label: str
+    kernel: str
+    global_size: tuple[int, int, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A layer's phase within a training step: its work, and the seconds of its launches."""
+
+    label: str
+    work: Work
+    seconds: float
+
+
+class NetworkBench:
+    """A network with memory for training and inference on a device, and one batch of random images.
+
+    Args:
+        device: where to run.
+        model: the network; its output must be logits.
+        batch_size: samples a step.
+
+    Raises:
+        PlanError: the plan does not fit the device.
+        ShapeError: the output is not one logit for each class.
+    """
+
+    def __init__(self, device: Device, model: Model, batch_size: int) -> None:
+        self.device, self.model, self.batch_size = device, model, batch_size
+        self.optimizer = Adam(LEARNING_RATE)
+        weights = model.weights
+        self.trainer = Trainer(device, model.graph, weights, CrossEntropy(), self.optimizer, batch_size, debug=False)
+        parameters = self.trainer.executor.buffers["parameters"]
+        self.evaluator = Evaluator(device, model.graph, parameters, batch_size, debug=False)
+        shape = model.graph.input.shape
+        self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
+        classes = model.graph.output.shape.units
+        self.y = np.random.default_rng(1).integers(0, classes, batch_size).astype(np.int32)
+        updates = self.optimizer.calls(self.trainer.table, device.tuning)
+        calls = [call for _, call in self.trainer.plan.calls]
+        self._launches: list[Launch] = self.trainer.executor.bind(calls, batch_size)
+        self._launches += self.trainer.executor.bind(updates, 0)
+
+    def train(self) -> None:
+        """One training step, with the batch's way to the device, to its end."""
+        self.trainer.load_batch(self.x, self.y)
+        self.trainer.compute_gradients(self.batch_size)
+        self.trainer.update(LEARNING_RATE)
+        self.device.finish()
+
+    def predict(self) -> None:
+        """One inference step, with the batch's way to the device and the output's way back."""
+        self.evaluator.predict(self.x)
+
+    def measure(self, kind: str, repeats: int, rival: Step | None = None) -> StepTiming:
+        """Times TRAINING or INFERENCE steps, in turn with those of ``rival``."""
+        step = self.train if kind == TRAINING else self.predict
+        step()
+        length = burst_length(_burst(step, 1), self.device)
+        ours, theirs = alternate(lambda: _burst(step, length), rival and (lambda: _burst(rival, length)), repeats)
+        plan = self.trainer.plan if kind == TRAINING else self.evaluator.plan
+        size, launches = plan.bytes(), len(plan.calls)
+        if kind == TRAINING:
+            size += 4 * sum(self.optimizer.memory(self.trainer.table).values())
+            launches = len(self._launches)
+        return StepTiming(
+            kind,
+            statistics.median(ours),
+            launches,
+            size,
+            statistics.median(theirs) if theirs else None,
+            statistics.median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
+        )
+
+    def profile(self, repeats: int) -> list[LaunchTiming]:
+        """Every launch of a training step, in order."""
+        rounds: list[list[float]] = []
+        launch = self.device.launch
+        with self.device.profiling():
+            for _ in range(repeats + 1):
+                events = [launch(item.kernel, item.global_size, item.local_size) for item in self._launches]
+                self.device.finish()
+                rounds.append([event_seconds(event) for event in events])
+        medians = [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+        return [
+            LaunchTiming(item.call.label, item.call.kernel, item.global_size, seconds)
+            for item, seconds in zip(self._launches, medians, strict=True)
+        ]
+
+    def host_seconds(self, repeats: int) -> float:
+        """The median of what the host needs to put one launch of a training step into the queue."""
+        launch, times = self.device.launch, []
+        for _ in range(repeats + 1):
+            self.device.finish()
+            start = time.perf_counter()
+            for item in self._launches:
+                launch(item.kernel, item.global_size, item.local_size)
+            times.append((time.perf_counter() - start) / len(self._launches))
+        self.device.finish()
+        return statistics.median(times[1:])
+
+    def points(self, profile: list[LaunchTiming]) -> list[Point]:
+        """The phases of all layers whose work is known, for a roofline."""
+        graph, points = self.model.graph, []
+        for vertex in graph.vertices:
+            if vertex.layer.kind not in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
+                continue
+            case = Case(vertex.layer, graph.input_shapes(vertex)[0])
+            for direction in case.directions:
+                seconds = sum(item.seconds for item in profile if _belongs(item.label, vertex.name, direction))
+                if seconds > 0:
+                    points.append(Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), seconds))
+        return points
+
+
+def kernel_shares(profile: list[LaunchTiming]) -> list[tuple[str, int, float]]:
+    """(kernel, launches, seconds) of every kernel, the slowest first."""
+    found: dict[str, tuple[int, float]] = {}
+    for item in profile:
+        launches, seconds = found.get(item.kernel, (0, 0.0))
+        found[item.kernel] = launches + 1, seconds + item.seconds
+    return sorted(((kernel, *values) for kernel, values in found.items()), key=lambda row: -row[2])
+
+
+def _belongs(label: str, layer: str, direction: str) -> bool:
+    """Whether a launch is part of a layer's phase; weights are whatever of backward is not data."""
+    if not label.startswith(f"{layer} {direction.partition(' ')[0]}"):
+        return False
+    is_data = label.startswith(f"{layer} backward data")
+    return {shapes.BACKWARD_DATA: is_data, shapes.BACKWARD_WEIGHTS: not is_data}.get(direction, True)
+
+
+def _burst(step: Step, length: int) -> float:
+    start = time.perf_counter()
+    for _ in range(length):
+        step()
+    return (time.perf_counter() - start) / length

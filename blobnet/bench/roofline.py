@@ -1,0 +1,117 @@
+"""The roofline of a device (Williams, Waterman and Patterson, *Roofline*, 2009), measured and not read off a sheet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from blobnet.device import Device
+from blobnet.errors import OptionError
+from blobnet.executor import bind
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.layers.blocking import lanes_for
+
+#: Bytes that the bandwidth is measured on: several times the last cache of any device known.
+_BYTES = {"cpu": 1 << 28, "gpu": 1 << 31}
+#: Part of a device's memory that a measurement may take.
+_MEMORY_PART = 8
+#: Multiply-adds a chain and round, bytes that a work-item moves, work-items a compute unit.
+_STEPS = 16
+_ITEM_BYTES = {"cpu": 1 << 20, "gpu": 1 << 9}
+_ITEMS = {"cpu": 4, "gpu": 2048}
+#: Seconds that a launch of the peak should take at least: not many, as the best of several short ones is the device's,
+#: and long ones are interrupted by whatever else runs there.
+_SECONDS = 0.002
+_REPEATS = {"bench/peak": 200, "bench/bandwidth": 10}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a device can do: multiply-adds a second, counted as two, and bytes a second from and to its memory.
+
+    ``bandwidth`` is the better of ``copy`` (bytes read and written) and ``read``: nothing moves its bytes faster.
+    """
+
+    flops: float
+    copy: float
+    read: float
+    bandwidth: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth", max(self.copy, self.read))
+
+    def floor(self, flops: float, size: float) -> tuple[float, str]:
+        """The seconds that ``flops`` and ``size`` bytes take at least, and which of the two decides."""
+        compute, memory = flops / self.flops, size / self.bandwidth
+        return (compute, "compute") if compute >= memory else (memory, "memory")
+
+
+def measure(device: Device) -> Roofline:
+    """Measures a device; takes one to three seconds.
+
+    Raises:
+        DeviceError: the device fails.
+        OptionError: the device is too fast, or too slow, for its clock to tell.
+    """
+    copy, read = (_bandwidth(device, writes=writes) for writes in (True, False))
+    return Roofline(_peak(device), copy, read)
+
+
+def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count: int) -> float:
+    """The best of a few runs, by the wall: what the host waits for is what counts for users too."""
+    launch = bind(device, [call], memory, count)[0]
+    best = float("inf")
+    for _ in range(_REPEATS[call.kernel]):
+        device.finish()
+        start = time.perf_counter()
+        device.launch(launch.kernel, launch.global_size, launch.local_size)
+        device.finish()
+        best = min(best, time.perf_counter() - start)
+    if best <= 0:
+        raise OptionError(device.info.name, "the clock must advance while the device works", kernel=call.kernel)
+    return best
+
+
+def _peak(device: Device) -> float:
+    kernel = "bench/peak"
+    tunables = device.tuning.of(kernel)
+    lanes, chains = tunables["MAXIMUM_LANES"], tunables["MAXIMUM_CHAINS"]
+    local = 1 if device.kind == "cpu" else 128
+    items = _ITEMS[device.kind] * device.info.compute_units
+    call = KernelCall(
+        kernel,
+        "peak",
+        GlobalSize(items, per_sample=False),
+        arrays={"RESULT": Array("result", items)},
+        macros={"LANES": lanes, "CHAINS": chains, "STEPS": _STEPS},
+        tunables=tunables,
+        local_size=(local, 1, 1),
+    )
+    memory: dict[str, object] = {"result": device.allocate(4 * items)}
+    rounds = 256
+    while (seconds := _seconds(device, call, memory, rounds)) < _SECONDS and rounds < 1 << 24:
+        rounds *= 4
+    return 2 * lanes * chains * _STEPS * rounds * items / seconds
+
+
+def _bandwidth(device: Device, *, writes: bool) -> float:
+    kernel = "bench/bandwidth"
+    tunables = device.tuning.of(kernel)
+    local = tunables["GROUP_WIDTH"]
+    room = min(_BYTES[device.kind], device.info.memory // _MEMORY_PART, device.info.largest_allocation)
+    lanes = lanes_for(room, tunables["MAXIMUM_LANES"])
+    runs = _ITEM_BYTES[device.kind] // (4 * lanes)
+    items = room // (_ITEM_BYTES[device.kind] * local) * local
+    elements = items * runs * lanes
+    call = KernelCall(
+        kernel,
+        "bandwidth",
+        GlobalSize(items, per_sample=False),
+        arrays={"SOURCE": Array("source", elements), "TARGET": Array("target", elements if writes else items)},
+        macros={"LANES": lanes, "RUNS": runs, "WRITES": int(writes)},
+        tunables=tunables,
+        local_size=(local, 1, 1),
+    )
+    memory: dict[str, object] = {"source": device.allocate(4 * elements)}
+    memory["target"] = device.allocate(4 * (elements if writes else items))
+    return 4 * elements * (2 if writes else 1) / _seconds(device, call, memory, 1)

@@ -1,0 +1,266 @@
+"""Timing a layer as training runs it: the launches of a real plan, phase by phase, in memory that no cache holds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blobnet import graph, layers
+from blobnet.bench.roofline import Roofline
+from blobnet.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case, Work
+from blobnet.blob import FloatArray
+from blobnet.device import Device, event_seconds
+from blobnet.executor import Executor, Launch
+from blobnet.kernel_call import KernelCall
+from blobnet.layers.base import ParameterSpec
+from blobnet.losses import MeanSquaredError
+from blobnet.planner import Plan, make_plan
+
+#: Seconds that a burst of the same work takes at least, so that waiting for its end does not count.
+BURST = {"cpu": 0.005, "gpu": 0.02}
+_LONGEST_BURST = 500
+#: Sets of buffers are used in turn until so many bytes lie between two uses of the same: more than any last cache.
+ROTATED_BYTES = {"cpu": 1 << 27, "gpu": 1 << 28}
+MOST_SETS = 16
+#: The part of a device's memory that all sets together may take.
+_MEMORY_PART = 2
+#: Seconds in which the threads of another library go to sleep before a burst.
+_PAUSE = 0.01
+_LAYER = "layer"
+#: Buffers that no measured launch uses.
+_UNUSED = ("samples", "labels", "sample_metrics", "totals")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one phase.
+
+    ``wall``: what the host waits, a burst of the phase divided by its length; ``launches``: each launch's own time, as
+    the device tells it; medians both. ``torch``: the wall time of the same phase in PyTorch, where it was measured, and
+    ``ratio`` the median of PyTorch's over blobnet's, burst by burst: above 1, blobnet is faster.
+    """
+
+    wall: float
+    launches: tuple[float, ...]
+    torch: float | None = None
+    ratio: float | None = None
+
+    @property
+    def on_device(self) -> float:
+        """Seconds of all launches, without what is between them."""
+        return sum(self.launches)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A phase of a case: what it came to, on what kernels."""
+
+    case: Case
+    direction: str
+    work: Work
+    timing: Timing
+    seconds: float
+    floor: float
+    bound: str
+    calls: tuple[KernelCall, ...]
+    work_items: int
+
+    @property
+    def main(self) -> KernelCall:
+        """The launch that takes longest."""
+        return self.calls[max(range(len(self.calls)), key=lambda index: self.timing.launches[index])]
+
+
+class CaseBench:
+    """A layer behind an input, planned for training, with several sets of buffers on a device.
+
+    Args:
+        device: where to run.
+        case: what to measure.
+        batch_size: samples.
+
+    Raises:
+        DeviceError: the device has no room for the buffers.
+    """
+
+    def __init__(self, device: Device, case: Case, batch_size: int) -> None:
+        self.device, self.case, self.batch_size = device, case, batch_size
+        self.plan = _plan(device, case, batch_size)
+        self.calls = _calls(self.plan, case)
+        self.sets = self._sets()
+        launches = [call for calls in self.calls.values() for call in calls]
+        executors = [self._executor() for _ in range(self.sets)]
+        self._bound: dict[str, list[list[Launch]]] = {
+            direction: [executor.bind(calls, batch_size) for executor in executors]
+            for direction, calls in self.calls.items()
+        }
+        self._executors = executors
+        for executor in executors:  # In the order of training, since backward reads what forward left.
+            executor.launch(executor.bind(launches, batch_size), batch_size)
+        device.finish()
+
+    def _sets(self) -> int:
+        size = sum(buffer.bytes(self.batch_size) for name, buffer in self.plan.buffers.items() if name not in _UNUSED)
+        room = self.device.info.memory // _MEMORY_PART
+        # What a phase touches is less than what is there, the gradients of another phase for example.
+        touched = self.case.work(FORWARD, self.batch_size).bytes
+        return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[self.device.kind] / touched), room // size))
+
+    def _executor(self) -> Executor:
+        unused = {name: self.device.allocate(16) for name in _UNUSED}
+        executor = Executor(self.device, self.plan, unused, debug=False)
+        executor.write_array("parameters", self.plan.parameters.pack(_weights(self.plan.graph.named_parameters)))
+        for blob in {blob.storage: blob for blob in [*self.plan.outputs.values(), *self.plan.deltas.values()]}.values():
+            memory = np.zeros(self.batch_size * blob.layout.memory_elements, np.float32)
+            data = blob.layout.data(memory, self.batch_size)
+            data[...] = values_like(data.size).reshape(data.shape)
+            self.device.write(executor.buffers[self.plan.placed[blob.storage]], memory)
+        return executor
+
+    def burst(self, direction: str, length: int) -> float:
+        """Seconds of one of ``length`` repeats, each on the next set of buffers; one more goes first, unmeasured."""
+        bound = self._bound[direction]
+        self._executors[-1].launch(bound[-1], self.batch_size)
+        self.device.finish()
+        start = time.perf_counter()
+        for index in range(length):
+            self._executors[0].launch(bound[index % self.sets], self.batch_size)
+        self.device.finish()
+        return (time.perf_counter() - start) / length
+
+    def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
+        """The median seconds of every launch, as the device tells them."""
+        rounds = []
+        with self.device.profiling():
+            for index in range(repeats + 1):
+                launch = self.device.launch
+                bound = self._bound[direction][index % self.sets]
+                events = [launch(item.kernel, item.global_size, item.local_size) for item in bound]
+                self.device.finish()
+                rounds.append([event_seconds(event) for event in events])
+        return tuple(statistics.median(times) for times in zip(*rounds[1:], strict=True))
+
+    def work_items(self, direction: str) -> int:
+        """Work-items of all launches."""
+        return sum(math.prod(item.global_size) for item in self._bound[direction][0])
+
+
+def measure(
+    bench: CaseBench,
+    direction: str,
+    roofline: Roofline,
+    repeats: int,
+    rival: Callable[[int], float] | None = None,
+) -> Result:
+    """One phase of a case, its bursts in turn with those of ``rival``, which takes a length and returns seconds."""
+    device, case = bench.device, bench.case
+    length = burst_length(bench.burst(direction, 1), device)
+    ours, theirs = alternate(lambda: bench.burst(direction, length), rival and (lambda: rival(length)), repeats)
+    timing = Timing(
+        statistics.median(ours),
+        bench.launches(direction, repeats),
+        statistics.median(theirs) if theirs else None,
+        statistics.median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
+    )
+    work = case.work(direction, bench.batch_size)
+    floor, bound = roofline.floor(work.flops, work.bytes)
+    return Result(
+        case=case,
+        direction=direction,
+        work=work,
+        timing=timing,
+        # On a CPU host and device are one, and starting a launch is part of its cost.
+        seconds=timing.wall if device.kind == "cpu" else timing.on_device,
+        floor=floor,
+        bound=bound,
+        calls=tuple(bench.calls[direction]),
+        work_items=bench.work_items(direction),
+    )
+
+
+def burst_length(seconds: float, device: Device) -> int:
+    """How many repeats make a burst of BURST seconds."""
+    return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.kind] / max(seconds, 1e-7))))
+
+
+def alternate(
+    ours: Callable[[], float], theirs: Callable[[], float] | None, repeats: int
+) -> tuple[list[float], list[float]]:
+    """The values of two measurements that take turns, after one of each that does not count."""
+    values: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(repeats + 1):
+        for side, run in zip(values, (ours, theirs), strict=True):
+            if run is not None:
+                if theirs is not None:
+                    time.sleep(_PAUSE)
+                value = run()
+                if repeat:
+                    side.append(value)
+    return values
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """The geometric mean, in which half as fast and twice as fast cancel."""
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
+def values_like(elements: int) -> FloatArray:
+    """Numbers of mean 0 and variance 1, cheap to make: zeros would flatter devices that save power on them."""
+    block = np.random.default_rng(0).random(min(elements, 1_000_003), np.float32)
+    return np.resize((block - np.float32(0.5)) * np.float32(math.sqrt(12)), elements)
+
+
+def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
+    """Values that keep the variance of what passes, without the time that an initializer takes for millions."""
+    weights = {}
+    for name, spec in specs.items():
+        if len(spec.shape) > 1:
+            scale = np.float32(1 / math.sqrt(math.prod(spec.shape[1:])))
+            weights[name] = (values_like(spec.elements) * scale).reshape(spec.shape)
+        else:
+            weights[name] = np.full(spec.shape, spec.initializer == "ones", np.float32)
+    return weights
+
+
+def _plan(device: Device, case: Case, batch_size: int) -> Plan:
+    """A training plan of the layer; Add gets a second input from a 1x1 convolution, as in a residual network."""
+    shape = case.input
+    height = shape.height if shape.rank == 2 else None
+    node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
+    inputs = [node]
+    if case.layer.arity[0] == 2:
+        kind = layers.Conv1D if shape.rank == 1 else layers.Conv2D
+        inputs.insert(0, kind(shape.units, 1, bias=False, name="branch")(node))
+    output = replace(case.layer, name=_LAYER)(inputs)
+    # NOTE: without reuse each phase can be repeated alone; it also needs no launches that clear halos.
+    return make_plan(
+        graph.from_nodes(node, output),
+        batch_size,
+        loss=MeanSquaredError(),
+        training=True,
+        tuning=device.tuning,
+        input_delta=True,
+        reuse=False,
+    )
+
+
+def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
+    """The layer's calls of each phase."""
+    own = [(phase, call) for phase, call in plan.calls if call.label.startswith(f"{_LAYER} ")]
+    found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
+    for phase, call in own:
+        if phase == "forward":
+            direction = FORWARD
+        elif not case.is_product:
+            direction = BACKWARD
+        else:
+            is_data = call.label.startswith(f"{_LAYER} backward data")
+            direction = BACKWARD_DATA if is_data else BACKWARD_WEIGHTS
+        if direction in found:  # An Add's backward copies, if any, are its neighbours' doing.
+            found[direction].append(call)
+    return {direction: calls for direction, calls in found.items() if calls}

@@ -1,0 +1,284 @@
+"""The same layers and networks in PyTorch, with the same names, so that weights can be carried over.
+
+PyTorch is imported only when it is asked for: blobnet does not depend on it. Arithmetic is fp32, without TF32.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from blobnet.bench.shapes import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case
+from blobnet.bench.timing import values_like
+from blobnet.blob import FloatArray, Shape
+from blobnet.device import DeviceInfo
+from blobnet.errors import OptionError
+from blobnet.geometry import pair
+from blobnet.graph import Graph, Vertex
+from blobnet.model import Model
+
+_HINT = "pip install torch (a CPU build is enough for CPU devices)"
+_PARAMETER_NAMES = {"scale": "weight", "shift": "bias", "running_variance": "running_var"}
+
+
+def load() -> Any:
+    """PyTorch, with TF32 off and cuDNN's choice by measurement.
+
+    Raises:
+        OptionError: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise OptionError("--against torch", "PyTorch must be installed", cause=error, hint=_HINT) from error
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def device_for(info: DeviceInfo) -> str:
+    """PyTorch's name for the kind of device that ``info`` is.
+
+    Raises:
+        OptionError: PyTorch does not run there.
+    """
+    if info.kind == "cpu":
+        return "cpu"
+    if "NVIDIA" in info.platform and load().cuda.is_available():
+        return "cuda"
+    rule = "PyTorch must run on the same device: a CPU, or an NVIDIA GPU with a CUDA build of PyTorch"
+    raise OptionError("--against torch", rule, device=info.name, hint="--device cpu, say.")
+
+
+def description(where: str) -> str:
+    """PyTorch's version and what it runs on."""
+    torch = load()
+    return f"PyTorch {torch.__version__}, " + (
+        f"{torch.get_num_threads()} threads" if where == "cpu" else f"{torch.cuda.get_device_name()}, TF32 off"
+    )
+
+
+def finish(where: str) -> None:
+    """Waits for all that PyTorch has begun."""
+    if where != "cpu":
+        load().cuda.synchronize()
+
+
+class CaseTwin:
+    """A layer in PyTorch, with as many sets of arrays as blobnet rotates."""
+
+    def __init__(self, case: Case, batch_size: int, sets: int, where: str) -> None:
+        torch = load()
+        self.torch, self.case, self.where = torch, case, where
+        module = _layer_module(torch, case.layer, case.input)
+        self._sets: list[dict[str, Callable[[], object]]] = []
+        for _ in range(sets):
+            own = (module() if module else None, self._array(batch_size, case.input))
+            self._sets.append(self._product(*own, batch_size) if case.is_product else self._other(*own, batch_size))
+
+    def _array(self, batch_size: int, shape: Shape) -> Any:
+        values = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
+        return self.torch.tensor(values, device=self.where)
+
+    def _product(self, module: Any, x: Any, batch_size: int) -> dict[str, Callable[[], object]]:
+        """A convolution or dense layer: PyTorch's own functions for each of the three phases."""
+        torch, layer = self.torch, module.to(self.where).requires_grad_(False)
+        weight, bias = layer.weight, layer.bias
+        delta = self._array(batch_size, self.case.output)
+        if self.case.layer.kind == "Dense":
+            flat = x.reshape(batch_size, -1)
+
+            def dense_weights() -> object:
+                return delta.t() @ flat, None if bias is None else delta.sum(0)
+
+            return {
+                FORWARD: lambda: layer(flat),
+                BACKWARD_DATA: lambda: delta @ weight,
+                BACKWARD_WEIGHTS: dense_weights,
+            }
+        geometry = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0] * len(layer.stride))
+        sizes = None if bias is None else list(bias.shape)
+
+        def backward(mask: list[bool]) -> object:
+            return torch.ops.aten.convolution_backward(delta, x, weight, sizes, *geometry, layer.groups, mask)
+
+        return {
+            FORWARD: lambda: layer(x),
+            BACKWARD_DATA: lambda: backward([True, False, False]),
+            BACKWARD_WEIGHTS: lambda: backward([False, True, bias is not None]),
+        }
+
+    def _other(self, module: Any, x: Any, batch_size: int) -> dict[str, Callable[[], object]]:
+        """Any other layer: forward without a graph, and autograd's backward through a graph that is kept."""
+        torch = self.torch
+        if module is None:
+            other = x.clone()
+            return {FORWARD: lambda: x + other}
+        layer = module.to(self.where).train()
+        leaf = x.clone().requires_grad_()
+        output = layer(leaf)
+        delta = self._array(batch_size, self.case.output).reshape(output.shape)
+        wanted = [leaf, *layer.parameters()]
+
+        def forward() -> object:
+            with torch.no_grad():
+                return layer(x)
+
+        return {
+            FORWARD: forward,
+            "backward": lambda: torch.autograd.grad(output, wanted, delta, retain_graph=True),
+        }
+
+    def burst(self, direction: str, length: int) -> float:
+        """Seconds of one of ``length`` repeats, as CaseBench.burst measures them."""
+        self._sets[-1][direction]()
+        finish(self.where)
+        start = time.perf_counter()
+        for index in range(length):
+            self._sets[index % len(self._sets)][direction]()
+        finish(self.where)
+        return (time.perf_counter() - start) / length
+
+
+class Twin:
+    """A blobnet network as a PyTorch module, called ``module``, that runs the same vertices in the same order."""
+
+    def __init__(self, model: Model) -> None:
+        torch = load()
+        self.graph: Graph = model.graph
+        self.module = _network(torch, self.graph)
+        self.set_weights(model.weights)
+
+    def set_weights(self, weights: Mapping[str, FloatArray]) -> None:
+        """Copies a model's weights into the module."""
+        torch = load()
+        with torch.no_grad():
+            for name, values in weights.items():
+                layer, _, parameter = name.partition("/")
+                if layer == self.graph.input.name:
+                    shape = (1, -1) + (1,) * self.graph.input.shape.rank
+                    getattr(self.module, parameter).data = torch.tensor(values).reshape(shape)
+                    continue
+                target = getattr(self.module.parts[layer], _PARAMETER_NAMES.get(parameter, parameter))
+                target.copy_(torch.tensor(values))
+
+
+def training_step(
+    model: Model, where: str, x: npt.NDArray[Any], y: npt.NDArray[Any], learning_rate: float
+) -> Callable[[], None]:
+    """A function that does one step of Adam on a batch, which it copies to the device as well."""
+    torch = load()
+    network = Twin(model).module.train().to(where)
+    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+
+    def step() -> None:
+        inputs, labels = torch.tensor(x).to(where), torch.tensor(y, dtype=torch.int64).to(where)
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.cross_entropy(network(inputs), labels).backward()
+        optimizer.step()
+        finish(where)
+
+    return step
+
+
+def inference_step(model: Model, where: str, x: npt.NDArray[Any]) -> Callable[[], None]:
+    """A function that predicts a batch, copied to the device, and its outputs back."""
+    torch = load()
+    network = Twin(model).module.eval().to(where)
+
+    def step() -> None:
+        with torch.no_grad():
+            network(torch.tensor(x).to(where)).cpu()
+
+    return step
+
+
+def _network(torch: Any, graph: Graph) -> Any:
+    class Network(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not there for type checkers
+        """Parts by their layers' names, and the input's statistics."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(1))
+            self.register_buffer("deviation", torch.ones(1))
+            self.parts = torch.nn.ModuleDict()
+            for vertex in graph.vertices[1:]:
+                if vertex.layer.kind not in ("Add", "Concat"):
+                    make = _layer_module(torch, vertex.layer, graph.input_shapes(vertex)[0])
+                    assert make is not None
+                    self.parts[vertex.name] = make()
+
+        def forward(self, x: Any) -> Any:
+            values = [(x - self.mean) / self.deviation]
+            for vertex in graph.vertices[1:]:
+                values.append(self._value(vertex, [values[source] for source in vertex.inputs]))
+            return values[-1]
+
+        def _value(self, vertex: Vertex, inputs: list[Any]) -> Any:
+            if vertex.layer.kind == "Concat":
+                return torch.cat(inputs, 1)
+            if vertex.layer.kind == "Add":
+                return sum(inputs[1:], inputs[0])
+            value = inputs[0].flatten(1) if vertex.layer.flattens_input else inputs[0]
+            return self.parts[vertex.name](value)
+
+    return Network()
+
+
+def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | None:
+    """What makes a layer's module; None for Add.
+
+    Raises:
+        OptionError: the layer has no counterpart.
+    """
+    nn, kind = torch.nn, layer.kind
+    if kind in ("Conv1D", "Conv2D"):
+        taps, stride, dilation = (pair(layer.subject, name, getattr(layer, name), layer.rank)[-layer.rank :]
+                                  for name in ("kernel_size", "stride", "dilation"))  # fmt: skip
+        make = nn.Conv1d if layer.rank == 1 else nn.Conv2d
+        padding, has_bias = _padding(layer, shape), _has_bias(layer)
+        return lambda: make(shape.units, layer.filters, taps, stride, padding, dilation, layer.groups, has_bias)
+    if kind == "Dense":
+        return lambda: nn.Linear(shape.elements, layer.units, layer.bias)
+    if hasattr(layer, "pool_size"):
+        make = getattr(nn, f"{'Max' if kind.startswith('Max') else 'Avg'}Pool{layer.rank}d")
+        settings = {} if kind.startswith("Max") else {"count_include_pad": layer.count_include_pad}
+        return lambda: make(layer.pool_size, layer.stride, _padding(layer, shape), **settings)
+    makers: dict[str, Callable[[], Any] | None] = {
+        "BatchNorm": lambda: (nn.BatchNorm2d if shape.rank == 2 else nn.BatchNorm1d)(
+            shape.units, layer.epsilon, layer.momentum
+        ),
+        "GlobalAveragePool": lambda: nn.Sequential(
+            (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)[shape.rank - 1](1), nn.Flatten()
+        ),
+        "Flatten": nn.Flatten,
+        "Dropout": lambda: nn.Dropout(layer.rate),
+        "Add": None,
+        "Activation": lambda: _activation(nn, layer),
+    }
+    if kind not in makers:
+        raise OptionError("--against torch", "every layer must have a counterpart in PyTorch", layer=layer.subject)
+    return makers[kind]
+
+
+def _activation(nn: Any, layer: Any) -> Any:
+    names = {"relu": "ReLU", "relu6": "ReLU6", "leaky_relu": "LeakyReLU", "elu": "ELU", "sigmoid": "Sigmoid",
+             "tanh": "Tanh", "softplus": "Softplus", "silu": "SiLU", "gelu": "GELU", "linear": "Identity"}  # fmt: skip
+    return nn.Softmax(1) if layer.function == "softmax" else getattr(nn, names[layer.function])()
+
+
+def _has_bias(layer: Any) -> bool:
+    if layer.bias == "position":
+        raise OptionError("--against torch", "PyTorch has no bias for each position", layer=layer.subject)
+    return bool(layer.bias)
+
+
+def _padding(layer: Any, shape: Shape) -> tuple[int, ...]:
+    axes = layer._axes(shape)[-layer.rank :]
+    if any(axis.padding[0] != axis.padding[1] for axis in axes):
+        rule = "PyTorch pads both sides of an axis alike"
+        raise OptionError("--against torch", rule, layer=layer.subject, padding=[axis.padding for axis in axes])
+    return tuple(axis.padding[0] for axis in axes)

@@ -1,0 +1,383 @@
+"""``blobnet bench``: kernels and networks, timed against what the device can do and against PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from blobnet import plotting
+from blobnet.bench import network, roofline, shapes, timing, torch_twin
+from blobnet.bench.roofline import Roofline
+from blobnet.bench.shapes import Case
+from blobnet.bench.timing import Result
+from blobnet.command_line import first_step
+from blobnet.command_line.model_argument import ModelSource, find_model, known_models
+from blobnet.device import Device, choose
+from blobnet.errors import OptionError, near_matches
+from blobnet.kernel_call import KernelCall
+from blobnet.plan_report import readable
+
+#: Samples a launch or step, where the command line does not say.
+BATCH_SIZES = {"cpu": 8, "gpu": 64}
+#: Macros that say how a kernel divides its work, by the beginning of their names.
+_TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS")
+_ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
+#: The load of a processor, before anything is measured, from which on times mean little.
+_BUSY = 0.75
+#: Kernels of a step that are listed by name.
+_SHOWN_KERNELS = 12
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Finds out what is to be measured, before anything is: sets ``options.cases`` or ``options.source``.
+
+    Raises:
+        OptionError, ShapeError, FileError: the command line names what there is not, or what does not go together.
+    """
+    if options.plot is not None:
+        plotting.check(options.plot)
+    if options.against:
+        torch_twin.load()
+    if options.what == "model":
+        _refuse(options, "model", "direction")
+        if options.subject is None:
+            raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
+        options.source = find_model(options.subject)
+        return
+    _refuse(options, options.what, "first_step", "launches", "classes")
+    kinds = shapes.CONVOLUTIONS if options.what == "conv" else shapes.OTHERS
+    options.cases = _cases(options.subject or "resnet50", kinds, options.size)
+    if options.direction and not any(options.direction in case.directions for case in options.cases):
+        known = sorted({direction for case in options.cases for direction in case.directions})
+        raise OptionError(
+            "--direction", "it must be one that the layers have", direction=options.direction, known=known
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures and prints."""
+    device = Device(choose(options.device))
+    where = torch_twin.device_for(device.info) if options.against else None
+    batch_size = options.batch_size or BATCH_SIZES[device.kind]
+    top = roofline.measure(device)
+    load = os.getloadavg()[0]
+    header: dict[str, Any] = {
+        "device": device.info.name,
+        "platform": device.info.platform,
+        "driver": device.info.driver,
+        "load_average": load,
+        "batch_size": batch_size,
+        "roofline": {
+            "gflops": top.flops / 1e9,
+            "copy_gb_per_s": top.copy / 1e9,
+            "read_gb_per_s": top.read / 1e9,
+        },
+        "torch": torch_twin.description(where) if where else None,
+    }
+    say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, flush=True))
+    say(f"{device.info}")
+    say(f"measured: {top.flops / 1e9:.1f} GFLOPS; copy {top.copy / 1e9:.1f}, read {top.read / 1e9:.1f} GB/s")
+    say("; ".join([f"batch {batch_size}", *([str(header["torch"])] if where else [])]))
+    processors = os.cpu_count() or 1
+    if load > processors * _BUSY:
+        say(f"NOTE: a load of {load:.1f} on {processors} processors: others are at work here, and times mean little")
+    measure = _run_model if options.what == "model" else _run_cases
+    found = measure(options, device, top, batch_size, where, say)
+    if options.json:
+        print(json.dumps({**header, **found}, indent=1))
+    return 0
+
+
+def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
+    for name in names:
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(option, f"this option is not for bench {what}")
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
+    """The cases of a suite, of a network, or the one that is written out."""
+    is_file = ".py" in subject or "/" in subject
+    if ":" in subject and not is_file:
+        cases = [shapes.parse(subject)]
+    elif subject in shapes.SUITES:
+        cases = shapes.suite(subject)
+    else:
+        known = [*shapes.SUITES, *known_models()]
+        if not is_file and subject not in known:
+            hint = near_matches(subject, known)
+            rule = "it must be a suite, a network, or a shape such as 64x56x56:64k3p1"
+            raise OptionError("SUBJECT", rule, name=subject, hint=hint)
+        return _network_cases(find_model(subject), kinds, size)
+    if size is not None:
+        raise OptionError("--size", "only networks are built for a size", given=subject)
+    wrong = [str(case) for case in cases if case.layer.kind not in kinds]
+    if wrong:
+        other = "layer" if "Conv2D" in kinds else "conv"
+        raise OptionError("SUBJECT", "these layers are not of the kind to measure", layers=wrong[:3],
+                          hint=f"blobnet bench {other} measures them.")  # fmt: skip
+    return cases
+
+
+def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) -> list[Case]:
+    cases = shapes.from_graph(_build(source, size, None).graph, kinds)
+    if not cases:
+        raise OptionError("SUBJECT", "the network must have layers to measure", kinds=", ".join(kinds))
+    return cases
+
+
+def _build(source: ModelSource, size: int | None, classes: int | None) -> Any:
+    shape, default_classes = source.defaults()
+    if size is not None:
+        shape = (shape[0], *(size,) * (len(shape) - 1))
+    return source.build(shape, classes or default_classes, (), 0)
+
+
+def _run_cases(
+    options: argparse.Namespace,
+    device: Device,
+    top: Roofline,
+    batch_size: int,
+    where: str | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    titles = ["", "ms", "GFLOPS", "GB/s", "floor ms", "%", "bound", "n", "items", "torch ms", "ratio", "kernel"]
+    if where is None:
+        titles[9:11] = "", ""
+    say("\n" + _ROW.format(*titles).rstrip())
+    results: list[Result] = []
+    for case in options.cases:
+        bench = timing.CaseBench(device, case, batch_size)
+        twin = torch_twin.CaseTwin(case, batch_size, bench.sets, where) if where else None
+        say(_case_line(case, batch_size))
+        for direction in bench.calls:
+            if options.direction in (None, direction):
+                rival = partial(twin.burst, direction) if twin is not None else None
+                results.append(timing.measure(bench, direction, top, options.repeats, rival))
+                say(_result_line(results[-1]))
+    means = _means(results)
+    say("\n" + "\n".join(_legend(results)))
+    for direction, total in _totals(results).items():
+        mean = f"; geometric mean of the ratios {means[direction]:.2f}" if direction in means else ""
+        part = f"floor {_short(total['floor_ms'])} ms, {total['floor_ms'] / total['ms']:.0%}"
+        say(f"{direction}: {_short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
+    if options.plot is not None:
+        points: dict[str, list[tuple[float, float]]] = {}
+        for item in results:
+            point = item.work.flops / item.work.bytes, item.work.flops / item.seconds
+            points.setdefault(item.direction, []).append(point)
+        title = f"{options.subject or 'resnet50'}, batch {batch_size}, {device.info.name}"
+        plotting.save_roofline(options.plot, points, top.flops, top.bandwidth, title)
+    return {
+        "results": [_result_record(item) for item in results],
+        "totals": _totals(results),
+        "geometric_means": means,
+    }
+
+
+def _case_line(case: Case, batch_size: int) -> str:
+    work = case.work(case.directions[0], batch_size)
+    often = f" ({case.count} times)" if case.count > 1 else ""
+    flops, size = _scaled(work.flops, "flop"), _scaled(work.bytes, "B")
+    return f"{case}{often}: {flops}, {size}, {_short(work.flops / work.bytes)} flop/byte"
+
+
+def _result_line(item: Result) -> str:
+    torch = ("", "") if item.timing.torch is None else (_short(1e3 * item.timing.torch), f"{item.timing.ratio:.2f}")
+    tile = "x".join(str(value) for value in _tile(item.main).values())
+    cells = (
+        item.direction,
+        _short(1e3 * item.seconds),
+        _short(item.work.flops / item.seconds / 1e9),
+        _short(item.work.bytes / item.seconds / 1e9),
+        _short(1e3 * item.floor),
+        f"{100 * item.floor / item.seconds:.0f}",
+        item.bound,
+        len(item.calls),
+        item.work_items,
+        *torch,
+        f"{item.main.kernel.partition('/')[2]} {tile}",
+    )
+    return _ROW.format(*cells).rstrip()
+
+
+def _tile(call: KernelCall) -> dict[str, Any]:
+    """The macros that say how a kernel divides its work."""
+    named = {**call.macros, **call.tunables}
+    return {name: value for name, value in named.items() if name.startswith(_TILE_MACROS)}
+
+
+def _legend(results: Iterable[Result]) -> list[str]:
+    """What the numbers behind each kernel's name are, and the columns."""
+    tiles = {item.main.kernel: " x ".join(_tile(item.main)) for item in results if _tile(item.main)}
+    lines = ["floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"]
+    return [*lines, *(f"{kernel}: {names}" for kernel, names in sorted(tiles.items()))]
+
+
+def _totals(results: Iterable[Result]) -> dict[str, dict[str, float]]:
+    totals: dict[str, dict[str, float]] = {}
+    for item in results:
+        total = totals.setdefault(item.direction, {"ms": 0.0, "floor_ms": 0.0})
+        total["ms"] += 1e3 * item.case.count * item.seconds
+        total["floor_ms"] += 1e3 * item.case.count * item.floor
+    return totals
+
+
+def _means(results: Iterable[Result]) -> dict[str, float]:
+    ratios: dict[str, list[float]] = {}
+    for item in results:
+        if item.timing.ratio is not None:
+            ratios.setdefault(item.direction, []).append(item.timing.ratio)
+    return {direction: timing.geometric_mean(values) for direction, values in ratios.items()}
+
+
+def _result_record(item: Result) -> dict[str, Any]:
+    """A result as JSON has it."""
+    return {
+        "shape": str(item.case),
+        "count": item.case.count,
+        "direction": item.direction,
+        "ms": 1e3 * item.seconds,
+        "wall_ms": 1e3 * item.timing.wall,
+        "device_ms": 1e3 * item.timing.on_device,
+        "flops": item.work.flops,
+        "bytes": item.work.bytes,
+        "flops_per_byte": item.work.flops / item.work.bytes,
+        "gflops": item.work.flops / item.seconds / 1e9,
+        "gb_per_s": item.work.bytes / item.seconds / 1e9,
+        "floor_ms": 1e3 * item.floor,
+        "floor_part": item.floor / item.seconds,
+        "bound": item.bound,
+        "kernel": item.main.kernel,
+        "tile": _tile(item.main),
+        "work_items": item.work_items,
+        "launches": [
+            {"label": call.label, "kernel": call.kernel, "ms": 1e3 * seconds, "tunables": dict(call.tunables)}
+            for call, seconds in zip(item.calls, item.timing.launches, strict=True)
+        ],
+        "torch_ms": None if item.timing.torch is None else 1e3 * item.timing.torch,
+        "ratio": item.timing.ratio,
+    }
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def _run_model(
+    options: argparse.Namespace,
+    device: Device,
+    top: Roofline,
+    batch_size: int,
+    where: str | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    source: ModelSource = options.source
+    model = _build(source, options.size, options.classes)
+    shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
+    bench = network.NetworkBench(device, model, batch_size)
+    say(f"{source.text} for {'x'.join(map(str, shape))} and {classes} classes\n")
+    steps = []
+    for kind in (network.TRAINING, network.INFERENCE):
+        rival = None
+        if where is not None and kind == network.TRAINING:
+            rival = torch_twin.training_step(model, where, bench.x, bench.y, network.LEARNING_RATE)
+        elif where is not None:
+            rival = torch_twin.inference_step(model, where, bench.x)
+        steps.append(bench.measure(kind, options.repeats, rival))
+        say(_step_line(steps[-1], batch_size))
+    profile = bench.profile(options.repeats)
+    host = bench.host_seconds(options.repeats)
+    say(f"host time a launch: {1e6 * host:.1f} us")
+    points = bench.points(profile)
+    if options.plot is not None:
+        groups: dict[str, list[tuple[float, float]]] = {}
+        for point in points:
+            group = next(name for name in (*shapes.DIRECTIONS, shapes.BACKWARD) if point.label.endswith(f" {name}"))
+            rate = point.work.flops / point.seconds
+            groups.setdefault(group, []).append((point.work.flops / point.work.bytes, rate))
+        title = f"{source.text}, training, batch {batch_size}, {device.info.name}"
+        plotting.save_roofline(options.plot, groups, top.flops, top.bandwidth, title)
+    cold = warm = math.nan
+    if options.first_step:
+        arguments = source.text, shape, classes, batch_size, device.info.address
+        cold, warm = first_step.seconds(*arguments)
+        say(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
+    total = sum(item.seconds for item in profile)
+    say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
+    for line in _share_lines(profile, total, each=options.launches):
+        say(line)
+    return {
+        "model": source.text,
+        "input_shape": list(shape),
+        "classes": classes,
+        "steps": [_step_record(step, batch_size) for step in steps],
+        "host_us_per_launch": 1e6 * host,
+        "first_step_s": {"cold": cold, "warm": warm} if options.first_step else None,
+        "launches": [
+            {"label": item.label, "kernel": item.kernel, "ms": 1e3 * item.seconds, "global_size": item.global_size}
+            for item in profile
+        ],
+    }
+
+
+def _step_line(step: network.StepTiming, batch_size: int) -> str:
+    rate = f"{batch_size / step.seconds:,.0f} images/s"
+    line = f"{step.kind:<10}{_short(1e3 * step.seconds):>8} ms {rate:>18}, {step.launches} launches, "
+    line += f"{readable(step.bytes)} planned"
+    if step.torch is not None:
+        line += f"; PyTorch {batch_size / step.torch:,.0f} images/s, ratio {step.ratio:.2f}"
+    return line
+
+
+def _step_record(step: network.StepTiming, batch_size: int) -> dict[str, Any]:
+    return {
+        "kind": step.kind,
+        "ms": 1e3 * step.seconds,
+        "images_per_s": batch_size / step.seconds,
+        "launches": step.launches,
+        "bytes": step.bytes,
+        "torch_ms": None if step.torch is None else 1e3 * step.torch,
+        "torch_images_per_s": None if step.torch is None else batch_size / step.torch,
+        "ratio": step.ratio,
+    }
+
+
+def _share_lines(profile: list[network.LaunchTiming], total: float, *, each: bool) -> list[str]:
+    """The slowest first: every launch, or every kernel with all of its launches."""
+    if each:
+        return [
+            f"{1e3 * item.seconds:9.3f} ms {item.seconds / total:6.1%}  {item.label:<40.40} {item.kernel:<32} "
+            f"{'x'.join(map(str, item.global_size))}"
+            for item in sorted(profile, key=lambda item: -item.seconds)
+        ]
+    rows = network.kernel_shares(profile)
+    lines = [
+        f"{1e3 * seconds:9.3f} ms {seconds / total:6.1%}  {kernel} ({launches} launches)"
+        for kernel, launches, seconds in rows[:_SHOWN_KERNELS]
+    ]
+    rest = sum(seconds for *_, seconds in rows[_SHOWN_KERNELS:])
+    others = len(rows) - _SHOWN_KERNELS
+    return [*lines, *([f"{1e3 * rest:9.3f} ms {rest / total:6.1%}  {others} other kernels"] if rest else [])]
+
+
+def _scaled(value: float, unit: str) -> str:
+    """A count with the prefix that fits it."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{_short(value / factor)} {prefix}{unit}"
+    return f"{value:.0f} {unit}"
+
+
+def _short(value: float) -> str:
+    """A number in at most 7 characters, with three digits that count."""
+    if value >= 1e5:
+        return f"{value:.2e}"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.3g}"

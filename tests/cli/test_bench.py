@@ -1,0 +1,359 @@
+"""``blobnet bench``: what is counted, printed and refused; no test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blobnet import initializers
+from blobnet.bench import roofline, shapes, timing, torch_twin
+from blobnet.bench.roofline import Roofline
+from blobnet.bench.shapes import parse
+from blobnet.command_line import first_step
+from blobnet.device import Device
+from blobnet.errors import BlobnetError
+from blobnet.layers.base import ParameterSpec
+from tests.networks import TorchOperations
+from tests.networks import run as run_graph
+
+ONE_SHAPE = ["bench", "conv", "2x5x6:4k3s2p1", "--batch-size", "2", "--repeats", "1"]
+
+
+@pytest.fixture
+def known_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device of 100 GFLOPS and 10 GB/s, which need not be measured."""
+    monkeypatch.setattr(roofline, "measure", lambda _: Roofline(100e9, 10e9, 8e9))
+
+
+# -- counting ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "flops", "values"),
+    [
+        # (5 + 2 - 3) // 2 + 1 = 3 rows and (6 + 2 - 3) // 2 + 1 = 3 columns; 2 units x 9 taps for each output.
+        ("2x5x6:4k3s2p1", {"forward": 2 * 3 * 4 * 9 * 18}, {"forward": 3 * 2 * 30 + 3 * 4 * 9 + 4 * 18}),
+        ("2x5x6:4k3s2p1b", {"backward weights": 2 * 3 * 4 * 9 * 18}, {"backward data": 3 * 60 + 3 * 36 + 72 + 4}),
+        # One input unit a group.
+        ("4x5x5:4k3p1g4", {"backward data": 2 * 3 * 100 * 9}, {"backward data": 3 * 100 + 3 * 100 + 36}),
+        ("4x7:2k5p2", {"forward": 2 * 3 * 14 * 20}, {"backward weights": 3 * 28 + 3 * 14 + 40}),
+        ("4x7x7:2k3x1p1x0d2x1", {"forward": 2 * 3 * 2 * 5 * 7 * 12}, {"forward": 3 * 4 * 49 + 3 * 70 + 24}),
+        ("7:dense5b", {"backward weights": 2 * 3 * 35}, {"forward": 3 * 7 + 3 * 5 + 35 + 5}),
+        ("2x6x6:maxpool3s2p1", {"forward": 3 * 18 * 9, "backward": 3 * 18}, {"forward": 3 * 72 + 3 * 18}),
+        ("2x3x3:norm", {"forward": 5 * 54, "backward": 9 * 54}, {"forward": 2 * 54, "backward": 3 * 54}),
+        ("2x3x3:relu", {"forward": 54, "backward": 54}, {"forward": 2 * 54, "backward": 3 * 54}),
+        ("2x3x3:add", {"forward": 54}, {"forward": 3 * 54}),
+        ("2x3x3:globalpool", {"forward": 54}, {"forward": 54 + 6, "backward": 54 + 6}),
+    ],
+)
+def test_flops_and_bytes(text: str, flops: dict[str, int], values: dict[str, int]) -> None:
+    case = parse(text)
+    assert str(case) == text
+    assert {name: case.work(name, 3).flops for name in flops} == flops
+    assert {name: case.work(name, 3).bytes for name in values} == {name: 4 * count for name, count in values.items()}
+
+
+def test_phases() -> None:
+    assert parse("2x5x6:4k3").directions == ("forward", "backward data", "backward weights")
+    assert parse("2x5x6:norm").directions == ("forward", "backward")
+    assert parse("2x5x6:add").directions == ("forward",)
+
+
+@pytest.mark.parametrize("name", shapes.SUITES)
+def test_suites_are_distinct_shapes(name: str) -> None:
+    texts = [str(case) for case in shapes.suite(name)]
+    assert texts == shapes.SUITES[name].split()
+    assert len(set(texts)) == len(texts) == {"anchors": 24, "unet1d": 11}[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "distinct", "convolutions", "gigaflops"),
+    [("resnet50", 23, 53, 8.174), ("vgg16", 9, 13, 30.693), ("mobilenet_v2", 30, 52, 0.599), ("alexnet", 5, 5, 1.311)],
+)
+def test_convolutions_of_networks(name, distinct, convolutions, gigaflops, monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeros(spec: ParameterSpec, *_: object) -> np.ndarray:
+        return np.zeros(spec.shape, np.float32)
+
+    monkeypatch.setattr(initializers, "initialize", zeros)
+    graph = getattr(importlib.import_module(f"blobnet.models.{name}"), name)().graph
+    cases = shapes.from_graph(graph, shapes.CONVOLUTIONS)
+    assert len(cases) == distinct
+    assert sum(case.count for case in cases) == convolutions
+    total = sum(case.count * case.work("forward", 1).flops for case in cases)
+    assert total / 1e9 == pytest.approx(gigaflops, abs=5e-4)
+    assert [str(parse(str(case))) for case in cases] == [str(case) for case in cases]
+    others = shapes.from_graph(graph, shapes.OTHERS)
+    launching = [vertex for vertex in graph.vertices[1:] if vertex.layer.kind != "Flatten"]
+    assert sum(case.count for case in others) + convolutions == len(launching)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "64",
+            "shape: it must be written <units>x<height>x<width>:<layer>. Received text=64. Hint: 64x56x56:128k3s1p1,",
+        ),
+        ("0x4x4:norm", "shape: it must be written"),
+        ("2x3x4x5:norm", "shape: it must be written"),
+        ("64x3:", "shape: it must be written"),
+        ("64x9x9:128s2", "shape: a convolution must have a filter size, k3 say. Received text=64x9x9:128s2."),
+        ("64x9x9:8k3k3", "shape: the options of this layer must be some of k, s, p, d, g, each once."),
+        ("64x9x9:maxpool3k2", "shape: the options of this layer must be some of s, p, each once."),
+        ("64x9x9:sofmax", "shape: what follows the colon must be a layer."),
+        ("64x5x5:8k3g7", "Conv2D: groups must divide filters."),
+        ("64x5x5:8k9", "Conv2D: the dilated filter must fit the padded input."),
+    ],
+)
+def test_shapes_that_are_none(run, text, message) -> None:
+    with pytest.raises(BlobnetError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(message)
+    if ":" in text:
+        result = run("bench", "conv", text)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.startswith(f"error: {message}")
+        assert result.err.endswith("See 'blobnet bench --help'.\n")
+
+
+def test_the_floor_is_what_takes_longer() -> None:
+    top = Roofline(100e9, 10e9, 8e9)
+    assert top.bandwidth == 10e9
+    assert top.floor(2e9, 1e7) == (0.02, "compute")
+    assert top.floor(1e7, 2e9) == (0.2, "memory")
+
+
+def test_geometric_mean() -> None:
+    assert timing.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_devices_roofline(device: Device) -> None:
+    top = roofline.measure(device)
+    assert top.flops > 0
+    assert min(top.copy, top.read) > 0
+
+
+def test_a_measurement_times_the_plans_launches(device: Device) -> None:
+    bench = timing.CaseBench(device, parse("4x6x6:4k3s2p1b"), 2)
+    assert list(bench.calls) == ["forward", "backward data", "backward weights"]
+    assert all(call.label.startswith("layer ") for calls in bench.calls.values() for call in calls)
+    result = timing.measure(bench, "backward data", Roofline(100e9, 10e9, 8e9), 2)
+    assert len(result.timing.launches) == len(result.calls)
+    assert result.main in result.calls
+    assert result.timing.ratio is None
+    assert min(result.timing.wall, result.timing.on_device) > 0
+    assert bench.sets == timing.MOST_SETS
+
+
+JSON_FIELDS = {
+    *("shape", "count", "direction", "ms", "wall_ms", "device_ms", "flops", "bytes", "flops_per_byte", "gflops"),
+    *("gb_per_s", "floor_ms", "floor_part", "bound", "kernel", "tile", "work_items", "launches", "torch_ms", "ratio"),
+}
+
+
+def test_json(run, known_roofline) -> None:
+    result = run(*ONE_SHAPE, "--json")
+    assert (result.status, result.err) == (0, "")
+    found = json.loads(result.out)
+    assert found["batch_size"] == 2
+    assert found["torch"] is None
+    assert found["geometric_means"] == {}
+    assert found["roofline"] == {"gflops": 100.0, "copy_gb_per_s": 10.0, "read_gb_per_s": 8.0}
+    assert [item["direction"] for item in found["results"]] == ["forward", "backward data", "backward weights"]
+    for item in found["results"]:
+        assert set(item) == JSON_FIELDS
+        assert (item["shape"], item["count"], item["bound"]) == ("2x5x6:4k3s2p1", 1, "memory")
+        assert item["flops"] == 2 * 2 * 4 * 9 * 18
+        assert item["bytes"] == 4 * (2 * 60 + 2 * 36 + 72)
+        assert item["floor_ms"] == pytest.approx(item["bytes"] / 10e9 * 1e3)
+        assert item["floor_part"] == pytest.approx(item["floor_ms"] / item["ms"])
+        assert item["gflops"] == pytest.approx(item["flops"] / item["ms"] / 1e6)
+        assert item["device_ms"] == pytest.approx(sum(launch["ms"] for launch in item["launches"]))
+        assert item["kernel"] in {launch["kernel"] for launch in item["launches"]}
+
+
+def test_table(run, known_roofline) -> None:
+    result = run(*ONE_SHAPE)
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert "measured: 100.0 GFLOPS; copy 10.0, read 8.0 GB/s" in lines
+    first = lines.index("2x5x6:4k3s2p1: 2.59 kflop, 1.06 kB, 2.45 flop/byte")
+    assert [line.split("  ")[1] for line in lines[first + 1 : first + 4]] == list(shapes.DIRECTIONS)
+    assert sum(" ms for all, each as often as it occurs; floor " in line for line in lines) == 3
+
+
+def test_one_direction(run, known_roofline) -> None:
+    found = json.loads(run(*ONE_SHAPE, "--direction", "backward-data", "--json").out)
+    assert [item["direction"] for item in found["results"]] == ["backward data"]
+
+
+@pytest.mark.parametrize("text", ["3x4x4:norm", "12:dense5", "3x6:relu", "3x5x5:maxpool2", "3x4x4:add", "6:dropout"])
+def test_other_layers(run, known_roofline, text) -> None:
+    found = json.loads(run("bench", "layer", text, "--batch-size", "2", "--repeats", "1", "--json").out)
+    assert [item["direction"] for item in found["results"]] == list(parse(text).directions)
+
+
+def test_a_network_of_ones_own(run, known_roofline, net) -> None:
+    arguments = [net, "--batch-size", "2", "--repeats", "1", "--size", "6", "--json"]
+    found = json.loads(run("bench", "conv", *arguments).out)
+    assert {item["shape"] for item in found["results"]} == {"1x6x6:4k3psame"}
+    found = json.loads(run("bench", "layer", *arguments).out)
+    assert {item["shape"] for item in found["results"]} == {"4x6x6:norm", "4x6x6:relu", "4x6x6:dropout", "144:dense10b"}
+
+
+def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ["bench", "model", net, "--batch-size", "2", "--repeats", "1", "--size", "6", "--classes", "3"]
+    result = run(*arguments, "--plot", "roofline.svg")
+    assert (result.status, result.err) == (0, "")
+    assert max(map(len, result.out.splitlines())) <= 120
+    for text in ("for 1x6x6 and 3 classes", "training  ", "inference  ", "host time a launch: ", "convolution/"):
+        assert text in result.out
+    assert (tmp_path / "roofline.svg").read_bytes().startswith(b"<?xml")
+    found = json.loads(run(*arguments, "--json").out)
+    assert [step["kind"] for step in found["steps"]] == ["training", "inference"]
+    assert found["steps"][0]["launches"] == len(found["launches"])
+    assert found["steps"][0]["bytes"] > found["steps"][1]["bytes"] > 0
+    for step in found["steps"]:
+        assert step["images_per_s"] == pytest.approx(2 / step["ms"] * 1e3)
+    assert found["first_step_s"] is None
+    assert found["host_us_per_launch"] > 0
+    assert "conv2d_1 forward" in run(*arguments, "--launches").out
+
+
+def test_first_steps(net, run, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
+    cold, warm = first_step.seconds(net, (1, 6, 6), 3, 2, device.info.address)
+    assert min(cold, warm) > 0
+    with pytest.raises(
+        BlobnetError, match=r"first step: a new process must train one step\. Received status=1, said=.*"
+    ):
+        first_step.seconds("none.py:net", (1, 6, 6), 3, 2, device.info.address)
+
+
+# -- PyTorch -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "2x5x6:4k3s2p1b",
+            "4x9:4k5p2",
+            "4x5x5:4k3p1g4",
+            "7:dense5b",
+            "2x3x3:dense5",
+            "2x4x4:norm",
+            "6:norm",
+            "2x4:norm",
+        ),
+        *("2x5x5:averagepool2", "2x5x5:maxpool3s2p1", "2x6:maxpool2", "2x5x5:globalpool", "2x5:globalpool"),
+        *("2x3x3:add", "2x3x3:dropout", "2x3x3:relu6", "2x3x3:softmax", "2x3x3:gelu"),
+    ],
+)
+def test_every_phase_of_a_layers_twin(text: str) -> None:
+    pytest.importorskip("torch")
+    case = parse(text)
+    twin = torch_twin.CaseTwin(case, 3, 1, "cpu")
+    for direction in case.directions:
+        assert twin.burst(direction, 1) > 0
+    (phases,) = twin._sets
+    assert tuple(phases["forward"]().shape) == (3, *case.output.dimensions)
+    if "backward data" in phases:
+        found = phases["backward data"]()
+        delta = found[0] if isinstance(found, tuple) else found
+        assert delta.shape[0] == 3
+        assert delta[0].numel() == case.input.elements
+
+
+@pytest.mark.parametrize("text", ["2x5x6:4k3s2p1b", "2x4x4:norm"])
+def test_against_pytorch(run, known_roofline, device: Device, text) -> None:
+    pytest.importorskip("torch")
+    if device.info.kind != "cpu":
+        pytest.skip("PyTorch may not be there for this device")
+    what = "conv" if "k" in text else "layer"
+    result = run("bench", what, text, "--batch-size", "2", "--repeats", "1", "--against", "torch", "--json")
+    found = json.loads(result.out)
+    assert found["torch"].startswith("PyTorch ")
+    for item in found["results"]:
+        assert min(item["torch_ms"], item["ratio"]) > 0
+        assert found["geometric_means"][item["direction"]] == pytest.approx(item["ratio"])
+
+
+def test_a_network_against_pytorch(run, known_roofline, device: Device, net) -> None:
+    pytest.importorskip("torch")
+    if device.info.kind != "cpu":
+        pytest.skip("PyTorch may not be there for this device")
+    arguments = ["bench", "model", net, "--batch-size", "2", "--repeats", "1", "--against", "torch"]
+    assert run(*arguments).out.count("; PyTorch ") == 3
+    assert all(step["ratio"] > 0 for step in json.loads(run(*arguments, "--json").out)["steps"])
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet8"])
+def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    model = getattr(importlib.import_module(f"blobnet.models.{name}"), name)((1, 16, 16), 7)
+    model.set_normalization([0.5], [2.0])
+    operations = TorchOperations(torch)
+    x = np.random.default_rng(2).standard_normal((3, 1, 16, 16)).astype(np.float32)
+    weights = {key: operations.array(values) for key, values in model.weights.items()}
+    with torch.no_grad():
+        wanted = run_graph(model.graph, weights, operations.array(x), operations, training=False).reshape(3, 7)
+        found = torch_twin.Twin(model).module.eval().double()(torch.tensor(x).double())
+    assert torch.allclose(found, wanted, rtol=1e-9)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["conv", "resnet5"], "SUBJECT: it must be a suite, a network, or a shape such as 64x56x56:64k3p1. Received "
+                              "name=resnet5. Hint: did you mean 'resnet50'"),
+        (["conv", "anchor"], "did you mean 'anchors'"),
+        (["cnov"], "argument WHAT: unknown name 'cnov': did you mean 'conv'?"),
+        (["conv", "64x5x5:norm"], "SUBJECT: these layers are not of the kind to measure. Received layers="
+                                  "['64x5x5:norm']. Hint: blobnet bench layer measures them."),
+        (["layer", "anchors"], "Hint: blobnet bench conv measures them."),
+        (["conv", "anchors", "--size", "64"], "--size: only networks are built for a size."),
+        (["conv", "4x5x5:4k3", "--direction", "backward"], "--direction: it must be one that the layers have."),
+        (["conv", "4x5x5:4k3", "--direction", "sideways"], "argument --direction: unknown name 'sideways'"),
+        (["conv", "4x5x5:4k3", "--launches"], "--launches: this option is not for bench conv."),
+        (["conv", "4x5x5:4k3", "--repeats", "0"], "argument --repeats: it must be a whole number of at least 1"),
+        (["conv", "4x5x5:4k3", "--against", "pytorch"], "argument --against: unknown name 'pytorch': did you mean"),
+        (["conv", "4x5x5:4k3", "--plot", "a.jpg"], "--plot: the file's name must end in .png, .pdf or .svg."),
+        (["model"], "SUBJECT: bench model needs a network. Hint: known names: alexnet, "),
+        (["model", "lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet."),
+        (["model", "lenet5", "--direction", "forward"], "--direction: this option is not for bench model."),
+        (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),
+    ],
+)  # fmt: skip
+def test_refused(run, arguments, message) -> None:
+    result = run("bench", *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_without_pytorch(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run(*ONE_SHAPE, "--against", "torch")
+    assert result.status == 2
+    assert result.err.startswith("error: --against torch: PyTorch must be installed. Received cause=")
+    assert "Hint: pip install torch" in result.err
+
+
+def test_what_pytorch_has_not(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for text in ("4x5x5:4k2psame", "4x5x5:maxpool2psames1"):
+        with pytest.raises(BlobnetError, match="PyTorch pads both sides of an axis alike"):
+            torch_twin.CaseTwin(parse(text), 1, 1, "cpu")
