@@ -210,8 +210,8 @@ def random_case(rank: int, number: int) -> Case:
 #: The cases to run, by rank: few, chosen from the first 300 so that together they have all that the test below wants,
 #: twice. (Each builds about four programs, which takes most of the time.)
 NUMBERS = {
-    1: [36, 82, 148, 249, 274],
-    2: [0, 3, 44, 46, 51, 65, 103, 146, 147, 175, 183, 192, 239, 261, 278],
+    1: [100, 123, 148, 163, 223, 249, 277, 299],
+    2: [19, 40, 44, 52, 75, 146, 164, 175, 239, 241, 282, 293],
 }
 CASES = [(rank, number) for rank, numbers in NUMBERS.items() for number in numbers]
 
@@ -252,6 +252,7 @@ def traits(case: Case, bench: Bench) -> Traits:
         ("asymmetric", any(first != second for first, second in sides(layer, shape))),
         ("padding", layer.padding if isinstance(layer.padding, str) else "zeros"),
         ("one output", (output.height, output.width) == (1, 1)),
+        ("bias sums", layer.bias is True and (output.width >= 16, output.width % 16 == 0)),
         ("epilogue and += and pitch", (bool(bench.arrangement.activation), bench.arrangement.accumulate)),
     }
     for call in (call for calls in bench.calls.values() for call in calls):
@@ -271,6 +272,11 @@ def traits(case: Case, bench: Bench) -> Traits:
         if direction == "backward_weight":
             columns = shape.units // layer.groups * kernel[0] * kernel[1]
             found.add((call.kernel, ("columns left over", columns % int(macros["BLOCK_COLUMNS"]) > 0)))
+        one_row = len({blob.layout.unit_memory_width for blob in call.blobs.values()}) == 1 and stride == (1, 1)
+        if one_row and lanes > 1 and direction == "forward_flat":
+            found.add((call.kernel, ("whole vectors stored", layer.bias)))
+        if one_row and lanes > 1 and direction == "backward_data":
+            found.add((call.kernel, ("whole vectors stored", bool(macros["ACCUMULATE"]))))
         if direction == "backward_data":
             found.add((call.kernel, ("no taps", 0 in (macros["TAPS_Y"], macros["TAPS_X"]))))
             found.add((call.kernel, ("several vectors", int(macros["BLOCK_VECTORS"]) > 1)))
@@ -294,6 +300,7 @@ def wanted_traits() -> Traits:
         "one output",
     ):
         wanted |= {(question, answer) for answer in answers}
+    wanted |= {("bias sums", (runs, whole)) for runs, whole in ((False, False), (True, False), (True, True))}
     wanted |= {("epilogue and += and pitch", (fused, added)) for fused in answers for added in answers}
     for name in KERNELS:
         wanted |= {(name, ("lanes", lanes)) for lanes in (1, 2, 4, 8, 16)}
@@ -307,7 +314,8 @@ def wanted_traits() -> Traits:
     wanted |= {("convolution/backward_weight", ("SPLITS", splits)) for splits in (1, 2, 4)}
     wanted |= {("convolution/backward_weight", ("columns left over", answer)) for answer in answers}
     wanted |= {("convolution/backward_data", ("ACCUMULATE", added)) for added in (0, 1)}
-    for question in ("no taps", "several vectors"):
+    wanted |= {("convolution/forward_flat", ("whole vectors stored", bias)) for bias in BIASES}
+    for question in ("no taps", "several vectors", "whole vectors stored"):
         wanted |= {("convolution/backward_data", (question, answer)) for answer in answers}
     return wanted
 

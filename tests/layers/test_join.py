@@ -1,4 +1,4 @@
-"""Add, Concat and Flatten, each on its own; test_plans.py has them in graphs."""
+"""Add, Concat and Flatten, each on its own; tests/train/test_plans.py has them in graphs."""
 
 from __future__ import annotations
 
