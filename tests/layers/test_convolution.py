@@ -355,7 +355,8 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "a filter row longer than a plane": (Conv2D(2, (1, 7), padding=(0, 3)), Shape(2, 3, 2), 2),
     "columns that no window reaches": (Conv2D(2, 2, stride=(1, 3)), Shape(2, 4, 7), 2),
     "dilation over the stride": (Conv2D(2, 3, stride=2, dilation=3, padding="same"), Shape(1, 7, 8), 1),
-    "many units": (Conv2D(37, 1), Shape(41, 3, 3), 2),
+    # Positions are one fewer than a vector has lanes, and no zeros lie between the units.
+    "many units": (Conv2D(37, 1), Shape(41, 3, 5), 2),
     "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 1, 131, 1), 1),
 }
 
