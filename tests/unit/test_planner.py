@@ -52,7 +52,7 @@ def test_random_graphs(block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         graph = random_graph(seed)
         # The plan that users train with for every graph, the others for some.
-        options = [(True, True, True)]
+        options: list[tuple[bool, ...]] = [(True, True, True)]
         if seed % 3 == 0:
             options.append((False, True, True))
         if seed % 20 == 0:
