@@ -9,6 +9,7 @@ NOTE: nothing here may import blobnet.device before a test asks for a device: te
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,12 +25,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", _device_names(), indirect=True, scope="session")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # What looks back on all other tests comes last.
-    items.sort(key=lambda item: item.name == "test_every_kernel_was_built")
-
-
 def _device_names() -> list[str]:
     wanted = os.environ.get("BLOBNET_TEST_DEVICES", "")
     if wanted != "all":
@@ -41,7 +36,12 @@ def _device_names() -> list[str]:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
-    """A device, with its programs, for all tests."""
-    from tests.devices import shared_device
+    """A device, with its programs, for all tests of a process."""
+    return _shared_device(None if request.param == _DEFAULT else request.param)
 
-    return shared_device(None if request.param == _DEFAULT else request.param)
+
+@cache
+def _shared_device(name: str | None) -> Device:
+    from blobnet.device import Device
+
+    return Device(name)

@@ -120,6 +120,10 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "vectors": _vectors,
 }
 
+#: Those whose gradients are compared with PyTorch's: all but one whose layers and joins the others have too, since
+#: programs take long to build.
+COMPARED_GRAPHS = [name for name in KNOWN_GRAPHS if name != "dense blocks"]
+
 #: Kinds of steps, and how often they come.
 _STEPS = {
     "activation": 5,

@@ -241,7 +241,8 @@ class Outcome:
     def differences(self, other: Outcome) -> list[str]:
         """The names of what differs."""
         found = [] if np.array_equal(self.output, other.output) else ["output"]
-        if self.input_delta is not None and not np.array_equal(self.input_delta, other.input_delta):
+        left, right = self.input_delta, other.input_delta
+        if left is not None and (right is None or not np.array_equal(left, right)):
             found.append("input delta")
         if set(self.persistent) != set(other.persistent):
             found.append(f"names {sorted(set(self.persistent) ^ set(other.persistent))}")
@@ -373,8 +374,8 @@ def expected(
         target[...] = deltas[vertex.index].reshape(target.shape)
         run(memory, vertex.layer.backward_parameters(site))
         run(memory, vertex.layer.backward_data(site))
-        for blob, source in zip(site.input_deltas, vertex.inputs, strict=True):
-            assert blob is not None
-            part = memory.data(blob, count).reshape(count, -1).copy()
+        for delta, source in zip(site.input_deltas, vertex.inputs, strict=True):
+            assert delta is not None
+            part = memory.data(delta, count).reshape(count, -1).copy()
             deltas[source] = _sum(deltas[source], part) if source in deltas else part
     return Outcome(values[-1], deltas[0], persistent)

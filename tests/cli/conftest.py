@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobnet.cli import main
+from blobnet.device import Device, DeviceInfo, choose
 
 #: A model with everything whose state a resumed training must get right: dropout, running statistics.
 NET = """
@@ -37,6 +38,25 @@ class Result:
 
 
 Run = Callable[..., Result]
+
+
+#: Devices that commands of this process have opened, by address.
+_OPENED: dict[str, Device] = {}
+
+
+@pytest.fixture(autouse=True)
+def shared_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All commands of this process share a device's context and programs, which would take most of the time."""
+    start = Device.__init__
+
+    def opened(self: Device, info: DeviceInfo | str | None = None) -> None:
+        info = info if isinstance(info, DeviceInfo) else choose(info)
+        if info.address not in _OPENED:
+            start(self, info)
+            _OPENED[info.address] = self
+        vars(self).update(vars(_OPENED[info.address]))
+
+    monkeypatch.setattr(Device, "__init__", opened)
 
 
 @pytest.fixture

@@ -360,7 +360,8 @@ class Bench:
 
     def load(self) -> None:
         """Fills all buffers: data and parameters where they belong, zeros in halos, poison everywhere else."""
-        self.mirror = {name: poison(self._elements(name)) for name in self._buffers}
+        # NOTE: each buffer has a NaN of its own: a sum over one buffer's, written to another, is seen there.
+        self.mirror = {name: poison(self._elements(name), number) for number, name in enumerate(self._buffers)}
         problem = self.problem
         for blob in self._all_blobs():
             self._clear_halo(blob)
@@ -491,6 +492,6 @@ class Bench:
         return self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape).copy()
 
 
-def poison(elements: int) -> FloatArray:
-    """``elements`` NaNs with bits of their own."""
-    return np.full(elements, POISON, np.uint32).view(np.float32)
+def poison(elements: int, number: int = 0) -> FloatArray:
+    """``elements`` NaNs with bits of their own, others for each ``number``."""
+    return np.full(elements, POISON + number, np.uint32).view(np.float32)

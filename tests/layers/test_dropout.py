@@ -67,7 +67,7 @@ def contract(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
     # NOTE: one memory layout after the other, so this is also the test that the layout makes no difference.
-    arrangements = IN_TRAINING if tuning.device_class == "cpu" else ["own pitches"]
+    arrangements = IN_TRAINING if (shape, tuning) == (SHAPES[0], TUNINGS[0]) else ["own pitches"]
     report = contract(device, shape, 0.4, tuning, arrangements=arrangements)
     assert report.runs["own pitches"].kernels == ["dropout/forward", "dropout/backward"]
     mask = mask_of(shape, 0.4) > 0

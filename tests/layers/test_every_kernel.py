@@ -1,17 +1,30 @@
-"""No kernel file is left out by the tests (conftest.py runs this last)."""
+"""No kernel file is left out by the tests."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
-from blobnet.kernel_source import all_kernels, load
-from tests.devices import BUILT
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.kernel_source import all_kernels
+from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+from blobnet.planner import make_plan
+from tests.layers.test_optimizers import OPTIMIZERS, TABLE
+from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
 
-def test_every_kernel_was_built(request: pytest.FixtureRequest) -> None:
-    config = request.config
-    chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.getoption("keyword")
-    if chosen or config.getoption("markexpr") or config.getoption("lf", False):
-        pytest.skip("only some of the tests were run")
-    missing = {name for name in all_kernels() if load(name).entry not in BUILT}
-    assert not missing
+def compared_calls() -> Iterator[KernelCall]:
+    """What the graphs launch whose gradients are compared (tests/train/test_plans.py), and the optimizers' calls."""
+    for tuning in (Tuning("cpu"), Tuning("gpu")):
+        for name in COMPARED_GRAPHS:
+            graph = KNOWN_GRAPHS[name]()
+            for loss in (CrossEntropy(), MeanSquaredError(), BinaryCrossEntropy()):
+                for training in (True, False):
+                    plan = make_plan(graph, 3, loss=loss, training=training, input_delta=training, tuning=tuning)
+                    yield from (call for _, call in plan.calls)
+        for optimizer in OPTIMIZERS:
+            yield from optimizer.calls(TABLE, tuning)
+
+
+def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
+    missing = set(all_kernels()) - {call.kernel for call in compared_calls()}
+    assert not missing, "tests/small_graphs.py needs a graph that launches them"

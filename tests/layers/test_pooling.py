@@ -41,7 +41,7 @@ from tests.reference.compare import assert_close
 from tests.reference.windows import Pair, Sides
 
 Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
-RANDOM_CONFIGURATIONS = 40
+RANDOM_CONFIGURATIONS = 24
 NO_PADDING: Sides = ((0, 0), (0, 0))
 
 
@@ -122,7 +122,7 @@ def check_once(
 
 def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, FloatArray]:
     """A layer that fits its shape, what it pads, a batch, and inputs with many ties, all negative every third time."""
-    generator = np.random.default_rng([77, seed])
+    generator = np.random.default_rng([41, seed])
 
     def number(low: int, high: int) -> int:
         return int(generator.integers(low, high))
@@ -152,7 +152,7 @@ def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, FloatArray
     return layer, shape, sides, count, inputs
 
 
-@pytest.mark.parametrize("seed", range(1, RANDOM_CONFIGURATIONS, 7))
+@pytest.mark.parametrize("seed", range(1, RANDOM_CONFIGURATIONS, 5))
 def test_contract(device: Device, seed: int) -> None:
     layer, shape, sides, count, inputs = random_configuration(seed)
     contract(device, layer, shape, sides, inputs, count=count, seed=seed, tuning=Tuning("gpu") if seed % 3 else None)
@@ -167,13 +167,19 @@ def test_random_configurations(device: Device, seed: int) -> None:
 
 
 def test_random_configurations_cover_what_they_should() -> None:
-    found = [random_configuration(seed)[:3] for seed in range(RANDOM_CONFIGURATIONS)]
-    pairs = [(*window(layer), sides) for layer, _, sides in found]
-    assert {type(layer) for layer, _, _ in found} == {MaxPool1D, MaxPool2D, AveragePool1D, AveragePool2D}
-    assert sum(size[1] > stride[1] for size, stride, _ in pairs) >= 8, "overlapping windows"
-    assert sum(size[1] < stride[1] for size, stride, _ in pairs) >= 8, "gaps"
-    assert sum(horizontal[0] != horizontal[1] for _, _, (_, horizontal) in pairs) >= 8, "asymmetric padding"
-    assert {layer.count_include_pad for layer, _, _ in found if isinstance(layer, AveragePool2D)} == {False, True}
+    found = [random_configuration(seed)[:4] for seed in range(RANDOM_CONFIGURATIONS)]
+    for kind in ((MaxPool1D, MaxPool2D), (AveragePool1D, AveragePool2D)):
+        chosen = [
+            (*window(layer), shape, sides, count) for layer, shape, sides, count in found if isinstance(layer, kind)
+        ]
+        assert {type(layer) for layer, *_ in found if isinstance(layer, kind)} == set(kind)
+        assert sum(size[1] > stride[1] for size, stride, *_ in chosen) >= 3, "overlapping windows"
+        assert sum(size[1] < stride[1] for size, stride, *_ in chosen) >= 3, "gaps"
+        assert sum(sides[1][0] != sides[1][1] for *_, sides, _ in chosen) >= 3, "asymmetric padding"
+        assert any(size[0] == 1 < size[1] for size, *_ in chosen), "one row"
+        assert {count for *_, count in chosen} == {1, 2, 3}
+        assert any(shape.width == 1 for _, _, shape, _, _ in chosen), "one column"
+    assert {layer.count_include_pad for layer, *_ in found if isinstance(layer, AveragePool2D)} == {False, True}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_forms_of_padding_and_long_rows(device: Device, layer: Pool, shape: Shap
     check_once(device, layer, shape, sides, accumulate=shape.width % 2 == 0)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_all_lanes(device: Device, lanes: int) -> None:
     kernels = ("max_forward_training", "max_backward", "average_forward", "average_backward")
     tuning = Tuning(device.kind, {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
@@ -204,11 +210,18 @@ def test_all_lanes(device: Device, lanes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "device_class"),
-    [(Shape(3, 5, 7), "cpu"), (Shape(2, 3, 16), "gpu"), (Shape(2, 1, 21, rank=1), "cpu"), (Shape.flat(5), "cpu")],
+    ("shape", "device_class", "arrangements"),
+    [
+        (Shape(3, 5, 7), "cpu", None),
+        (Shape(2, 3, 16), "gpu", ["own pitches"]),
+        (Shape(2, 1, 21, rank=1), "cpu", ["own pitches"]),
+        (Shape.flat(5), "cpu", ["own pitches"]),
+    ],
     ids=str,
 )
-def test_contract_of_global_average(device: Device, shape: Shape, device_class: str) -> None:
+def test_contract_of_global_average(
+    device: Device, shape: Shape, device_class: str, arrangements: list[str] | None
+) -> None:
     run_layer_contract(
         device,
         GlobalAveragePool(),
@@ -221,6 +234,7 @@ def test_contract_of_global_average(device: Device, shape: Shape, device_class: 
         relative=1e-5,
         absolute=1e-6,
         tuning=Tuning(device_class),
+        arrangements=arrangements,
     )
 
 

@@ -225,7 +225,8 @@ def test_debug_mode_changes_nothing(device: Device) -> None:
     assert bits(fit(tiny_model(), device, debug=True)) == bits(fit(tiny_model(), device))
 
 
-@pytest.mark.parametrize("name", ["lenet5", "fashion_cnn", "resnet8"])
+# fashion_cnn has no other layers, and takes half a minute to build.
+@pytest.mark.parametrize("name", ["lenet5", "resnet8"])
 def test_shipped_models_keep_the_promise(device: Device, name: str) -> None:
     make = getattr(importlib.import_module(f"blobnet.models.{name}"), name)
     fit(make((1, 8, 8), 10), device, 5, epochs=1, batch_size=3, debug=True)

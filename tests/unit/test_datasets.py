@@ -434,6 +434,8 @@ def test_fetch_from_address(tiny: Tiny, server: Server, cache: Path, capsys: Any
         (http.client.IncompleteRead(b"abc"), "IncompleteRead(3 bytes read)"),
         (TimeoutError("timed out"), "timed out"),
     ],
+    # NOTE: not by the bytes: gzip writes the time into them, and pytest-xdist's workers must name tests alike.
+    ids=["other content", "truncated", "a page", "not found", "cut off", "no answer"],
 )
 def test_failed_download_leaves_no_file(server: Server, cache: Path, answer: bytes | Exception, reason: str) -> None:
     server.answers[f"{LABELS}.gz"] = answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ ONLY_IN = {
 }
 
 
+@cache
 def files() -> dict[str, Path]:
     """Every Python file that is installed, by its module's name within blobnet."""
     found = {}

@@ -99,8 +99,9 @@ def convolution_case(seed: int, largest: int) -> ConvolutionCase:
     return ConvolutionCase(x, weight, options, random)
 
 
-@pytest.mark.parametrize("bias_kind", ["none", "shared", "untied"])
-@pytest.mark.parametrize("seed", range(6), ids="seed{}".format)
+@pytest.mark.parametrize(
+    ("seed", "bias_kind"), [(0, "untied"), (1, "none"), (2, "shared"), (3, "shared"), (4, "untied"), (5, "untied")]
+)
 def test_convolution_differences(seed: int, bias_kind: str) -> None:
     x, weight, options, random = convolution_case(seed, largest=5)
     plain = conv.conv2d(x, weight, **options)
@@ -117,7 +118,7 @@ def test_convolution_differences(seed: int, bias_kind: str) -> None:
         check_gradient(lambda value: conv.conv2d(x, weight, value, **options), bias, delta, dbias)
 
 
-@pytest.mark.parametrize("seed", range(30), ids="seed{}".format)
+@pytest.mark.parametrize("seed", range(15), ids="seed{}".format)
 def test_convolution_torch(torch: Any, seed: int) -> None:
     x, weight, options, random = convolution_case(seed, largest=13)
     sides = torch_sides(options["padding"])
@@ -196,7 +197,7 @@ WINDOWS: list[tuple[Pair, Pair, Sides]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3), ids="seed{}".format)
+@pytest.mark.parametrize("seed", range(2), ids="seed{}".format)
 @pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS, ids=str)
 class TestPooling:
     """Windows that tile, overlap, leave gaps, and hang over one side."""
