@@ -1,4 +1,4 @@
-"""Convolutions with few units a group (depthwise, images) on GPUs: a work-item makes a strip of rows for all of them."""
+"""Convolutions with few units a group (depthwise, images) on GPUs: a work-item makes a strip of rows for all."""
 
 from __future__ import annotations
 

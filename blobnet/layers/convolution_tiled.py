@@ -49,10 +49,10 @@ class Tile:
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0),
-    Tile(64, 64, 8, 8, 4, speed=0.95, busy=3),
-    Tile(32, 256, 8, 8, 8, speed=0.66),
-    Tile(32, 64, 16, 4, 4, speed=0.66),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
+    Tile(64, 128, 8, 8, 8, speed=0.97),
+    Tile(32, 256, 8, 8, 8, speed=0.94, busy=3),
+    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (

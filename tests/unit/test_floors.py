@@ -19,7 +19,8 @@ FLOORS = """
     geometry kernel_source
     kernel_call
     layers.base
-    layers.activation layers.blocking layers.gradients initializers schedules
+    layers.activation layers.blocking layers.convolution_problem layers.gradients initializers schedules
+    layers.convolution_direct layers.convolution_strip layers.convolution_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph

@@ -1,0 +1,145 @@
+"""The kernels of convolutions on GPUs, on whatever device there is: products through local memory, and strips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
+from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, Tile
+from tests.layers.layer_contract import Run
+from tests.layers.test_convolution import contract, phases_with_taps
+
+Layers = dict[str, tuple[Conv1D | Conv2D, Shape]]
+
+#: Products: more than a few units a group on both sides.
+TILED: Layers = {
+    "whole tiles of depth, tap by tap": (Conv2D(33, 3, padding="same"), Shape(16, 5, 7)),
+    "many source units, not whole tiles": (Conv2D(35, (1, 2), bias=False), Shape(37, 3, 9)),
+    "few source units, one tap behind the other": (Conv2D(6, (2, 3), padding=(1, 0), bias="position"), Shape(5, 4, 9)),
+    "a sample less than a tile, many left over": (Conv2D(65, 1), Shape(67, 3, 3)),
+    "strides": (Conv2D(9, 3, stride=(2, 1), padding=1), Shape(8, 7, 6)),
+    "phases without taps": (Conv2D(8, 1, stride=2), Shape(9, 5, 6)),
+    "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
+    "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias="position"), Shape(15, 4, 5)),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 150, 1)),
+    "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
+}
+#: Few units a group.
+STRIPS: Layers = {
+    "depthwise": (Conv2D(6, 3, groups=6, padding="same"), Shape(6, 9, 11)),
+    "depthwise, strides": (Conv2D(5, (3, 2), stride=(2, 3), groups=5, padding=1, bias="position"), Shape(5, 9, 10)),
+    "depthwise, two a unit": (Conv2D(8, 3, groups=4, dilation=(1, 2), padding=(1, 2), bias=False), Shape(4, 7, 6)),
+    "image": (Conv2D(2, 3, stride=2, padding=1), Shape(3, 9, 7)),
+    "stride over the filter": (Conv2D(3, (1, 2), stride=(3, 4)), Shape(2, 8, 11)),
+    "dilation over the stride": (Conv2D(4, 3, stride=2, dilation=3, padding="same", groups=2), Shape(4, 7, 8)),
+    "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 1, 70, 1)),
+    "one cell": (Conv2D(1, 1), Shape(1, 1, 1)),
+}
+
+
+def tuning(device: Device, compute_units: int = 64) -> Tuning:
+    return Tuning("gpu", limits=device.tuning.limits, compute_units=compute_units)
+
+
+def kernels(run: Run, phase: str) -> list[str]:
+    """What a phase launched, but for the gradient of the bias."""
+    return [call.kernel for call in run.calls[phase] if "bias" not in call.kernel]
+
+
+def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
+    """Asserts that all three directions went through local memory, backward data in the phases that it needs."""
+    strides = layer._axes(shape)
+    phases = min(strides[0].stride, shape.height) * min(strides[1].stride, shape.width)
+    if run.arrangement.accumulate:
+        phases = phases_with_taps(layer, shape)
+    assert kernels(run, "forward") == ["convolution/pack_weight", "convolution/forward_tiled"]
+    backward = ["convolution/pack_weight", *["convolution/backward_data_tiled"] * phases]
+    assert kernels(run, "backward data") == backward
+    assert kernels(run, "backward parameters")[0] == "convolution/backward_weight_tiled"
+
+
+@pytest.mark.parametrize("case", TILED)
+def test_products(device: Device, case: str) -> None:
+    layer, shape = TILED[case]
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device))
+    for run in report.runs.values():
+        check_tiled(layer, shape, run)
+
+
+def test_products_in_every_arrangement(device: Device) -> None:
+    layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device, 2))
+    assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
+    for run in report.runs.values():
+        check_tiled(layer, shape, run)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_tiled, "TILES", (tile,))
+    # More than one tile of everything, and none of them whole.
+    layer, shape = Conv2D(tile.units + 3, (1, 3)), Shape(tile.units + 5, 2, tile.columns // 2)
+    report = contract(device, layer, shape, ["tight"], count=2, absolute=4e-5, tuning=tuning(device))
+    macros = report.runs["tight"].calls["forward"][1].macros
+    assert {name: macros[name] for name in tile.macros} == tile.macros
+
+
+@pytest.mark.parametrize("compute_units", [1, 64])
+@pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
+def test_every_tile_of_weights(
+    device: Device, tile: Tile, compute_units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
+    layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
+    report = contract(device, layer, shape, ["tight"], tuning=tuning(device, compute_units))
+    macros = report.runs["tight"].calls["backward parameters"][0].macros
+    assert {name: macros[name] for name in tile.macros} == tile.macros
+    assert macros["SPLITS"] == {1: 2, 64: 128}[compute_units]
+
+
+@pytest.mark.parametrize("case", STRIPS)
+def test_strips(device: Device, case: str) -> None:
+    layer, shape = STRIPS[case]
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device, 1))
+    (run,) = report.runs.values()
+    assert kernels(run, "forward") == ["convolution/forward_strip"]
+    assert kernels(run, "backward data") == ["convolution/backward_data_strip"]
+
+
+def test_strips_in_every_arrangement(device: Device) -> None:
+    layer, shape = Conv2D(4, 3, stride=2, groups=2, padding=1, bias="position"), Shape(4, 7, 9)
+    contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_strip, "_ROWS", rows)
+    layer, shape = Conv2D(3, 3, stride=(1, 2), groups=3, padding="same"), Shape(3, 7, 5)
+    report = contract(device, layer, shape, ["tight"], tuning=tuning(device))
+    assert report.runs["tight"].calls["forward"][0].macros["STRIP"] == min(rows, 7)
+
+
+@pytest.mark.parametrize(
+    ("units", "filters", "kernel_size", "expected"),
+    [
+        (3, 8, 3, ("forward_tiled", "backward_data_strip", "backward_weight_tiled")),
+        (8, 3, 3, ("forward_strip", "backward_data_tiled", "backward_weight_tiled")),
+        (2, 2, 3, ("forward_strip", "backward_data_strip", "backward_weight_strip")),
+        (3, 8, 14, ("forward_tiled", "backward_data_tiled", "backward_weight_tiled")),
+    ],
+)
+def test_each_direction_chooses_for_itself(
+    device: Device, units: int, filters: int, kernel_size: int, expected: tuple[str, ...]
+) -> None:
+    layer, shape = Conv2D(filters, kernel_size, bias=False), Shape(units, 15, 16)
+    report = contract(device, layer, shape, ["tight"], count=1, absolute=1e-4, tuning=tuning(device))
+    names: list[Any] = [
+        [name.partition("/")[2] for name in kernels(report.runs["tight"], phase) if name != "convolution/pack_weight"]
+        for phase in ("forward", "backward data", "backward parameters")
+    ]
+    assert tuple(launched[0] for launched in names) == expected
