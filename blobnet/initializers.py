@@ -13,12 +13,15 @@ import math
 import re
 import zlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blobnet.blob import FloatArray
 from blobnet.errors import OptionError, near_matches
-from blobnet.layers.base import ParameterSpec
+
+if TYPE_CHECKING:
+    from blobnet.layers.base import ParameterSpec
 
 _NAME = re.compile(r"(\w+)(?:\(([1-9]\d*)\))?$")
 
