@@ -5,6 +5,9 @@
 typedef float real_t;
 typedef float accumulator_t;
 
+/* NOTE: PoCL calls large functions, with the arrays that they take in memory, if it is only asked to inline them. */
+#define INLINE inline __attribute__((always_inline))
+
 /* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
 #define BLOB_INDEX(ROLE, n, z, y, x)                                       \
     ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
@@ -32,9 +35,5 @@ typedef float accumulator_t;
 #define WRITE_ARRAY(type, name) __global type *restrict name##_array, const int name##_offset
 #define ARRAY(name) (name##_array + name##_offset)
 
-/* NOTE: fma() is exact but slow where the device has none; mad() may round twice. */
-#ifdef FP_FAST_FMAF
-#define MULTIPLY_ADD(a, b, c) fma(a, b, c)
-#else
-#define MULTIPLY_ADD(a, b, c) mad(a, b, c)
-#endif
+/* NOTE: compilers contract this to one instruction where the device has it; PoCL 3.0 calls a function for mad(). */
+#define MULTIPLY_ADD(a, b, c) ((a) * (b) + (c))

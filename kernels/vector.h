@@ -22,14 +22,14 @@ typedef VECTOR_JOIN(int, LANES) index_vector_t;
 #elif LANES == 4
 #define VECTOR_LANE_NUMBERS (int4)(0, 1, 2, 3)
 #define VECTOR_SUM(value) vector_sum(value)
-inline float vector_sum(const float4 v)
+INLINE float vector_sum(const float4 v)
 {
     return (v.s0 + v.s2) + (v.s1 + v.s3);
 }
 #elif LANES == 8
 #define VECTOR_LANE_NUMBERS (int8)(0, 1, 2, 3, 4, 5, 6, 7)
 #define VECTOR_SUM(value) vector_sum(value)
-inline float vector_sum(const float8 v)
+INLINE float vector_sum(const float8 v)
 {
     const float4 half_sum = v.lo + v.hi;
     const float2 quarter_sum = half_sum.lo + half_sum.hi;
@@ -38,7 +38,7 @@ inline float vector_sum(const float8 v)
 #elif LANES == 16
 #define VECTOR_LANE_NUMBERS (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #define VECTOR_SUM(value) vector_sum(value)
-inline float vector_sum(const float16 v)
+INLINE float vector_sum(const float16 v)
 {
     const float8 half_sum = v.lo + v.hi;
     const float4 quarter_sum = half_sum.lo + half_sum.hi;
@@ -66,7 +66,7 @@ inline float vector_sum(const float16 v)
     ((vector_t)(VECTOR_LOAD(pointer).even, VECTOR_LOAD((pointer) + LANES).even))
 #else
 #define VECTOR_LOAD_STRIDED(pointer) vector_load_strided(pointer)
-inline vector_t vector_load_strided(__global const real_t *pointer)
+INLINE vector_t vector_load_strided(__global const real_t *pointer)
 {
     real_t lanes[LANES];
     for (int lane = 0; lane < LANES; lane++) {

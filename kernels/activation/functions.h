@@ -26,7 +26,7 @@
 #define ACTIVATION_gelu_SLOPE(x, y) \
     (0.5f * (1 + erf((x) * M_SQRT1_2_F)) + (x) * 0.39894228f * exp(-0.5f * (x) * (x)))
 
-inline float silu_slope(const float x)
+INLINE float silu_slope(const float x)
 {
     const float sigmoid = 1 / (1 + exp(-x));
     return sigmoid * (1 + x * (1 - sigmoid));

@@ -57,7 +57,7 @@ typedef struct {
     real_t inputs[RUNS][COLUMN_LOADS];
 } prefetch_t;
 
-inline void fetch(prefetch_t *next, const int first, const int positions, READ_BLOB(output_delta),
+INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_BLOB(output_delta),
                   READ_BLOB(input), const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS])
 {
 #pragma unroll
@@ -81,7 +81,7 @@ inline void fetch(prefetch_t *next, const int first, const int positions, READ_B
     }
 }
 
-inline void put(const prefetch_t *next, __local real_t *deltas, __local real_t *inputs)
+INLINE void put(const prefetch_t *next, __local real_t *deltas, __local real_t *inputs)
 {
     const int row = get_local_id(0) / RUN;
 #pragma unroll

@@ -13,7 +13,7 @@
 #define ITEM_UNIT(u) ((u) / 4 * (ITEMS_Y * 4) + ITEM / ITEMS_X * 4 + (u) % 4)
 #define ITEM_COLUMN(c) ((c) / 4 * (ITEMS_X * 4) + ITEM % ITEMS_X * 4 + (c) % 4)
 
-inline void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
+INLINE void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
 {
 #pragma unroll
     for (int u = 0; u < ITEM_UNITS; u++) {
@@ -24,7 +24,7 @@ inline void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
     }
 }
 
-inline void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left, __local const real_t *right)
+INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left, __local const real_t *right)
 {
 #pragma unroll
     for (int r = 0; r < TILE_DEPTH; r++) {

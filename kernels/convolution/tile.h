@@ -5,7 +5,7 @@
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
  * ROW_FIRST + a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away. Weights are OIHW.
  */
-inline void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
+INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
                             const int positions[BLOCK_VECTORS], __global const real_t *weight,
                             const int units)
 {

@@ -39,21 +39,21 @@ typedef struct {
     real_t sources[SOURCE_ROWS][SOURCE_COLUMNS];
 } prefetch_t;
 
-inline int packed_row(const int tap, const int depth)
+INLINE int packed_row(const int tap, const int depth)
 {
     return ((TAP_Y_FIRST + tap / TAPS_X * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + tap % TAPS_X * TAP_X_STEP)
                * DEPTH_ROWS
            + depth;
 }
 
-inline int source_shift(const int tap, const int depth)
+INLINE int source_shift(const int tap, const int depth)
 {
     return depth * SOURCE_PLANE + (ROW_FIRST + tap / TAPS_X * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST
            + tap % TAPS_X * COLUMN_STEP;
 }
 
 /* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
-inline void fetch(prefetch_t *next, const int step, __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void fetch(prefetch_t *next, const int step, __global const real_t *const columns[SOURCE_COLUMNS],
                   __global const real_t *packed)
 {
     const int item = get_local_id(0);
@@ -97,7 +97,7 @@ inline void fetch(prefetch_t *next, const int step, __global const real_t *const
     }
 }
 
-inline void put(const prefetch_t *next, __local real_t *weights, __local real_t *sources)
+INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t *sources)
 {
     const int item = get_local_id(0);
 #pragma unroll
@@ -119,7 +119,7 @@ inline void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 }
 
 /* sums[u][p] = sum over all rows of packed weight * source. */
-inline void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
+INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
                              __global const real_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed, __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
@@ -149,7 +149,7 @@ inline void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
 #define STAGED_UNIT(u, i) ((u) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (u) % 4)
 #define STAGED_AT(i, j) (STAGED_ROW(i) * TILE_COLUMNS + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
 
-inline void stage(const real_t sums[ITEM_COLUMNS], __local real_t *staged)
+INLINE void stage(const real_t sums[ITEM_COLUMNS], __local real_t *staged)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll

@@ -6,7 +6,7 @@
 #include "put.h"
 #include "dropout/mask.h"
 
-inline void drop_sample(__global const real_t *restrict input, __global real_t *restrict output, const int n,
+INLINE void drop_sample(__global const real_t *restrict input, __global real_t *restrict output, const int n,
                         __global const uint *step)
 {
     for (int block = get_global_id(0) * BLOCK; block < ELEMENTS; block += GLOBAL_WIDTH * BLOCK) {

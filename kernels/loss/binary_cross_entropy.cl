@@ -18,7 +18,7 @@
  */
 #include "blob.h"
 
-inline real_t loss_term(const real_t logit, const real_t target, real_t *slope)
+INLINE real_t loss_term(const real_t logit, const real_t target, real_t *slope)
 {
     const real_t power = exp(-fabs(logit));
     const real_t tail = power / (1 + power);

@@ -17,7 +17,7 @@
  */
 #include "blob.h"
 
-inline real_t loss_term(const real_t value, const real_t target, real_t *slope)
+INLINE real_t loss_term(const real_t value, const real_t target, real_t *slope)
 {
     const real_t difference = value - target;
     *slope = 2 * difference;

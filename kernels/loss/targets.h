@@ -5,7 +5,7 @@
  */
 #define ELEMENTS BLOB_ELEMENTS(OUTPUT)
 
-inline void sample_loss(__global const real_t *output, const int output_unit_offset,
+INLINE void sample_loss(__global const real_t *output, const int output_unit_offset,
                         __global real_t *output_delta, const int output_delta_unit_offset,
                         __global const real_t *labels, __global real_t *sample_metrics, const int n,
                         const int count)

@@ -28,7 +28,7 @@
 #define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
 
 /* The sum for cell u of a group in row y. */
-inline real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y,
+INLINE real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y,
                        const int group, const int u)
 {
     accumulator_t sum = 0;
@@ -48,7 +48,7 @@ inline real_t cell_sum(__global const real_t *delta, __global const int *winners
 }
 
 /* The same for the cells u of LANES groups side by side. */
-inline vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y,
+INLINE vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y,
                             const int group, const int u)
 {
     vector_t sum = 0;
@@ -66,7 +66,7 @@ inline vector_t vector_sums(__global const real_t *delta, __global const int *wi
 }
 
 /* One plane; ``winners`` are packed densely. */
-inline void pool_back_plane(__global const real_t *restrict delta, __global const int *restrict winners,
+INLINE void pool_back_plane(__global const real_t *restrict delta, __global const int *restrict winners,
                             __global real_t *restrict input_delta)
 {
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {

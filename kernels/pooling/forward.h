@@ -9,7 +9,7 @@
 #define VECTORS ((FULL_END - FULL_BEGIN + LANES - 1) / LANES)
 
 /* Pools one plane; to get every window's winner, give ``winners``: they are packed densely. */
-inline void pool_plane(__global const real_t *restrict input, __global real_t *restrict output,
+INLINE void pool_plane(__global const real_t *restrict input, __global real_t *restrict output,
                        __global int *restrict winners)
 {
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {

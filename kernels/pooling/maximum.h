@@ -4,7 +4,7 @@
  */
 
 /* Of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
-inline real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
+INLINE real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
                           const int end_u, int *winner)
 {
     real_t best = from[first_v * INPUT_UNIT_MEMORY_WIDTH + first_u];
@@ -21,7 +21,7 @@ inline real_t pool_window(__global const real_t *from, const int first_v, const 
 }
 
 /* The same for LANES windows side by side, the first at ``from``, with data in all columns. */
-inline vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v,
+INLINE vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v,
                             index_vector_t *winner)
 {
     vector_t best = VECTOR_LOAD_STRIDED(from + first_v * INPUT_UNIT_MEMORY_WIDTH);
