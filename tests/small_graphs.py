@@ -99,6 +99,13 @@ def _depthwise() -> Graph:
     return from_nodes(images, layers.Dense(3)(layers.Activation("softmax")(node)))
 
 
+def _few_positions() -> Graph:
+    """Many units at few positions."""
+    signals = layers.Input(3, width=4)()
+    node = layers.Conv1D(130, 3, padding="same", activation="relu")(signals)
+    return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 4)(node)))
+
+
 def _vectors() -> Graph:
     """A network without planes."""
     rows = layers.Input(5)()
@@ -117,6 +124,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "concats that share": _concats_share,
     "one dimension": _one_dimension,
     "depthwise": _depthwise,
+    "few positions": _few_positions,
     "vectors": _vectors,
 }
 

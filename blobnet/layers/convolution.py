@@ -11,7 +11,7 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import convolution_direct, convolution_strip, convolution_tiled
+from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.convolution_problem import Problem
@@ -126,6 +126,8 @@ class _Convolution(Layer):
 
     def forward(self, site: Site) -> list[KernelCall]:
         problem = self._problem(site)
+        if site.tuning.device_class == "gpu" and convolution_dot.fits(site, problem):
+            return convolution_dot.forward(site, problem)
         return _variant(site, problem.output_units, problem).forward(site, problem)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:

@@ -9,6 +9,10 @@ from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, split
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
+#: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
+#: share of them, so they should stay in a CPU's last cache.
+SPLIT_ELEMENTS = 2**21
+
 
 def forward(site: Site, problem: Problem) -> list[KernelCall]:
     """On flat planes at stride 1, else row by row."""
@@ -50,7 +54,14 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
     block_units, block_columns = choose_tile(problem.output_units, problem.columns, *limits)
     width, height = -(-problem.columns // block_columns), problem.groups * -(-problem.output_units // block_units)
-    splits = splits_for(width * height, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"])
+    lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
+    piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)
+    layouts = site.inputs[0].layout, delta.layout
+    elements = site.batch_size * sum(layout.unit_count * layout.unit_memory_elements for layout in layouts)
+    splits = max(
+        splits_for(width * height, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"]),
+        splits_for(1, -(-elements // SPLIT_ELEMENTS), tunables["MAXIMUM_SPLITS"]),
+    )
     local = tunables["GROUP_WIDTH"]
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
@@ -64,8 +75,9 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
             **problem.macros,
             "GROUPS": problem.groups,
             "FLAT": int(flat),
+            "PIECE": piece if flat else run,
             "SPLITS": splits,
-            "LANES": lanes_for(run, tunables["MAXIMUM_LANES"]),
+            "LANES": lanes,
             "BLOCK_COLUMNS": block_columns,
             "BLOCK_UNITS": block_units,
         },

@@ -80,7 +80,7 @@ class PackedWeights:
     """The weights as a matrix for products: a row is a tap and a source unit, a column a unit of the result.
 
     Attributes:
-        name: of the matrix's memory.
+        name: what the matrix is for.
         units, depth: result and source units of a group.
         unit_stride, depth_stride: from one to the next in the layer's weights.
         groups, taps: as in the layer.
@@ -114,15 +114,17 @@ class PackedWeights:
 
     def array(self, site: Site) -> Array:
         """The matrix's memory; behind the last tap it has a row of zeros."""
-        return site.memory(f"packed {self.name}", self.groups * (self.taps * self.depth_rows + 1) * self.columns)
+        return site.memory(
+            f"weights packed for {self.name}", self.groups * (self.taps * self.depth_rows + 1) * self.columns
+        )
 
     def call(self, site: Site) -> KernelCall:
         """The launch that packs."""
         weight = site.parameter("weight")
         return KernelCall(
             "convolution/pack_weight",
-            f"{site.name} pack {self.name}",
-            GlobalSize(self.columns, self.taps * self.depth_rows + 1, self.groups, per_sample=False),
+            f"{site.name} {self.name}: pack",
+            GlobalSize(self.columns, self.depth_rows + 1, self.groups, per_sample=False),
             arrays={"WEIGHT": weight, "PACKED": self.array(site)},
             macros={
                 "UNITS": self.units,
@@ -175,7 +177,7 @@ def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
     assert target is not None
     phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
     packed = PackedWeights(
-        "backward",
+        "backward data",
         units=problem.input_units,
         depth=problem.output_units,
         unit_stride=problem.taps,

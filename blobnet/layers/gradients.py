@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work
 from blobnet.layers.base import Site
+from blobnet.layers.blocking import splits_for
 
 
 def bias_gradient(site: Site, bias_mode: int) -> list[KernelCall]:
     """The gradient of ``bias``: mode 0 has none, 1 has one a unit, 2 one a position."""
-    arrays = {"GRADIENT": site.gradient("bias")} if bias_mode else {}
+    if not bias_mode:
+        return []
     label = f"{site.name} backward bias"
-    if bias_mode == 1:
-        tunables = site.tuning.of("gradient/unit_bias")
-        local = tunables["GROUP_WIDTH"]
-        size = GlobalSize(local, 1, site.delta.shape.units, per_sample=False)
-        blobs = {"OUTPUT_DELTA": site.delta}
-        return [KernelCall("gradient/unit_bias", label, size, blobs, arrays, {}, tunables, (local, 1, 1))]
+    blobs = {"OUTPUT_DELTA": site.delta}
     if bias_mode == 2:
         size, local_size = elementwise_work(site.delta.shape, site.tuning)
         size = GlobalSize(size.width, size.height, size.units, per_sample=False)
-        blobs = {"OUTPUT_DELTA": site.delta}
+        arrays = {"GRADIENT": site.gradient("bias")}
         return [KernelCall("gradient/position_bias", label, size, blobs, arrays, local_size=local_size)]
-    return []
+    tunables = site.tuning.of("gradient/unit_bias")
+    local, units = tunables["GROUP_WIDTH"], site.delta.shape.units
+    splits = splits_for(units, tunables["TARGET_GROUPS"], site.batch_size)
+    partials, reductions = split_sum(site, label, "bias", splits)
+    call = KernelCall(
+        "gradient/unit_bias",
+        label,
+        GlobalSize(local, splits, units, per_sample=False),
+        blobs,
+        {"PARTIALS": partials},
+        {"SPLITS": splits},
+        tunables,
+        (local, 1, 1),
+    )
+    return [call, *reductions]
 
 
 def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, list[KernelCall]]:
@@ -35,7 +46,7 @@ def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, li
     partials = site.memory(f"{name} partials", splits * gradient.elements)
     on_cpu = site.tuning.device_class == "cpu"
     run, local = (256, 1) if on_cpu else (1, 64)
-    width = min(-(-gradient.elements // (run * local)) * local, 16384)
+    width = -(-gradient.elements // (run * local)) * local
     call = KernelCall(
         "gradient/reduce",
         label,

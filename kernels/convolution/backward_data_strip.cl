@@ -92,9 +92,9 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
     }
 #pragma unroll
     for (int u = 0; u < GROUP_INPUT_UNITS; u++) {
-        __global real_t *to = input_delta
-                              + BLOB_INDEX(INPUT_DELTA, n, group * GROUP_INPUT_UNITS + u, first * STRIDE_Y,
-                                           j * STRIDE_X);
+        __global real_t *to =
+            input_delta
+            + BLOB_INDEX(INPUT_DELTA, n, group * GROUP_INPUT_UNITS + u, first * STRIDE_Y, j * STRIDE_X);
 #pragma unroll
         for (int y = 0; y < STRIP * STRIDE_Y; y++) {
 #pragma unroll

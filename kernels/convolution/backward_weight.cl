@@ -3,7 +3,7 @@
  * delta[o] * input at the shift of column k = (input unit, filter row, filter column).
  * A tile of BLOCK_UNITS x BLOCK_COLUMNS sums; lanes (and the work-items of a group) run over positions.
  * FLAT planes (stride 1, one pitch): a plane is one long row, and deltas are 0 between rows. Else a row at a time.
- * Splits of the samples go to a partial sum each; reduce.cl adds them in a fixed order.
+ * Splits, of whole pieces of rows, go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs:
  *   INPUT        read  its halo is the padding
@@ -25,6 +25,7 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   FLAT            1: a plane is one long row
+ *   PIECE           positions of a row that stay together, a multiple of LANES or the whole row
  *   SPLITS
  *   LANES           positions in a vector
  *   BLOCK_COLUMNS   columns a work-item
@@ -36,8 +37,9 @@
  *   MAXIMUM_UNITS        cpu 6, gpu 8 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
  *   MAXIMUM_ACCUMULATORS cpu 24, gpu 64 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
  *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ *   PIECE_POSITIONS      cpu 512, gpu 4096 of 16 128 256 512 1024 2048 4096: most positions of a piece
  *   TARGET_GROUPS        cpu 32, gpu 1024 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
- *   MAXIMUM_SPLITS       cpu 8, gpu 64 of 1 2 4 8 16 32 64 128: most splits
+ *   MAXIMUM_SPLITS       cpu 64, gpu 64 of 1 2 4 8 16 32 64 128: most splits
  * Global:
  *   width   blocks of columns * LOCAL_WIDTH
  *   height  blocks of output units, group by group
@@ -45,6 +47,7 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "group_sum.h"
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
@@ -57,6 +60,7 @@
 #define ROW_POSITIONS OUTPUT_DELTA_UNIT_WIDTH
 #endif
 #define WHOLE (ROW_POSITIONS / LANES * LANES)
+#define PIECES ((ROW_POSITIONS + PIECE - 1) / PIECE)
 
 __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
                                           WRITE_ARRAY(real_t, partials), const int count)
@@ -87,74 +91,63 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
         }
     }
 
-    const int last_sample = (int)((long)count * (split + 1) / SPLITS);
-    for (int n = (int)((long)count * split / SPLITS); n < last_sample; n++) {
-        for (int y = 0; y < ROWS; y++) {
-            __global const real_t *values =
-                input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
-            __global const real_t *deltas =
-                output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
-            for (int q = lane; q < WHOLE; q += LOCAL_WIDTH * LANES) {
-                vector_t delta[BLOCK_UNITS];
+    const long pieces = (long)count * ROWS * PIECES;
+    const int last_piece = (int)(pieces * (split + 1) / SPLITS);
+    for (int piece = (int)(pieces * split / SPLITS); piece < last_piece; piece++) {
+        const int start = piece % PIECES * PIECE;
+        const int end = min(start + PIECE, WHOLE);
+        const int y = piece / PIECES % ROWS;
+        const int n = piece / (PIECES * ROWS);
+        __global const real_t *values =
+            input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
+        __global const real_t *deltas =
+            output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
+        for (int q = start + lane; q < end; q += LOCAL_WIDTH * LANES) {
+            vector_t delta[BLOCK_UNITS];
+#pragma unroll
+            for (int u = 0; u < BLOCK_UNITS; u++) {
+                delta[u] = VECTOR_LOAD(deltas + planes[u] + q);
+            }
+#pragma unroll
+            for (int c = 0; c < BLOCK_COLUMNS; c++) {
+                const vector_t value = VECTOR_LOAD_STRIDED(values + shifts[c] + q * STRIDE_X);
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
-                    delta[u] = VECTOR_LOAD(deltas + planes[u] + q);
-                }
-#pragma unroll
-                for (int c = 0; c < BLOCK_COLUMNS; c++) {
-                    const vector_t value = VECTOR_LOAD_STRIDED(values + shifts[c] + q * STRIDE_X);
-#pragma unroll
-                    for (int u = 0; u < BLOCK_UNITS; u++) {
-                        sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
-                    }
+                    sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
                 }
             }
-#if WHOLE < ROW_POSITIONS
-            /* The last vector: lanes past the end may hold slack, so both factors are cut off. */
-            if (get_local_id(0) == 0) {
-                const index_vector_t keep = VECTOR_LANE_NUMBERS < ROW_POSITIONS - WHOLE;
-                vector_t delta[BLOCK_UNITS];
-#pragma unroll
-                for (int u = 0; u < BLOCK_UNITS; u++) {
-                    delta[u] = VECTOR_KEEP(VECTOR_LOAD(deltas + planes[u] + WHOLE), keep);
-                }
-#pragma unroll
-                for (int c = 0; c < BLOCK_COLUMNS; c++) {
-                    const vector_t value =
-                        VECTOR_KEEP(VECTOR_LOAD_STRIDED(values + shifts[c] + WHOLE * STRIDE_X), keep);
-#pragma unroll
-                    for (int u = 0; u < BLOCK_UNITS; u++) {
-                        sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
-                    }
-                }
-            }
-#endif
         }
+#if WHOLE < ROW_POSITIONS
+        /* The last vector of a row: lanes past the end may hold slack, so both factors are cut off. */
+        if (get_local_id(0) == 0 && start + PIECE >= ROW_POSITIONS) {
+            const index_vector_t keep = VECTOR_LANE_NUMBERS < ROW_POSITIONS - WHOLE;
+            vector_t delta[BLOCK_UNITS];
+#pragma unroll
+            for (int u = 0; u < BLOCK_UNITS; u++) {
+                delta[u] = VECTOR_KEEP(VECTOR_LOAD(deltas + planes[u] + WHOLE), keep);
+            }
+#pragma unroll
+            for (int c = 0; c < BLOCK_COLUMNS; c++) {
+                const vector_t value =
+                    VECTOR_KEEP(VECTOR_LOAD_STRIDED(values + shifts[c] + WHOLE * STRIDE_X), keep);
+#pragma unroll
+                for (int u = 0; u < BLOCK_UNITS; u++) {
+                    sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
+                }
+            }
+        }
+#endif
     }
 
     __global real_t *results = ARRAY(partials)
                                + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS
                                + first * COLUMNS + column;
-#if LOCAL_WIDTH > 1
-    __local real_t shared[LOCAL_WIDTH];
-#endif
+    __local accumulator_t shared[LOCAL_WIDTH];
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
 #pragma unroll
         for (int c = 0; c < BLOCK_COLUMNS; c++) {
-            real_t sum = VECTOR_SUM(sums[u][c]);
-#if LOCAL_WIDTH > 1
-            shared[get_local_id(0)] = sum;
-            for (int half_width = LOCAL_WIDTH / 2; half_width > 0; half_width /= 2) {
-                barrier(CLK_LOCAL_MEM_FENCE);
-                if (get_local_id(0) < half_width) {
-                    shared[get_local_id(0)] += shared[get_local_id(0) + half_width];
-                }
-            }
-            barrier(CLK_LOCAL_MEM_FENCE);
-            sum = shared[0];
-            barrier(CLK_LOCAL_MEM_FENCE);
-#endif
+            const real_t sum = GROUP_SUM(VECTOR_SUM(sums[u][c]), shared);
             if (get_local_id(0) == 0 && first + u < GROUP_OUTPUT_UNITS && column + c < COLUMNS) {
                 results[u * COLUMNS + c] = sum;
             }

@@ -57,9 +57,8 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
         /* The last strip moves up to end with the last row; rows of the one before count once. */
         const int first = min(strip, OUTPUT_DELTA_UNIT_HEIGHT - STRIP);
         __global const real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x);
-        __global const real_t *values = input
-                                        + BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP,
-                                                     x * STRIDE_X - PAD_LEFT);
+        __global const real_t *values =
+            input + BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
             const real_t delta = first + r >= strip ? deltas[r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH] : 0;
@@ -71,9 +70,7 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
             }
         }
     }
-#if LOCAL_WIDTH > 1
     __local accumulator_t shared[LOCAL_WIDTH];
-#endif
     __global real_t *results = ARRAY(partials) + ((size_t)split * get_global_size(2) + pair) * TAPS;
 #pragma unroll
     for (int tap = 0; tap < TAPS; tap++) {

@@ -148,8 +148,8 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int step = 0; step < steps - 1; step++) {
             position += TILE_DEPTH;
-            fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
-              planes, shifts);
+            fetch(&next, position, positions, output_delta, output_delta_unit_offset, input,
+                  input_unit_offset, planes, shifts);
             multiply(sums, local_deltas[step % 2], local_inputs[step % 2]);
             put(&next, local_deltas[(step + 1) % 2], local_inputs[(step + 1) % 2]);
             barrier(CLK_LOCAL_MEM_FENCE);

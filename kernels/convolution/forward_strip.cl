@@ -72,8 +72,8 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), RE
                         factors[((u * GROUP_INPUT_UNITS + depth) * FILTER_HEIGHT + a) * FILTER_WIDTH + b];
 #pragma unroll
                     for (int r = 0; r < STRIP; r++) {
-                        sums[u][r] =
-                            MULTIPLY_ADD(factor, from[r * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + shift], sums[u][r]);
+                        sums[u][r] = MULTIPLY_ADD(
+                            factor, from[r * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + shift], sums[u][r]);
                     }
                 }
             }

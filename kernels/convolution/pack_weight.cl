@@ -17,7 +17,7 @@
  *   GROUP_STRIDE
  * Global:
  *   width   UNIT_COLUMNS
- *   height  rows
+ *   height  DEPTH_ROWS + 1
  *   units   groups
  */
 #include "blob.h"
@@ -25,16 +25,20 @@
 __kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed))
 {
     const int unit = get_global_id(0);
-    const int row = get_global_id(1);
+    const int depth = get_global_id(1);
     const int group = get_global_id(2);
-    const int tap = row / DEPTH_ROWS;
-    const int depth = row % DEPTH_ROWS;
-    if (unit >= UNIT_COLUMNS || tap > TAPS || (tap == TAPS && depth > 0)) {
+    __global real_t *to = ARRAY(packed) + (group * (TAPS * DEPTH_ROWS + 1) + depth) * UNIT_COLUMNS + unit;
+    if (unit >= UNIT_COLUMNS) {
         return;
     }
-    real_t value = 0;
-    if (unit < UNITS && depth < DEPTH && tap < TAPS) {
-        value = ARRAY(weight)[group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE + tap];
+    if (depth == DEPTH_ROWS) {
+        to[(TAPS - 1) * DEPTH_ROWS * UNIT_COLUMNS] = 0;
+        return;
     }
-    ARRAY(packed)[(group * (TAPS * DEPTH_ROWS + 1) + row) * UNIT_COLUMNS + unit] = value;
+    /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
+    __global const real_t *from =
+        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
+    for (int tap = 0; tap < TAPS; tap++) {
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? from[tap] : 0;
+    }
 }

@@ -24,7 +24,8 @@ INLINE void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
     }
 }
 
-INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left, __local const real_t *right)
+INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left,
+                     __local const real_t *right)
 {
 #pragma unroll
     for (int r = 0; r < TILE_DEPTH; r++) {

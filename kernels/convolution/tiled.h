@@ -41,7 +41,8 @@ typedef struct {
 
 INLINE int packed_row(const int tap, const int depth)
 {
-    return ((TAP_Y_FIRST + tap / TAPS_X * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + tap % TAPS_X * TAP_X_STEP)
+    return ((TAP_Y_FIRST + tap / TAPS_X * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST
+            + tap % TAPS_X * TAP_X_STEP)
                * DEPTH_ROWS
            + depth;
 }
@@ -121,7 +122,8 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 /* sums[u][p] = sum over all rows of packed weight * source. */
 INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
                              __global const real_t *const columns[SOURCE_COLUMNS],
-                             __global const real_t *packed, __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
+                             __global const real_t *packed,
+                             __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
 {
     clear(sums);
@@ -136,7 +138,8 @@ INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
         put(&next, weights[(step + 1) % 2], sources + (step + 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    multiply(sums, weights[(DEPTH_STEPS - 1) % 2], sources + (DEPTH_STEPS - 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
+    multiply(sums, weights[(DEPTH_STEPS - 1) % 2],
+             sources + (DEPTH_STEPS - 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
 #endif
 }
 

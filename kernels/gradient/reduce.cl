@@ -7,23 +7,21 @@
  * Macros:
  *   SPLITS
  *   ELEMENTS
- *   GLOBAL_WIDTH  step along the elements
- *   RUN           elements side by side for one work-item
+ *   RUN       elements side by side for one work-item
  * Global:
- *   width  work-items that share the elements
+ *   width  runs
  */
 #include "blob.h"
 
 __kernel void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient))
 {
-    for (int start = get_global_id(0) * RUN; start < ELEMENTS; start += GLOBAL_WIDTH * RUN) {
-        const int end = min(start + RUN, ELEMENTS);
-        for (int i = start; i < end; i++) {
-            accumulator_t sum = 0;
-            for (int split = 0; split < SPLITS; split++) {
-                sum += ARRAY(partials)[(size_t)split * ELEMENTS + i];
-            }
-            ARRAY(gradient)[i] = sum;
+    const int start = get_global_id(0) * RUN;
+    const int end = min(start + RUN, ELEMENTS);
+    for (int i = start; i < end; i++) {
+        accumulator_t sum = 0;
+        for (int split = 0; split < SPLITS; split++) {
+            sum += ARRAY(partials)[(size_t)split * ELEMENTS + i];
         }
+        ARRAY(gradient)[i] = sum;
     }
 }

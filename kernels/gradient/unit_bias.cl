@@ -1,29 +1,36 @@
 /*
  * The gradient of a bias per unit: gradient[z] = sum over samples and positions of delta[z].
+ * Splits of the samples go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs:
  *   OUTPUT_DELTA read
  * Arrays:
- *   GRADIENT write  a unit
+ *   PARTIALS write  (SPLITS, units)
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   LOCAL_WIDTH  work-items that share a unit
+ *   SPLITS
+ *   LOCAL_WIDTH  work-items that share a unit and split
  * Tunables:
- *   GROUP_WIDTH cpu 1, gpu 256 of 1 32 64 128 256: LOCAL_WIDTH
+ *   GROUP_WIDTH   cpu 1, gpu 256 of 1 32 64 128 256: LOCAL_WIDTH
+ *   TARGET_GROUPS cpu 1, gpu 2048 of 1 2 4 8 16 64 256 512 1024 2048 4096: groups worth splitting for
  * Global:
- *   width  LOCAL_WIDTH
- *   units  units
+ *   width   LOCAL_WIDTH
+ *   height  SPLITS
+ *   units   units
  */
 #include "blob.h"
 #include "group_sum.h"
 
 #define SUMS 16
 
-__kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gradient), const int count)
+__kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials), const int count)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     const int z = get_global_id(2);
+    const int split = get_global_id(1);
+    const int first = (int)((long)count * split / SPLITS);
+    const int last = (int)((long)count * (split + 1) / SPLITS);
     /* NOTE: partial sums in an array let a compiler vectorize what it may not reorder by itself. */
     accumulator_t sums[SUMS];
     for (int i = 0; i < SUMS; i++) {
@@ -32,9 +39,9 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
 #if LOCAL_WIDTH > 1
     /* NOTE: samples and positions are counted apart, since all together may be more than an int holds. */
     const int item = get_local_id(0);
-    int n = item / OUTPUT_DELTA_UNIT_ELEMENTS;
+    int n = first + item / OUTPUT_DELTA_UNIT_ELEMENTS;
     int position = item % OUTPUT_DELTA_UNIT_ELEMENTS;
-    while (n < count) {
+    while (n < last) {
         sums[0] += output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, position / OUTPUT_DELTA_UNIT_WIDTH,
                                            position % OUTPUT_DELTA_UNIT_WIDTH)];
         n += LOCAL_WIDTH / OUTPUT_DELTA_UNIT_ELEMENTS;
@@ -45,7 +52,7 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
         }
     }
 #else
-    for (int n = 0; n < count; n++) {
+    for (int n = first; n < last; n++) {
         for (int y = 0; y < OUTPUT_DELTA_UNIT_HEIGHT; y++) {
             __global const real_t *row = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
             for (int x = 0; x + SUMS <= OUTPUT_DELTA_UNIT_WIDTH; x += SUMS) {
@@ -65,6 +72,6 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gr
     }
     sum = GROUP_SUM(sum, group);
     if (get_local_id(0) == 0) {
-        ARRAY(gradient)[z] = sum;
+        ARRAY(partials)[split * OUTPUT_DELTA_UNIT_COUNT + z] = sum;
     }
 }

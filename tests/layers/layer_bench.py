@@ -179,6 +179,7 @@ class Bench:
             training=arrangement.training,
             activation=arrangement.activation,
             in_place_of=self._in_place_of(),
+            batch_size=problem.count,
             tuning=tuning or device.tuning,
             ordinal=problem.ordinal,
         )

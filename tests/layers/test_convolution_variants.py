@@ -1,4 +1,4 @@
-"""The kernels of convolutions on GPUs, on whatever device there is: products through local memory, and strips."""
+"""The kernels of convolutions on GPUs, on whatever device there is: products through local memory, strips, dots."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ STRIPS: Layers = {
     "dilation over the stride": (Conv2D(4, 3, stride=2, dilation=3, padding="same", groups=2), Shape(4, 7, 8)),
     "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 1, 70, 1)),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1)),
+}
+
+#: Few positions of all samples, and many input units.
+DOTS: Layers = {
+    "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
+    "one position": (Conv2D(6, 3, bias="position"), Shape(128, 3, 3)),
+    "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
+    "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
 }
 
 
@@ -91,9 +99,7 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("compute_units", [1, 64])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
-def test_every_tile_of_weights(
-    device: Device, tile: Tile, compute_units: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tile_of_weights(device: Device, tile: Tile, compute_units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
     report = contract(device, layer, shape, ["tight"], tuning=tuning(device, compute_units))
@@ -114,6 +120,14 @@ def test_strips(device: Device, case: str) -> None:
 def test_strips_in_every_arrangement(device: Device) -> None:
     layer, shape = Conv2D(4, 3, stride=2, groups=2, padding=1, bias="position"), Shape(4, 7, 9)
     contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device))
+
+
+@pytest.mark.parametrize("case", DOTS)
+def test_dot_products(device: Device, case: str) -> None:
+    layer, shape = DOTS[case]
+    report = contract(device, layer, shape, ["own pitches"], count=1, absolute=4e-5, tuning=tuning(device))
+    (run,) = report.runs.values()
+    assert kernels(run, "forward") == ["convolution/forward_dot"]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])

@@ -19,8 +19,9 @@ FLOORS = """
     geometry initializers kernel_source
     kernel_call
     layers.base
-    layers.activation layers.blocking layers.convolution_problem layers.gradients schedules
-    layers.convolution_direct layers.convolution_strip layers.convolution_tiled
+    layers.activation layers.blocking layers.convolution_problem schedules
+    layers.gradients
+    layers.convolution_direct layers.convolution_dot layers.convolution_strip layers.convolution_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
