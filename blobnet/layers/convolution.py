@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
@@ -14,7 +13,7 @@ from blobnet.kernel_call import KernelCall
 from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.convolution_problem import Problem
+from blobnet.layers.convolution_problem import Problem, Variant
 from blobnet.layers.gradients import bias_gradient
 
 #: The bias modes of seed 000: nothing, one a unit, one a position.
@@ -146,7 +145,7 @@ class _Convolution(Layer):
 FEW_UNITS = 4
 
 
-def _variant(site: Site, units: int, problem: Problem) -> ModuleType:
+def _variant(site: Site, units: int, problem: Problem) -> Variant:
     """The module that computes one direction, whose result has ``units`` units a group."""
     if site.tuning.device_class == "cpu":
         return convolution_direct
