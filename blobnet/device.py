@@ -371,7 +371,7 @@ class Device:
             DeviceError: the device has no such queue.
         """
         plain = self.queue
-        plain.finish()
+        self.finish()
         with self._reporting("making a queue that times launches"):
             self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         try:

@@ -8,7 +8,7 @@
 #else
 #define GROUP_SUM(value, group) group_sum(value, group)
 
-accumulator_t group_sum(const accumulator_t value, __local accumulator_t *group)
+INLINE accumulator_t group_sum(const accumulator_t value, __local accumulator_t *group)
 {
     const int item = get_local_id(0);
     __local accumulator_t *sums = group + get_local_id(2) * LOCAL_WIDTH;

@@ -173,9 +173,10 @@ def training_step(
     torch = load()
     network = Twin(model).module.train().to(where)
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+    host_inputs, host_labels = torch.tensor(x), torch.tensor(y, dtype=torch.int64)
 
     def step() -> None:
-        inputs, labels = torch.tensor(x).to(where), torch.tensor(y, dtype=torch.int64).to(where)
+        inputs, labels = host_inputs.to(where), host_labels.to(where)
         optimizer.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(network(inputs), labels).backward()
         optimizer.step()
@@ -188,10 +189,11 @@ def inference_step(model: Model, where: str, x: npt.NDArray[Any]) -> Callable[[]
     """A function that predicts a batch, copied to the device, and its outputs back."""
     torch = load()
     network = Twin(model).module.eval().to(where)
+    host_inputs = torch.tensor(x)
 
     def step() -> None:
         with torch.no_grad():
-            network(torch.tensor(x).to(where)).cpu()
+            network(host_inputs.to(where)).cpu()
 
     return step
 

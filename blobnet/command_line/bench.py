@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     device = Device(choose(options.device))
     where = torch_twin.device_for(device.info) if options.against else None
     batch_size = options.batch_size or BATCH_SIZES[device.kind]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     top = roofline.measure(device)
-    load = os.getloadavg()[0]
     header: dict[str, Any] = {
         "device": device.info.name,
         "platform": device.info.platform,

@@ -141,16 +141,11 @@ class _Convolution(Layer):
         return _variant(site, problem.input_units, problem).backward_data(site, problem)
 
 
-#: Units a group up to which a work-item of a GPU makes sums for all of them.
-FEW_UNITS = 4
-
-
 def _variant(site: Site, units: int, problem: Problem) -> Variant:
     """The module that computes one direction, whose result has ``units`` units a group."""
     if site.tuning.device_class == "cpu":
         return convolution_direct
-    few = units <= FEW_UNITS and problem.taps * units <= convolution_strip.MOST_FACTORS
-    return convolution_strip if few else convolution_tiled
+    return convolution_strip if convolution_strip.fits(site, problem, units) else convolution_tiled
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,20 @@ from blobnet.layers.gradients import split_sum
 _SUMS, _ROWS = 24, 4
 #: Work-items in a group that makes values, and in one that sums.
 _LOCAL, _SUMMING = 128, 64
-#: Weights of one source unit and a whole group up to which these kernels, which unroll all taps, are worth compiling.
-MOST_FACTORS = 512
+#: Units of the result in a group, and weights of one source unit, up to which these kernels, which unroll all taps, are
+#: worth compiling.
+_FEW_UNITS, _MOST_FACTORS = 4, 512
+#: The widest rows: work-items of the last blocks read, and do not use, up to a row behind the halo.
+_MOST_PITCH = 2048
+
+
+def fits(site: Site, problem: Problem, units: int) -> bool:
+    """Whether a direction whose result has ``units`` units a group is for these kernels."""
+    layouts = site.inputs[0].layout, site.output.layout
+    # Strips of the whole batch are counted by an int.
+    countable = all(site.batch_size * layout.memory_elements < 2**31 for layout in layouts)
+    narrow = all(layout.unit_memory_width <= _MOST_PITCH for layout in layouts)
+    return units <= _FEW_UNITS and problem.taps * units <= _MOST_FACTORS and countable and narrow
 
 
 def forward(site: Site, problem: Problem) -> list[KernelCall]:
@@ -68,7 +80,8 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     height = site.delta.shape.height
     strip = min(height, _ROWS)
     pairs = problem.groups * problem.output_units * problem.input_units
-    splits = splits_for(pairs, 2048, 128)
+    strips = site.batch_size * -(-height // strip) * site.delta.shape.width
+    splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(

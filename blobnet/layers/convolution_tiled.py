@@ -136,7 +136,7 @@ class PackedWeights:
                 "DEPTH_STRIDE": self.depth_stride,
                 "GROUP_STRIDE": weight.elements // self.groups,
             },
-            local_size=(min(self.columns, 32), 1, 1),
+            local_size=(32, 1, 1),
         )
 
     def product_size(self, positions: int) -> GlobalSize:
@@ -186,7 +186,8 @@ def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
         taps=problem.taps,
         tile=_tile(site, problem, problem.input_units, _largest(phases)),
     )
-    return [packed.call(site), *(_backward_phase(site, problem, phase, packed) for phase in phases)]
+    products = [_backward_phase(site, problem, phase, packed) for phase in phases]
+    return [packed.call(site), *products] if products else []
 
 
 def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights) -> KernelCall:
@@ -215,7 +216,8 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     # Splits fill the device, whatever the tile.
     tile = choose_tile(WEIGHT_TILES, units, columns, problem.groups, compute_units=1)
     tiles = -(-units // tile.units) * -(-columns // tile.columns)
-    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, MOST_SPLITS)
+    steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
+    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(

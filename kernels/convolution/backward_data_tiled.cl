@@ -75,7 +75,8 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
                                   p % POSITIONS / PHASE_WIDTH, p % PHASE_WIDTH);
     }
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
-    accumulate_tiles(sums, columns, ARRAY(packed) + group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
+    accumulate_tiles(sums, columns,
+                     ARRAY(packed) + (size_t)group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
                      weights, sources);
 
 #pragma unroll

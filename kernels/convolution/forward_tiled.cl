@@ -77,7 +77,8 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
             input + BLOB_INDEX(INPUT, p / POSITIONS, group * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X);
     }
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
-    accumulate_tiles(sums, columns, ARRAY(packed) + group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
+    accumulate_tiles(sums, columns,
+                     ARRAY(packed) + (size_t)group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
                      weights, sources);
 
 #pragma unroll

@@ -27,10 +27,8 @@ __kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(re
     const int unit = get_global_id(0);
     const int depth = get_global_id(1);
     const int group = get_global_id(2);
-    __global real_t *to = ARRAY(packed) + (group * (TAPS * DEPTH_ROWS + 1) + depth) * UNIT_COLUMNS + unit;
-    if (unit >= UNIT_COLUMNS) {
-        return;
-    }
+    __global real_t *to =
+        ARRAY(packed) + ((size_t)group * (TAPS * DEPTH_ROWS + 1) + depth) * UNIT_COLUMNS + unit;
     if (depth == DEPTH_ROWS) {
         to[(TAPS - 1) * DEPTH_ROWS * UNIT_COLUMNS] = 0;
         return;
