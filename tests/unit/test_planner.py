@@ -20,7 +20,7 @@ from tests.symbolic import PlanBrokenError, SymbolicExecutor, expected
 LOSS = MeanSquaredError()
 BATCH, SHORT = 3, 2
 #: Random graphs, in blocks of a test each.
-BLOCK, BLOCKS = 20, 6
+BLOCK, BLOCKS = 15, 6
 
 
 def plan_of(graph: Graph, *, training: bool = True, share: bool = True, reuse: bool = True) -> Plan:
