@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from blobnet.bench.shapes import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case
+from blobnet.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case
 from blobnet.bench.timing import values_like
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import DeviceInfo
@@ -129,7 +129,7 @@ class CaseTwin:
 
         return {
             FORWARD: forward,
-            "backward": lambda: torch.autograd.grad(output, wanted, delta, retain_graph=True),
+            BACKWARD: lambda: torch.autograd.grad(output, wanted, delta, retain_graph=True),
         }
 
     def burst(self, direction: str, length: int) -> float:
