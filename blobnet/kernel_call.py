@@ -129,13 +129,16 @@ class Tuning:
     """Values for the tunables: those of a class of device, and overrides for single kernels.
 
     ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
-    work-groups the device runs side by side.
+    work-groups the device runs side by side. ``choices`` names the candidate (blobnet/layers/candidates.py) that was
+    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly.
     """
 
     device_class: str = "cpu"
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     compute_units: int = 64
+    choices: Mapping[str, str] = field(default_factory=dict)
+    broken: frozenset[str] = frozenset()
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

@@ -15,6 +15,7 @@ from blobnet.bench.timing import alternate, burst_length, values_like
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Launch
 from blobnet.inference import Evaluator
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
@@ -174,7 +175,7 @@ def _belongs(label: str, layer: str, direction: str) -> bool:
     if not label.startswith(f"{layer} {direction.partition(' ')[0]}"):
         return False
     is_data = label.startswith(f"{layer} backward data")
-    return {shapes.BACKWARD_DATA: is_data, shapes.BACKWARD_WEIGHTS: not is_data}.get(direction, True)
+    return {BACKWARD_DATA: is_data, BACKWARD_WEIGHTS: not is_data}.get(direction, True)
 
 
 def _burst(step: Step, length: int) -> float:

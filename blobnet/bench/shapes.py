@@ -20,13 +20,14 @@ from typing import Any
 from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.errors import OptionError
-from blobnet.geometry import pair
+from blobnet.geometry import pair, size_text
 from blobnet.graph import Graph
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 #: The phases of training that are measured apart; layers that are no matrix products have one backward phase.
-FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, BACKWARD = "forward", "backward data", "backward weights", "backward"
+BACKWARD = "backward"
 DIRECTIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)
 
 #: Convolutions whose times with cuDNN are known (filter 11 to 1, stride, groups): those of five networks, one each.
@@ -224,23 +225,17 @@ def _taps(pool: Any) -> int:
 
 
 def _layer_text(layer: Any) -> str:
-    def option(letter: str, value: Any, default: Any) -> str:
-        return "" if value in (default, "valid") else letter + _text(value)
-
     if layer.kind in CONVOLUTIONS:
-        text = f"{layer.filters}k{_text(layer.kernel_size)}{option('s', layer.stride, 1)}"
-        text += option("p", layer.padding, 0) + option("d", layer.dilation, 1) + option("g", layer.groups, 1)
-        return text + ("b" if layer.bias else "")
+        text: str = layer.notation
+        return text
     if layer.kind == "Dense":
         return f"dense{layer.units}{'b' if layer.bias else ''}"
     if hasattr(layer, "pool_size"):
         name: str = layer.kind.lower()[:-2]
-        return f"{name}{_text(layer.pool_size)}{option('s', layer.stride, None)}{option('p', layer.padding, 0)}"
+        stride = "" if layer.stride is None else f"s{size_text(layer.stride)}"
+        padding = "" if layer.padding in (0, "valid") else f"p{size_text(layer.padding)}"
+        return f"{name}{size_text(layer.pool_size)}{stride}{padding}"
     if layer.kind == "Activation":
         return str(layer.function)
     kind: str = layer.kind
     return {"BatchNorm": "norm", "GlobalAveragePool": "globalpool"}.get(kind, kind.lower())
-
-
-def _text(value: Any) -> str:
-    return "x".join(_text(item) for item in value) if isinstance(value, tuple) else str(value)

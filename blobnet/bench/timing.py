@@ -12,12 +12,13 @@ import numpy as np
 
 from blobnet import graph, layers
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case, Work
+from blobnet.bench.shapes import BACKWARD, Case, Work
 from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import ParameterSpec
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import Plan, make_plan
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from blobnet.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Case
+from blobnet.bench.shapes import BACKWARD, Case
 from blobnet.bench.timing import values_like
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import DeviceInfo
 from blobnet.errors import OptionError
 from blobnet.geometry import pair
 from blobnet.graph import Graph, Vertex
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.model import Model
 
 _HINT = "pip install torch (a CPU build is enough for CPU devices)"

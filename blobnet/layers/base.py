@@ -16,6 +16,7 @@ from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.layers.candidates import Candidate
 
 
 class Placement(enum.Enum):
@@ -242,6 +243,10 @@ class Layer(ABC):
     def backward_data(self, site: Site) -> list[KernelCall]:
         """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
         return []
+
+    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+        """For each task that can be done in several ways: the candidates, for tuning to measure."""
+        return {}
 
     def expanded(self) -> tuple[Layer, ...]:
         """The layers that this one stands for: itself, with an activation split off behind it."""

@@ -8,6 +8,7 @@ a row and one a column for each of its multiply-adds' products, so the cost of a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from blobnet.kernel_call import power_of_two
 
@@ -20,36 +21,62 @@ def lanes_for(width: int, maximum: int) -> int:
     return power_of_two(width, maximum)
 
 
-def choose_tile(units: int, vectors: int, most_units: int, most_vectors: int, accumulators: int) -> tuple[int, int]:
-    """The (units, vectors) of a tile for ``units`` x ``vectors`` of work, with at most ``accumulators`` sums."""
+def tiles(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[tuple[float, int, int]]:
+    """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums: (cost, units, vectors), cheapest first.
 
-    def cost(tile: tuple[int, int]) -> tuple[float, int]:
-        padded = -(-units // tile[0]) * tile[0] * -(-vectors // tile[1]) * tile[1]
-        return padded * (1 + LOAD_COST * (1 / tile[0] + 1 / tile[1])), tile[0]
-
-    candidates = (
-        (block_units, block_vectors)
+    The cost counts multiply-adds of vectors.
+    """
+    return sorted(
+        (
+            -(-units // block_units) * block_units
+            * -(-vectors // block_vectors) * block_vectors
+            * (1 + LOAD_COST * (1 / block_units + 1 / block_vectors)),
+            block_units,
+            block_vectors,
+        )
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
-        if block_units * block_vectors <= accumulators
-    )
-    return min(candidates, key=cost)
+        if block_units * block_vectors <= sums
+    )  # fmt: skip
 
 
-def position_tile(tunables: Mapping[str, int], units: int, runs: int, run: int) -> tuple[dict[str, int], int]:
-    """Macros of a tile whose lanes are positions, for ``runs`` runs of ``run`` positions and ``units`` units.
+def choose_tile(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> tuple[int, int]:
+    """The (units, vectors) of the cheapest of :func:`tiles`."""
+    return tiles(units, vectors, most_units, most_vectors, sums)[0][1:]
 
-    Returns:
-        The macros LANES, BLOCK_UNITS, BLOCK_VECTORS and LOCAL_WIDTH; and the number of tiles along the positions.
+
+@dataclass(frozen=True)
+class PositionTile:
+    """A tile of sums whose lanes are positions.
+
+    Attributes:
+        macros: LANES, BLOCK_UNITS, BLOCK_VECTORS and LOCAL_WIDTH.
+        count: tiles along the positions.
+        cost: multiply-adds for each row of the product.
     """
+
+    macros: dict[str, int]
+    count: int
+    cost: float
+
+    def __str__(self) -> str:
+        return "{BLOCK_UNITS}x{BLOCK_VECTORS}x{LANES}".format(**self.macros)
+
+
+def position_tiles(tunables: Mapping[str, int], units: int, runs: int, run: int) -> list[PositionTile]:
+    """Tiles for ``runs`` runs of ``run`` positions and ``units`` units, the cheapest first."""
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     local = tunables["GROUP_WIDTH"]
-    vectors = runs * -(-run // lanes)
-    groups = -(-vectors // local)
+    groups = -(-runs * -(-run // lanes) // local)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-    block_units, block_vectors = choose_tile(units, groups, *limits)
-    macros = {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors, "LOCAL_WIDTH": local}
-    return macros, -(-groups // block_vectors)
+    return [
+        PositionTile(
+            {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors, "LOCAL_WIDTH": local},
+            count=-(-groups // block_vectors),
+            cost=cost * lanes * local,
+        )
+        for cost, block_units, block_vectors in tiles(units, groups, *limits)
+    ]
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:

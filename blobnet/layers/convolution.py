@@ -7,15 +7,29 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
-from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, window_axes
+from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
 from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.convolution_problem import Problem, Variant
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
+from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.layers.gradients import bias_gradient
 
+#: The ways to compute each direction, for each class of device.
+WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
+    "cpu": {
+        FORWARD: (convolution_direct.forward,),
+        BACKWARD_DATA: (convolution_direct.backward_data,),
+        BACKWARD_WEIGHTS: (convolution_direct.backward_weight,),
+    },
+    "gpu": {
+        FORWARD: (convolution_dot.forward, convolution_strip.forward, convolution_tiled.forward),
+        BACKWARD_DATA: (convolution_strip.backward_data, convolution_tiled.backward_data),
+        BACKWARD_WEIGHTS: (convolution_strip.backward_weight, convolution_tiled.backward_weight),
+    },
+}
 #: The bias modes of seed 000: nothing, one a unit, one a position.
 BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}
 
@@ -47,6 +61,17 @@ class _Convolution(Layer):
         self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
         check_activation(self, self.activation)
         check_initializer(self.subject, self.initializer)
+
+    @property
+    def notation(self) -> str:
+        """The hyperparameters that make the work, as benchmarks and tuning write them: ``64k3s2p1``."""
+
+        def option(letter: str, value: object, default: object) -> str:
+            return "" if value in (default, "valid") else letter + size_text(value)
+
+        text = f"{self.filters}k{size_text(self.kernel_size)}{option('s', self.stride, 1)}"
+        text += option("p", self.padding, 0) + option("d", self.dilation, 1) + option("g", self.groups, 1)
+        return text + ("b" if self.bias else "")
 
     @property
     def backward_reads_inputs(self) -> bool:
@@ -123,29 +148,34 @@ class _Convolution(Layer):
             bias_mode=BIAS_MODES[self.bias],
         )
 
+    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+        directions = [FORWARD]
+        if site.training:
+            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
+        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
+
     def forward(self, site: Site) -> list[KernelCall]:
-        problem = self._problem(site)
-        if site.tuning.device_class == "gpu" and convolution_dot.fits(site, problem):
-            return convolution_dot.forward(site, problem)
-        return _variant(site, problem.output_units, problem).forward(site, problem)
+        return self._calls(site, FORWARD)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        problem = self._problem(site)
-        variant = _variant(site, problem.input_units * problem.output_units, problem)
-        return variant.backward_weight(site, problem) + bias_gradient(site, problem.bias_mode)
+        return self._calls(site, BACKWARD_WEIGHTS) + bias_gradient(site, BIAS_MODES[self.bias])
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        if site.input_deltas[0] is None:
-            return []
+        return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
+
+    def _calls(self, site: Site, direction: str) -> list[KernelCall]:
+        candidates = self._candidates(site, direction)
+        return choose(site.tuning, self._task(site, direction), candidates).calls()
+
+    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         problem = self._problem(site)
-        return _variant(site, problem.input_units, problem).backward_data(site, problem)
+        ways = WAYS[site.tuning.device_class][direction]
+        return [candidate for way in ways for candidate in way(site, problem)]
 
-
-def _variant(site: Site, units: int, problem: Problem) -> Variant:
-    """The module that computes one direction, whose result has ``units`` units a group."""
-    if site.tuning.device_class == "cpu":
-        return convolution_direct
-    return convolution_strip if convolution_strip.fits(site, problem, units) else convolution_tiled
+    def _task(self, site: Site, direction: str) -> str:
+        """What a direction's candidates compute, for tuning; the bias costs nothing to speak of."""
+        shape = "x".join(map(str, site.inputs[0].shape.dimensions))
+        return f"{direction} {shape}:{replace(self, bias=False).notation} batch {site.batch_size}"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import choose_tile, lanes_for, position_tile, splits_for
+from blobnet.layers.blocking import PositionTile, lanes_for, position_tiles, splits_for, tiles
+from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
@@ -14,35 +18,55 @@ from blobnet.layers.gradients import split_sum
 SPLIT_ELEMENTS = 2**21
 
 
-def forward(site: Site, problem: Problem) -> list[KernelCall]:
+def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """On flat planes at stride 1, else row by row."""
-    macros = problem.macros
     output = site.output.shape
     flat = problem.strides == (1, 1)
-    kernel = "convolution/forward_flat" if flat else "convolution/forward_rows"
-    tunables = site.tuning.of(kernel)
+    tunables = site.tuning.of(_forward_kernel(problem))
     if flat:
-        del macros["STRIDE_Y"], macros["STRIDE_X"]
         positions = (output.height - 1) * site.inputs[0].layout.unit_memory_width + output.width
-        tile, tiles = position_tile(tunables, problem.output_units, 1, positions)
+        tiles = position_tiles(tunables, problem.output_units, 1, positions)
     else:
-        tile, tiles = position_tile(tunables, problem.output_units, output.height, output.width)
+        tiles = position_tiles(tunables, problem.output_units, output.height, output.width)
+    for tile in tiles:
+        cost = _cost(site, problem, tile.cost * problem.columns)
+        yield Candidate(f"direct {tile}", cost, partial(_forward_calls, site, problem, tile))
+
+
+def _forward_kernel(problem: Problem) -> str:
+    return "convolution/forward_flat" if problem.strides == (1, 1) else "convolution/forward_rows"
+
+
+def _forward_calls(site: Site, problem: Problem, tile: PositionTile) -> list[KernelCall]:
+    macros = problem.macros
+    kernel = _forward_kernel(problem)
+    if problem.strides == (1, 1):
+        del macros["STRIDE_Y"], macros["STRIDE_X"]
     return [
         KernelCall(
             kernel,
             f"{site.name} forward",
-            GlobalSize(tiles * tile["LOCAL_WIDTH"], problem.groups * -(-problem.output_units // tile["BLOCK_UNITS"])),
+            _position_work(tile, problem.groups, problem.output_units),
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
             arrays={"WEIGHT": site.parameter("weight"), "BIAS": problem.bias(site)},
             macros={**macros, **problem.epilogue_macros(site), **_block_macros(tile)},
-            tunables=tunables,
-            local_size=(tile["LOCAL_WIDTH"], 1, 1),
+            tunables=site.tuning.of(kernel),
+            local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
         )
     ]
 
 
-def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
+def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """On flat planes at stride 1 and one pitch, else row by row."""
+    tunables = site.tuning.of("convolution/backward_weight")
+    limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
+    positions = site.delta.shape.height * site.delta.shape.width
+    for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
+        calls = partial(_backward_weight_calls, site, problem, units, columns)
+        yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions), calls)
+
+
+def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block_columns: int) -> list[KernelCall]:
     kernel = "convolution/backward_weight"
     tunables = site.tuning.of(kernel)
     delta = site.delta
@@ -51,8 +75,6 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     run = delta.shape.width
     if flat:
         run += (delta.shape.height - 1) * delta.layout.unit_memory_width
-    limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
-    block_units, block_columns = choose_tile(problem.output_units, problem.columns, *limits)
     width, height = -(-problem.columns // block_columns), problem.groups * -(-problem.output_units // block_units)
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)
@@ -87,37 +109,60 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
     return [call, *reductions]
 
 
-def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
-    """A launch for each phase."""
+def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """A launch for each phase; its tiles are a candidate each if there is one phase, else each phase's cheapest."""
     target = site.input_deltas[0]
     assert target is not None
-    phases = problem.phases(target.shape, accumulate=site.accumulate[0])
-    return [_backward_phase(site, problem, phase) for phase in phases]
+    phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
+    choices = [_phase_tiles(site, problem, phase) for phase in phases]
+    if len(phases) != 1:
+        choices = [of_phase[:1] for of_phase in choices]
+    for chosen in zip(*choices, strict=True) if phases else [()]:
+        sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True))
+        name = f"direct {chosen[0]}" if len(chosen) == 1 else "direct"
+        calls = partial(_backward_phases, site, problem, phases, chosen)
+        yield Candidate(name, _cost(site, problem, sums * problem.output_units), calls)
 
 
-def _backward_phase(site: Site, problem: Problem, phase: Phase) -> KernelCall:
+def _phase_tiles(site: Site, problem: Problem, phase: Phase) -> list[PositionTile]:
+    positions = (phase.height - 1) * site.delta.layout.unit_memory_width + phase.width
+    return position_tiles(site.tuning.of("convolution/backward_data"), problem.input_units, 1, positions)
+
+
+def _backward_phases(
+    site: Site, problem: Problem, phases: Sequence[Phase], tiles: Sequence[PositionTile]
+) -> list[KernelCall]:
     target = site.input_deltas[0]
     assert target is not None
     kernel = "convolution/backward_data"
-    tunables = site.tuning.of(kernel)
-    positions = (phase.height - 1) * site.delta.layout.unit_memory_width + phase.width
-    tile, tiles = position_tile(tunables, problem.input_units, 1, positions)
-    return KernelCall(
-        kernel,
-        f"{site.name} backward data",
-        GlobalSize(tiles * tile["LOCAL_WIDTH"], problem.groups * -(-problem.input_units // tile["BLOCK_UNITS"])),
-        blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-        arrays={"WEIGHT": site.parameter("weight")},
-        macros={
-            **problem.filter_macros,
-            **phase.macros,
-            "ACCUMULATE": int(site.accumulate[0]),
-            **_block_macros(tile),
-        },
-        tunables=tunables,
-        local_size=(tile["LOCAL_WIDTH"], 1, 1),
-    )
+    return [
+        KernelCall(
+            kernel,
+            f"{site.name} backward data",
+            _position_work(tile, problem.groups, problem.input_units),
+            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            arrays={"WEIGHT": site.parameter("weight")},
+            macros={
+                **problem.filter_macros,
+                **phase.macros,
+                "ACCUMULATE": int(site.accumulate[0]),
+                **_block_macros(tile),
+            },
+            tunables=site.tuning.of(kernel),
+            local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
+        )
+        for phase, tile in zip(phases, tiles, strict=True)
+    ]
 
 
-def _block_macros(tile: dict[str, int]) -> dict[str, Macro]:
-    return {name: tile[name] for name in ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")}
+def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
+    """The cost of a candidate that needs so many multiply-adds a sample and group."""
+    return multiply_adds * site.batch_size * problem.groups / site.tuning.compute_units
+
+
+def _position_work(tile: PositionTile, groups: int, units: int) -> GlobalSize:
+    return GlobalSize(tile.count * tile.macros["LOCAL_WIDTH"], groups * -(-units // tile.macros["BLOCK_UNITS"]))
+
+
+def _block_macros(tile: PositionTile) -> dict[str, Macro]:
+    return {name: tile.macros[name] for name in ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")}

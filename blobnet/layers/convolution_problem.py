@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from blobnet.blob import Shape
 from blobnet.geometry import Pair, WindowAxis
-from blobnet.kernel_call import Array, KernelCall
+from blobnet.kernel_call import Array
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
+from blobnet.layers.candidates import Candidate
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,5 @@ class Problem:
                     yield phase
 
 
-class Variant(Protocol):
-    """A module that computes convolutions in one way."""
-
-    def forward(self, site: Site, problem: Problem) -> list[KernelCall]:
-        """Calls that write the output."""
-
-    def backward_weight(self, site: Site, problem: Problem) -> list[KernelCall]:
-        """Calls that set the gradient of the weights."""
-
-    def backward_data(self, site: Site, problem: Problem) -> list[KernelCall]:
-        """Calls that set, or add to, the input's delta, which is wanted."""
+#: What a module that knows one way to compute a direction offers for it: no candidate, one or several.
+Way = Callable[[Site, Problem], Iterable[Candidate]]

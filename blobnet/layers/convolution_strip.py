@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
+from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Problem
 from blobnet.layers.gradients import split_sum
 
@@ -19,17 +23,35 @@ _FEW_UNITS, _MOST_FACTORS = 4, 512
 _MOST_PITCH = 2048
 
 
-def fits(site: Site, problem: Problem, units: int) -> bool:
-    """Whether a direction whose result has ``units`` units a group is for these kernels."""
+def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """Strips of output rows."""
+    yield from _candidates(site, problem, problem.output_units, _forward_calls)
+
+
+def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """Strips of blocks of stride x stride input cells."""
+    yield from _candidates(site, problem, problem.input_units, _backward_data_calls)
+
+
+def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """A work-group for each pair of units and split."""
+    yield from _candidates(site, problem, problem.input_units * problem.output_units, _backward_weight_calls)
+
+
+def _candidates(
+    site: Site, problem: Problem, units: int, calls: Callable[[Site, Problem], list[KernelCall]]
+) -> Iterator[Candidate]:
+    """The candidate for a direction whose result has ``units`` units a group."""
     layouts = site.inputs[0].layout, site.output.layout
     # Strips of the whole batch are counted by an int.
     countable = all(site.batch_size * layout.memory_elements < 2**31 for layout in layouts)
     narrow = all(layout.unit_memory_width <= _MOST_PITCH for layout in layouts)
-    return units <= _FEW_UNITS and problem.taps * units <= _MOST_FACTORS and countable and narrow
+    if units <= _FEW_UNITS and problem.taps * units <= _MOST_FACTORS and countable and narrow:
+        # Bound by memory: measured as the fastest wherever it fits.
+        yield Candidate("strip", 0.0, partial(calls, site, problem))
 
 
-def forward(site: Site, problem: Problem) -> list[KernelCall]:
-    """Strips of output rows."""
+def _forward_calls(site: Site, problem: Problem) -> list[KernelCall]:
     output = site.output.shape
     strip = _strip(output.height, problem.output_units)
     return [
@@ -50,8 +72,7 @@ def forward(site: Site, problem: Problem) -> list[KernelCall]:
     ]
 
 
-def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
-    """Strips of blocks of stride x stride input cells."""
+def _backward_data_calls(site: Site, problem: Problem) -> list[KernelCall]:
     target = site.input_deltas[0]
     assert target is not None
     stride_y, stride_x = problem.strides
@@ -75,8 +96,7 @@ def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
     ]
 
 
-def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
-    """A work-group for each pair of units and split."""
+def _backward_weight_calls(site: Site, problem: Problem) -> list[KernelCall]:
     height = site.delta.shape.height
     strip = min(height, _ROWS)
     pairs = problem.groups * problem.output_units * problem.input_units

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
+from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
@@ -34,6 +36,9 @@ class Tile:
     def items(self) -> int:
         """Work-items in a group."""
         return self.units // self.item_units * (self.columns // self.item_columns)
+
+    def __str__(self) -> str:
+        return f"{self.units}x{self.columns}"
 
     @property
     def macros(self) -> dict[str, Macro]:
@@ -65,14 +70,10 @@ WEIGHT_TILES = (
 SPLIT_TILES, MOST_SPLITS = 8, 256
 
 
-def choose_tile(tiles: Sequence[Tile], units: int, columns: int, groups: int, compute_units: int) -> Tile:
-    """The tile that computes ``groups`` products of ``units`` x ``columns`` sums soonest."""
-
-    def cost(tile: Tile) -> float:
-        count = groups * -(-units // tile.units) * -(-columns // tile.columns)
-        return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
-
-    return min(tiles, key=cost)
+def _cost(tile: Tile, units: int, columns: int, groups: int, compute_units: int) -> float:
+    """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
+    count = groups * -(-units // tile.units) * -(-columns // tile.columns)
+    return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,15 @@ class PackedWeights:
         return GlobalSize(width, self.groups, positions=positions, tile=self.tile.columns)
 
 
-def forward(site: Site, problem: Problem) -> list[KernelCall]:
+def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the input."""
-    output = site.output.shape
-    positions = output.height * output.width
+    positions = site.batch_size * site.output.shape.height * site.output.shape.width
+    for tile in TILES:
+        cost = _cost(tile, problem.output_units, positions, problem.groups, site.tuning.compute_units)
+        yield Candidate(f"tiled {tile}", cost * problem.columns, partial(_forward_calls, site, problem, tile))
+
+
+def _forward_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
     packed = PackedWeights(
         "forward",
         units=problem.output_units,
@@ -157,25 +163,41 @@ def forward(site: Site, problem: Problem) -> list[KernelCall]:
         depth_stride=problem.taps,
         groups=problem.groups,
         taps=problem.taps,
-        tile=_tile(site, problem, problem.output_units, positions),
+        tile=tile,
     )
     product = KernelCall(
         "convolution/forward_tiled",
         f"{site.name} forward",
-        packed.product_size(positions),
+        packed.product_size(site.output.shape.height * site.output.shape.width),
         blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
         arrays={"PACKED": packed.array(site), "BIAS": problem.bias(site)},
         macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
-        local_size=(packed.tile.items, 1, 1),
+        local_size=(tile.items, 1, 1),
     )
     return [packed.call(site), product]
 
 
-def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
+def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the delta, phase by phase."""
     target = site.input_deltas[0]
     assert target is not None
     phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
+    for tile in TILES:
+        cost = sum(
+            _cost(
+                tile,
+                problem.input_units,
+                site.batch_size * phase.height * phase.width,
+                problem.groups,
+                site.tuning.compute_units,
+            )
+            * (phase.taps * problem.output_units)
+            for phase in phases
+        )
+        yield Candidate(f"tiled {tile}", cost, partial(_backward_data_calls, site, problem, phases, tile))
+
+
+def _backward_data_calls(site: Site, problem: Problem, phases: Sequence[Phase], tile: Tile) -> list[KernelCall]:
     packed = PackedWeights(
         "backward data",
         units=problem.input_units,
@@ -184,7 +206,7 @@ def backward_data(site: Site, problem: Problem) -> list[KernelCall]:
         depth_stride=problem.columns,
         groups=problem.groups,
         taps=problem.taps,
-        tile=_tile(site, problem, problem.input_units, _largest(phases)),
+        tile=tile,
     )
     products = [_backward_phase(site, problem, phase, packed) for phase in phases]
     return [packed.call(site), *products] if products else []
@@ -209,12 +231,19 @@ def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWe
     )
 
 
-def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
+def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
+    positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
+    for tile in WEIGHT_TILES:
+        # Splits fill the device, whatever the tile.
+        cost = _cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
+        cost *= positions / site.tuning.compute_units
+        yield Candidate(f"tiled {tile}", cost, partial(_backward_weight_calls, site, problem, tile))
+
+
+def _backward_weight_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
     units, columns = problem.output_units, problem.columns
     compute_units = site.tuning.compute_units
-    # Splits fill the device, whatever the tile.
-    tile = choose_tile(WEIGHT_TILES, units, columns, problem.groups, compute_units=1)
     tiles = -(-units // tile.units) * -(-columns // tile.columns)
     steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
     splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
@@ -230,11 +259,3 @@ def backward_weight(site: Site, problem: Problem) -> list[KernelCall]:
         local_size=(tile.items, 1, 1),
     )
     return [product, *reductions]
-
-
-def _largest(phases: Sequence[Phase]) -> int:
-    return max((phase.height * phase.width for phase in phases), default=1)
-
-
-def _tile(site: Site, problem: Problem, units: int, positions: int) -> Tile:
-    return choose_tile(TILES, units, site.batch_size * positions, problem.groups, site.tuning.compute_units)

@@ -18,6 +18,7 @@ FLOORS = """
     blob
     geometry initializers kernel_source
     kernel_call
+    layers.candidates
     layers.base
     layers.activation layers.blocking layers.convolution_problem schedules
     layers.gradients
