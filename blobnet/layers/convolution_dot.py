@@ -15,7 +15,7 @@ MOST_POSITIONS, MOST_PRODUCTS = 8, 128
 #: Input units from which the work-items of a group have enough to do.
 _LEAST_UNITS = 128
 #: Output units of a work-group, and its work-items.
-_UNITS, _LOCAL = 2, 256
+_UNITS, _LOCAL = 4, 256
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -35,7 +35,12 @@ def _forward_calls(site: Site, problem: Problem) -> list[KernelCall]:
             GlobalSize(_LOCAL, problem.groups * -(-problem.output_units // _UNITS)),
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
             arrays={"WEIGHT": site.parameter("weight"), "BIAS": problem.bias(site)},
-            macros={**problem.macros, **problem.epilogue_macros(site), "BLOCK_UNITS": _UNITS},
+            macros={
+                **problem.macros,
+                **problem.epilogue_macros(site),
+                "LANES": 1 if problem.columns % 4 else 4,
+                "BLOCK_UNITS": _UNITS,
+            },
             local_size=(_LOCAL, 1, 1),
         )
     ]
