@@ -70,7 +70,7 @@ WEIGHT_TILES = (
 SPLIT_TILES, MOST_SPLITS = 8, 256
 
 
-def _cost(tile: Tile, units: int, columns: int, groups: int, compute_units: int) -> float:
+def product_cost(tile: Tile, units: int, columns: int, groups: int, compute_units: int) -> float:
     """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
     count = groups * -(-units // tile.units) * -(-columns // tile.columns)
     return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
@@ -150,7 +150,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the input."""
     positions = site.batch_size * site.output.shape.height * site.output.shape.width
     for tile in TILES:
-        cost = _cost(tile, problem.output_units, positions, problem.groups, site.tuning.compute_units)
+        cost = product_cost(tile, problem.output_units, positions, problem.groups, site.tuning.compute_units)
         yield Candidate(f"tiled {tile}", cost * problem.columns, partial(_forward_calls, site, problem, tile))
 
 
@@ -184,7 +184,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
     for tile in TILES:
         cost = sum(
-            _cost(
+            product_cost(
                 tile,
                 problem.input_units,
                 site.batch_size * phase.height * phase.width,
@@ -236,7 +236,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
     for tile in WEIGHT_TILES:
         # Splits fill the device, whatever the tile.
-        cost = _cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
+        cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
         cost *= positions / site.tuning.compute_units
         yield Candidate(f"tiled {tile}", cost, partial(_backward_weight_calls, site, problem, tile))
 

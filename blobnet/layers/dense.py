@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import Shape
 from blobnet.initializers import check_initializer
-from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
+from blobnet.kernel_call import KernelCall
+from blobnet.layers import dense_direct, dense_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.blocking import choose_tile, lanes_for
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
 
 
 @dataclass(frozen=True)
@@ -63,111 +63,32 @@ class Dense(Layer):
         weight = ParameterSpec("weight", (self.units, inputs[0].elements), self.initializer, decayed=True)
         return (weight, ParameterSpec("bias", (self.units,), "zeros")) if self.bias else (weight,)
 
+    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+        directions = [FORWARD]
+        if site.training:
+            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
+        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
+
     def forward(self, site: Site) -> list[KernelCall]:
-        kernel = "dense/forward"
-        tunables = site.tuning.of(kernel)
-        macros, _ = _rows(site.inputs[0].layout, tunables)
-        units, samples = choose_tile(
-            self.units,
-            tunables["MAXIMUM_SAMPLES"],
-            tunables["MAXIMUM_UNITS"],
-            tunables["MAXIMUM_SAMPLES"],
-            tunables["MAXIMUM_ACCUMULATORS"],
-        )
-        local = tunables["GROUP_WIDTH"]
-        return [
-            KernelCall(
-                kernel,
-                f"{site.name} forward",
-                GlobalSize(local, -(-self.units // units), samples=samples),
-                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-                # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
-                arrays={
-                    "WEIGHT": site.parameter("weight"),
-                    "BIAS": site.parameter("bias" if self.bias else "weight"),
-                },
-                macros={
-                    **macros,
-                    "HAS_BIAS": int(self.bias),
-                    "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
-                    "BLOCK_SAMPLES": samples,
-                    "BLOCK_UNITS": units,
-                },
-                tunables=tunables,
-                local_size=(local, 1, 1),
-            )
-        ]
+        return self._calls(site, FORWARD)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        kernel = "dense/backward_weight"
-        tunables = site.tuning.of(kernel)
-        macros, vectors = _rows(site.inputs[0].layout, tunables)
-        local = tunables["GROUP_WIDTH"]
-        groups = -(-vectors // local)
-        limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-        units, block_vectors = choose_tile(self.units, groups, *limits)
-        return [
-            KernelCall(
-                kernel,
-                f"{site.name} backward weight",
-                GlobalSize(-(-groups // block_vectors) * local, -(-self.units // units), per_sample=False),
-                blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
-                arrays={
-                    "WEIGHT_GRADIENT": site.gradient("weight"),
-                    "BIAS_GRADIENT": site.gradient("bias" if self.bias else "weight"),
-                },
-                macros={
-                    **macros,
-                    "HAS_BIAS": int(self.bias),
-                    "BLOCK_UNITS": units,
-                    "BLOCK_VECTORS": block_vectors,
-                },
-                tunables=tunables,
-                local_size=(local, 1, 1),
-            )
-        ]
+        return self._calls(site, BACKWARD_WEIGHTS)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        target = site.input_deltas[0]
-        if target is None:
-            return []
-        kernel = "dense/backward_data"
-        tunables = site.tuning.of(kernel)
-        macros, vectors = _rows(target.layout, tunables)
-        local = tunables["GROUP_WIDTH"]
-        groups = -(-vectors // local)
-        most = tunables["MAXIMUM_SAMPLES"]
-        limits = tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-        samples, block_vectors = choose_tile(most, groups, most, *limits)
-        return [
-            KernelCall(
-                kernel,
-                f"{site.name} backward data",
-                GlobalSize(-(-groups // block_vectors) * local, samples=samples),
-                blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-                arrays={"WEIGHT": site.parameter("weight")},
-                macros={
-                    **macros,
-                    "ACCUMULATE": int(site.accumulate[0]),
-                    "BLOCK_SAMPLES": samples,
-                    "BLOCK_VECTORS": block_vectors,
-                },
-                tunables=tunables,
-                local_size=(local, 1, 1),
-            )
-        ]
+        return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
 
+    def _calls(self, site: Site, direction: str) -> list[KernelCall]:
+        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).calls()
 
-def _rows(layout: BlobLayout, tunables: dict[str, int]) -> tuple[dict[str, Macro], int]:
-    """Macros that describe a sample as runs of consecutive values, and the number of vectors in it."""
-    if layout.is_contiguous:
-        rows, run = 1, layout.unit_count * layout.unit_elements
-    else:
-        rows, run = layout.unit_count * layout.unit_height, layout.unit_width
-    lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
-    macros: dict[str, Macro] = {
-        "ROWS": rows,
-        "ROW_ELEMENTS": run,
-        "LANES": lanes,
-    }
-    return macros, rows * -(-run // lanes)
+    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
+        ways = [dense_direct, dense_tiled] if site.tuning.device_class == "gpu" else [dense_direct]
+        if direction == FORWARD:
+            return [candidate for way in ways for candidate in way.forward(site, self.bias)]
+        if direction == BACKWARD_WEIGHTS:
+            return [candidate for way in ways for candidate in way.backward_weight(site, self.bias)]
+        return [candidate for way in ways for candidate in way.backward_data(site)]
+
+    def _task(self, site: Site, direction: str) -> str:
+        """What a direction's candidates compute, for tuning."""
+        return f"{direction} {site.inputs[0].shape.elements}:dense{self.units} batch {site.batch_size}"

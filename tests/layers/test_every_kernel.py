@@ -11,10 +11,17 @@ from blobnet.planner import make_plan
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
+#: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
+VARIANTS = frozenset({"direct", "dot", "strip", "tiled"})
+TUNINGS = [Tuning(kind) for kind in ("cpu", "gpu")]
+TUNINGS += [Tuning(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
+
 
 def compared_calls() -> Iterator[KernelCall]:
-    """What the graphs launch whose gradients are compared (tests/train/test_plans.py), and the optimizers' calls."""
-    for tuning in (Tuning("cpu"), Tuning("gpu")):
+    """What the graphs launch whose gradients are compared (tests/train/test_plans.py), with the candidates that the
+    cost model prefers and then with each variant wherever it fits; and the optimizers' calls.
+    """
+    for tuning in TUNINGS:
         for name in COMPARED_GRAPHS:
             graph = KNOWN_GRAPHS[name]()
             for loss in (CrossEntropy(), MeanSquaredError(), BinaryCrossEntropy()):

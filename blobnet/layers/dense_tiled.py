@@ -1,0 +1,128 @@
+"""Dense layers as products of matrices through local memory, for GPUs and batches (kernels/dense/product.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.layers.base import Site
+from blobnet.layers.blocking import splits_for
+from blobnet.layers.candidates import Candidate
+from blobnet.layers.convolution_tiled import Tile, product_cost
+from blobnet.layers.gradients import bias_gradient
+
+#: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
+TILES = (
+    Tile(64, 128, 8, 8, 8, speed=0.98),
+    Tile(64, 32, 16, 8, 4, speed=0.88),
+    Tile(32, 32, 16, 4, 4, speed=0.83),
+)
+#: Tiles for each compute unit that the split sums of forward should have, the most splits, and their least elements.
+_SPLIT_TILES, _MOST_SPLITS, _LEAST_ELEMENTS = 4, 64, 128
+
+
+def forward(site: Site, bias: bool) -> Iterator[Candidate]:
+    """Products in splits of the elements, and their sums."""
+    units, elements = site.output.shape.units, site.inputs[0].shape.elements
+    if not _fits(site):
+        return
+    for tile in TILES:
+        splits = _splits(site, tile)
+        cost = product_cost(tile, site.batch_size, units, splits, site.tuning.compute_units) * elements / splits
+        yield Candidate(f"tiled {tile}", cost, partial(_forward_calls, site, bias, tile, splits))
+
+
+def _splits(site: Site, tile: Tile) -> int:
+    tiles = -(-site.batch_size // tile.units) * -(-site.output.shape.units // tile.columns)
+    most = min(_MOST_SPLITS, -(-site.inputs[0].shape.elements // _LEAST_ELEMENTS))
+    return splits_for(tiles, _SPLIT_TILES * site.tuning.compute_units, most)
+
+
+def _forward_calls(site: Site, bias: bool, tile: Tile, splits: int) -> list[KernelCall]:
+    units = site.output.shape.units
+    partials = site.memory("forward partials", per_sample=splits * units)
+    label = f"{site.name} forward"
+    product = KernelCall(
+        "dense/forward_tiled",
+        label,
+        _work(tile, site.batch_size, units, splits),
+        blobs={"INPUT": site.inputs[0]},
+        arrays={"WEIGHT": site.parameter("weight"), "PARTIALS": partials},
+        macros={"UNITS": units, "SPLITS": splits, **tile.macros},
+        local_size=(tile.items, 1, 1),
+    )
+    total = KernelCall(
+        "dense/forward_sum",
+        label,
+        GlobalSize(units),
+        blobs={"OUTPUT": site.output},
+        # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
+        arrays={"PARTIALS": partials, "BIAS": site.parameter("bias" if bias else "weight")},
+        macros={"SPLITS": splits, "HAS_BIAS": int(bias), "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"},
+        local_size=(64, 1, 1),
+    )
+    return [product, total]
+
+
+def backward_data(site: Site) -> Iterator[Candidate]:
+    """Products over the output units."""
+    target = site.input_deltas[0]
+    assert target is not None
+    if not _fits(site):
+        return
+    for tile in TILES:
+        cost = product_cost(tile, site.batch_size, target.shape.elements, 1, site.tuning.compute_units)
+        yield Candidate(f"tiled {tile}", cost * site.output.shape.units, partial(_backward_data_calls, site, tile))
+
+
+def _backward_data_calls(site: Site, tile: Tile) -> list[KernelCall]:
+    target = site.input_deltas[0]
+    assert target is not None
+    return [
+        KernelCall(
+            "dense/backward_data_tiled",
+            f"{site.name} backward data",
+            _work(tile, site.batch_size, target.shape.elements),
+            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            arrays={"WEIGHT": site.parameter("weight")},
+            macros={"ACCUMULATE": int(site.accumulate[0]), **tile.macros},
+            local_size=(tile.items, 1, 1),
+        )
+    ]
+
+
+def backward_weight(site: Site, bias: bool) -> Iterator[Candidate]:
+    """Products over the samples."""
+    if not _fits(site):
+        return
+    units, elements = site.output.shape.units, site.inputs[0].shape.elements
+    for tile in TILES:
+        cost = product_cost(tile, units, elements, 1, site.tuning.compute_units)
+        steps = -(-site.batch_size // tile.depth)
+        yield Candidate(f"tiled {tile}", cost * steps * tile.depth, partial(_backward_weight_calls, site, bias, tile))
+
+
+def _backward_weight_calls(site: Site, bias: bool, tile: Tile) -> list[KernelCall]:
+    product = KernelCall(
+        "dense/backward_weight_tiled",
+        f"{site.name} backward weight",
+        _work(tile, site.output.shape.units, site.inputs[0].shape.elements),
+        blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},
+        arrays={"WEIGHT_GRADIENT": site.gradient("weight")},
+        macros=tile.macros,
+        local_size=(tile.items, 1, 1),
+    )
+    return [product, *bias_gradient(site, int(bias))]
+
+
+def _work(tile: Tile, units: int, columns: int, splits: int = 1) -> GlobalSize:
+    """The work of ``splits`` products of ``units`` x ``columns`` sums."""
+    tiles = -(-units // tile.units) * -(-columns // tile.columns)
+    return GlobalSize(tiles * tile.items, splits, per_sample=False)
+
+
+def _fits(site: Site) -> bool:
+    """Whether the samples are rows of matrices, whose cells an int can count."""
+    blobs = [site.inputs[0], *(blob for blob in site.input_deltas if blob is not None)]
+    return all(blob.layout.is_contiguous and site.batch_size * blob.layout.memory_elements < 2**31 for blob in blobs)

@@ -1,0 +1,111 @@
+/*
+ * Dense layers as products of matrices through local memory, for GPUs: sum (u, c) = sum over ROWS rows r of
+ * left(r, u) * right(r, c). A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x ITEM_COLUMNS of
+ * them, while the next TILE_DEPTH rows are on their way (convolution/product.h multiplies).
+ *
+ * A kernel says where its factors lie: LEFT_AT(u) and RIGHT_AT(c) are offsets of row 0, LEFT_STEP and RIGHT_STEP lead
+ * from row to row. Where the rows of a factor are neighbours (a step of 1), work-items load runs of 8 of them, and a
+ * pitch of 4 more keeps their stores in different banks; else they load neighbouring units or columns.
+ */
+#define ITEM (int)get_local_id(0)
+#define UNIT_PITCH (TILE_UNITS + 4)
+#define COLUMN_PITCH (TILE_COLUMNS + 4)
+#include "convolution/product.h"
+
+#define RUN 8
+/* Of a factor with a step and an extent: units or columns loaded at once, how often, and the rows of each. */
+#define SPAN(step, extent) ((step) == 1 ? ITEMS / RUN : ITEMS < (extent) ? ITEMS : (extent))
+#define SPANS(step, extent) ((extent) / SPAN(step, extent))
+#define SPAN_ROWS(step, extent) (TILE_DEPTH * SPAN(step, extent) / ITEMS)
+/* What this work-item loads of span s, and of its rows i. */
+#define SPAN_INDEX(step, extent, s) \
+    (((step) == 1 ? ITEM / RUN : ITEM % SPAN(step, extent)) + (s) * SPAN(step, extent))
+#define SPAN_ROW(step, extent, i) \
+    ((step) == 1 ? ITEM % RUN + (i) * RUN : ITEM / SPAN(step, extent) + (i) * (ITEMS / SPAN(step, extent)))
+
+#define LEFT_SPANS SPANS(LEFT_STEP, TILE_UNITS)
+#define LEFT_ROWS SPAN_ROWS(LEFT_STEP, TILE_UNITS)
+#define RIGHT_SPANS SPANS(RIGHT_STEP, TILE_COLUMNS)
+#define RIGHT_ROWS SPAN_ROWS(RIGHT_STEP, TILE_COLUMNS)
+
+typedef struct {
+    real_t left[LEFT_SPANS][LEFT_ROWS];
+    real_t right[RIGHT_SPANS][RIGHT_ROWS];
+} prefetch_t;
+
+/* Rows from `first` on; those from `end` on count as 0. */
+INLINE void fetch(prefetch_t *next, const int first, const int end, __global const real_t *left,
+                  const int left_at[LEFT_SPANS], __global const real_t *right,
+                  const int right_at[RIGHT_SPANS])
+{
+#pragma unroll
+    for (int i = 0; i < LEFT_ROWS; i++) {
+        const int row = first + SPAN_ROW(LEFT_STEP, TILE_UNITS, i);
+#pragma unroll
+        for (int s = 0; s < LEFT_SPANS; s++) {
+            next->left[s][i] = row < end ? left[left_at[s] + row * LEFT_STEP] : 0;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < RIGHT_ROWS; i++) {
+        const int row = first + SPAN_ROW(RIGHT_STEP, TILE_COLUMNS, i);
+#pragma unroll
+        for (int s = 0; s < RIGHT_SPANS; s++) {
+            next->right[s][i] = row < end ? right[right_at[s] + row * RIGHT_STEP] : 0;
+        }
+    }
+}
+
+INLINE void put(const prefetch_t *next, __local real_t *left, __local real_t *right)
+{
+#pragma unroll
+    for (int s = 0; s < LEFT_SPANS; s++) {
+#pragma unroll
+        for (int i = 0; i < LEFT_ROWS; i++) {
+            left[SPAN_ROW(LEFT_STEP, TILE_UNITS, i) * UNIT_PITCH + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s)] =
+                next->left[s][i];
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < RIGHT_SPANS; s++) {
+#pragma unroll
+        for (int i = 0; i < RIGHT_ROWS; i++) {
+            right[SPAN_ROW(RIGHT_STEP, TILE_COLUMNS, i) * COLUMN_PITCH
+                  + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s)] = next->right[s][i];
+        }
+    }
+}
+
+/* The sums of the tile at (first_unit, first_column) over rows `row` to `end`. */
+INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int end, const int units,
+                       const int columns, const int first_unit, const int first_column,
+                       __global const real_t *left, __global const real_t *right,
+                       __local real_t left_tiles[2][TILE_DEPTH * UNIT_PITCH],
+                       __local real_t right_tiles[2][TILE_DEPTH * COLUMN_PITCH])
+{
+    int left_at[LEFT_SPANS];
+    int right_at[RIGHT_SPANS];
+    /* Units and columns past the last one repeat it; their sums are not stored. */
+#pragma unroll
+    for (int s = 0; s < LEFT_SPANS; s++) {
+        left_at[s] = LEFT_AT(min(first_unit + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s), units - 1));
+    }
+#pragma unroll
+    for (int s = 0; s < RIGHT_SPANS; s++) {
+        right_at[s] = RIGHT_AT(min(first_column + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s), columns - 1));
+    }
+    clear(sums);
+    prefetch_t next;
+    fetch(&next, row, end, left, left_at, right, right_at);
+    put(&next, left_tiles[0], right_tiles[0]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    int tile = 0;
+    for (row += TILE_DEPTH; row < end; row += TILE_DEPTH) {
+        fetch(&next, row, end, left, left_at, right, right_at);
+        multiply(sums, left_tiles[tile], right_tiles[tile]);
+        tile = 1 - tile;
+        put(&next, left_tiles[tile], right_tiles[tile]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    multiply(sums, left_tiles[tile], right_tiles[tile]);
+}
