@@ -18,25 +18,32 @@ TILES = (
     Tile(64, 32, 16, 8, 4, speed=0.88),
     Tile(32, 32, 16, 4, 4, speed=0.83),
 )
-#: Tiles for each compute unit that the split sums of forward should have, the most splits, and their least elements.
-_SPLIT_TILES, _MOST_SPLITS, _LEAST_ELEMENTS = 4, 64, 128
+#: Tiles for each compute unit that split sums should have, the most splits, and their least rows.
+_SPLIT_TILES, _MOST_SPLITS, _LEAST_ROWS = 4, 64, 64
 
 
 def forward(site: Site, bias: bool) -> Iterator[Candidate]:
-    """Products in splits of the elements, and their sums."""
-    units, elements = site.output.shape.units, site.inputs[0].shape.elements
-    if not _fits(site):
-        return
-    for tile in TILES:
-        splits = _splits(site, tile)
-        cost = product_cost(tile, site.batch_size, units, splits, site.tuning.compute_units) * elements / splits
+    """Products over the elements, in splits, and their sums."""
+    for tile, splits, cost in _products(site, site.output.shape.units, site.inputs[0].shape.elements):
         yield Candidate(f"tiled {tile}", cost, partial(_forward_calls, site, bias, tile, splits))
 
 
-def _splits(site: Site, tile: Tile) -> int:
-    tiles = -(-site.batch_size // tile.units) * -(-site.output.shape.units // tile.columns)
-    most = min(_MOST_SPLITS, -(-site.inputs[0].shape.elements // _LEAST_ELEMENTS))
-    return splits_for(tiles, _SPLIT_TILES * site.tuning.compute_units, most)
+def backward_data(site: Site) -> Iterator[Candidate]:
+    """Products over the output units, in splits, and their sums."""
+    for tile, splits, cost in _products(site, site.inputs[0].shape.elements, site.output.shape.units):
+        yield Candidate(f"tiled {tile}", cost, partial(_backward_data_calls, site, tile, splits))
+
+
+def _products(site: Site, columns: int, rows: int) -> Iterator[tuple[Tile, int, float]]:
+    """Tile, splits and cost of products of all samples and ``columns``, whose sums have ``rows`` terms."""
+    if not _fits(site):
+        return
+    compute_units = site.tuning.compute_units
+    for tile in TILES:
+        tiles = -(-site.batch_size // tile.units) * -(-columns // tile.columns)
+        splits = splits_for(tiles, _SPLIT_TILES * compute_units, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
+        cost = product_cost(tile, site.batch_size, columns, splits, compute_units) * rows / splits
+        yield tile, splits, cost
 
 
 def _forward_calls(site: Site, bias: bool, tile: Tile, splits: int) -> list[KernelCall]:
@@ -65,31 +72,31 @@ def _forward_calls(site: Site, bias: bool, tile: Tile, splits: int) -> list[Kern
     return [product, total]
 
 
-def backward_data(site: Site) -> Iterator[Candidate]:
-    """Products over the output units."""
+def _backward_data_calls(site: Site, tile: Tile, splits: int) -> list[KernelCall]:
     target = site.input_deltas[0]
     assert target is not None
-    if not _fits(site):
-        return
-    for tile in TILES:
-        cost = product_cost(tile, site.batch_size, target.shape.elements, 1, site.tuning.compute_units)
-        yield Candidate(f"tiled {tile}", cost * site.output.shape.units, partial(_backward_data_calls, site, tile))
-
-
-def _backward_data_calls(site: Site, tile: Tile) -> list[KernelCall]:
-    target = site.input_deltas[0]
-    assert target is not None
-    return [
-        KernelCall(
-            "dense/backward_data_tiled",
-            f"{site.name} backward data",
-            _work(tile, site.batch_size, target.shape.elements),
-            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-            arrays={"WEIGHT": site.parameter("weight")},
-            macros={"ACCUMULATE": int(site.accumulate[0]), **tile.macros},
-            local_size=(tile.items, 1, 1),
-        )
-    ]
+    elements = target.shape.elements
+    partials = site.memory("backward data partials", per_sample=splits * elements)
+    label = f"{site.name} backward data"
+    product = KernelCall(
+        "dense/backward_data_tiled",
+        label,
+        _work(tile, site.batch_size, elements, splits),
+        blobs={"OUTPUT_DELTA": site.delta},
+        arrays={"WEIGHT": site.parameter("weight"), "PARTIALS": partials},
+        macros={"ELEMENTS": elements, "SPLITS": splits, **tile.macros},
+        local_size=(tile.items, 1, 1),
+    )
+    total = KernelCall(
+        "dense/backward_data_sum",
+        label,
+        GlobalSize(elements),
+        blobs={"INPUT_DELTA": target},
+        arrays={"PARTIALS": partials},
+        macros={"SPLITS": splits, "ACCUMULATE": int(site.accumulate[0])},
+        local_size=(64, 1, 1),
+    )
+    return [product, total]
 
 
 def backward_weight(site: Site, bias: bool) -> Iterator[Candidate]:

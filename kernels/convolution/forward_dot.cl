@@ -51,7 +51,9 @@ typedef real_t vector_t;
 #define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
 #define COLUMNS (GROUP_INPUT_UNITS * TAPS)
 #define RUNS (COLUMNS / LANES)
-#define AHEAD 4
+#define ITEM_RUNS ((RUNS + LOCAL_WIDTH - 1) / LOCAL_WIDTH)
+/* NOTE: as many as registers hold; a few more than a whole number of rounds would be loaded for nothing. */
+#define AHEAD (ITEM_RUNS <= 6 ? ITEM_RUNS : 4)
 #define VALUES (BLOCK_UNITS * POSITIONS)
 /* The sums of a value are added in PARTS parts. */
 #define PARTS (LOCAL_WIDTH / VALUES)
