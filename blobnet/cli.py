@@ -17,7 +17,7 @@ from pathlib import Path
 from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
-from blobnet.errors import BlobnetError, FileError, OptionError, ShapeError
+from blobnet.errors import BlobnetError, FileError, OptionError, PlanError, ShapeError
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
@@ -66,10 +66,12 @@ columns:
 _BENCH_EPILOG = """\
 what:
   conv     convolutions: forward, backward data, backward weights
-  layer    all other layers: dense, pooling, norms, activations, sums
+  layer    all other layers: dense, pooling, norms, activations, sums, dropout
   model    whole steps of training and inference
+  ladder   convolution kernels step by step, from concise to fast, and what
+           blobnet itself uses
 
-subject:
+subject (of ladder: only a shape):
   a network (resnet50, vgg16, mobilenet_v2, alexnet, ...): its distinct layers
   a suite: anchors (24 convolutions of five networks), unet1d (1-D)
   a shape: 64x56x56:128k3s2p1  128 filters of 3x3, stride 2, padding 1
@@ -87,6 +89,8 @@ examples:
   blobnet bench conv resnet50 --batch-size 8 --against torch
   blobnet bench conv 64x56x56:64k3p1 --direction forward
   blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
+  blobnet bench ladder --seed 000 --bias position --activation relu6
+  blobnet bench ladder 64x57x57:50k5s2p2
 """
 
 
@@ -272,8 +276,8 @@ def _add_plan(parser: Parser) -> None:
 
 
 def _add_bench(parser: Parser) -> None:
-    what = ("conv", "layer", "model")
-    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer or model")
+    what = ("conv", "layer", "model", "ladder")
+    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer, model or ladder")
     parser.add_argument(
         "subject", metavar="SUBJECT", nargs="?", help="a network, a suite or a shape (default for layers: resnet50)"
     )
@@ -304,6 +308,21 @@ def _add_bench(parser: Parser) -> None:
         action="store_true",
         help="also time new processes, with empty program caches and with full ones",
     )
+    group = parser.add_argument_group("for bench ladder")
+    group.add_argument(
+        "--seed",
+        choices=("000", "002", "004"),
+        metavar="N",
+        help="000 (2-D convolution), 002 (1-D) or 004 (1x1): its kernels (default: all that take the shape)",
+    )
+    group.add_argument(
+        "--bias",
+        choices=("none", "unit", "position"),
+        metavar="MODE",
+        help="none, one a unit or one a position (default: the shape's)",
+    )
+    group.add_argument("--activation", metavar="NAME", help="in the epilogue: relu, relu6, leaky_relu, ...")
+    group.add_argument("--preactivation", action="store_true", help="also store what the activation is applied to")
     _add_device(parser)
 
 
@@ -344,10 +363,10 @@ def _add_device(parser: _Options) -> None:
 
 
 def _check_bench(parser: Parser, options: argparse.Namespace) -> None:
-    """Ends with a usage error if there is no such thing to measure, or no PyTorch to measure against."""
+    """Ends with a usage error if there is no such thing to measure, no room for it, or no PyTorch to compare with."""
     try:
         importlib.import_module("blobnet.command_line.bench").prepare(options)
-    except (OptionError, ShapeError, FileError) as error:
+    except (OptionError, ShapeError, FileError, PlanError) as error:
         parser.error(str(error))
 
 

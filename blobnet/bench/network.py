@@ -11,14 +11,15 @@ import numpy as np
 
 from blobnet.bench import shapes
 from blobnet.bench.shapes import Case, Work
-from blobnet.bench.timing import alternate, burst_length, values_like
-from blobnet.device import Device, event_seconds
+from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
+from blobnet.device import Device
 from blobnet.executor import Launch
-from blobnet.inference import Evaluator
+from blobnet.inference import Evaluator, check_fits
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
+from blobnet.planner import make_plan
 from blobnet.trainer import Trainer
 
 LEARNING_RATE = 1e-3
@@ -57,6 +58,12 @@ class Point:
     label: str
     work: Work
     seconds: float
+
+
+def check(device: Device, model: Model, batch_size: int) -> None:
+    """Raises what :class:`NetworkBench` would, before it takes any memory."""
+    plan = make_plan(model.graph, batch_size, loss=CrossEntropy(), training=True, tuning=device.tuning)
+    check_fits(plan, device, reserved=4 * sum(Adam(LEARNING_RATE).memory(plan.parameters).values()))
 
 
 class NetworkBench:
@@ -121,14 +128,7 @@ class NetworkBench:
 
     def profile(self, repeats: int) -> list[LaunchTiming]:
         """Every launch of a training step, in order."""
-        rounds: list[list[float]] = []
-        launch = self.device.launch
-        with self.device.profiling():
-            for _ in range(repeats + 1):
-                events = [launch(item.kernel, item.global_size, item.local_size) for item in self._launches]
-                self.device.finish()
-                rounds.append([event_seconds(event) for event in events])
-        medians = [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+        medians = launch_seconds(self.device, [self._launches], repeats)
         return [
             LaunchTiming(item.call.label, item.call.kernel, item.global_size, seconds)
             for item, seconds in zip(self._launches, medians, strict=True)

@@ -17,7 +17,7 @@ from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch
 from blobnet.kernel_call import KernelCall
-from blobnet.layers.base import ParameterSpec
+from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import Plan, make_plan
@@ -84,14 +84,20 @@ class CaseBench:
         device: where to run.
         case: what to measure.
         batch_size: samples.
+        stand_in: a layer that computes the forward phase of the case's in another way; then it is planned for
+            inference.
+        more_bytes: that a phase moves besides those of the case's work.
 
     Raises:
-        DeviceError: the device has no room for the buffers.
+        BuildError: the driver refuses a kernel.
+        DeviceError: the device has no room for the buffers, or refuses a launch.
     """
 
-    def __init__(self, device: Device, case: Case, batch_size: int) -> None:
-        self.device, self.case, self.batch_size = device, case, batch_size
-        self.plan = _plan(device, case, batch_size)
+    def __init__(
+        self, device: Device, case: Case, batch_size: int, stand_in: Layer | None = None, more_bytes: int = 0
+    ) -> None:
+        self.device, self.case, self.batch_size, self._more_bytes = device, case, batch_size, more_bytes
+        self.plan = _plan(device, case, batch_size, stand_in)
         self.calls = _calls(self.plan, case)
         self.sets = self._sets()
         launches = [call for calls in self.calls.values() for call in calls]
@@ -136,15 +142,12 @@ class CaseBench:
 
     def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
         """The median seconds of every launch, as the device tells them."""
-        rounds = []
-        with self.device.profiling():
-            for index in range(repeats + 1):
-                launch = self.device.launch
-                bound = self._bound[direction][index % self.sets]
-                events = [launch(item.kernel, item.global_size, item.local_size) for item in bound]
-                self.device.finish()
-                rounds.append([event_seconds(event) for event in events])
-        return tuple(statistics.median(times) for times in zip(*rounds[1:], strict=True))
+        return launch_seconds(self.device, self._bound[direction], repeats)
+
+    def work(self, direction: str) -> Work:
+        """Operations and bytes of one phase."""
+        work = self.case.work(direction, self.batch_size)
+        return replace(work, bytes=work.bytes + self._more_bytes)
 
     def work_items(self, direction: str) -> int:
         """Work-items of all launches."""
@@ -168,7 +171,7 @@ def measure(
         statistics.median(theirs) if theirs else None,
         statistics.median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
     )
-    work = case.work(direction, bench.batch_size)
+    work = bench.work(direction)
     floor, bound = roofline.floor(work.flops, work.bytes)
     return Result(
         case=case,
@@ -187,6 +190,18 @@ def measure(
 def burst_length(seconds: float, device: Device) -> int:
     """How many repeats make a burst of BURST seconds."""
     return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.kind] / max(seconds, 1e-7))))
+
+
+def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: int) -> tuple[float, ...]:
+    """The median seconds of every launch of a round, as the device tells them; ``rounds`` take turns."""
+    times = []
+    with device.profiling():
+        for index in range(repeats + 1):
+            launches = rounds[index % len(rounds)]
+            events = [device.launch(item.kernel, item.global_size, item.local_size) for item in launches]
+            device.finish()
+            times.append([event_seconds(event) for event in events])
+    return tuple(statistics.median(of_launch) for of_launch in zip(*times[1:], strict=True))
 
 
 def alternate(
@@ -228,8 +243,11 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
     return weights
 
 
-def _plan(device: Device, case: Case, batch_size: int) -> Plan:
-    """A training plan of the layer; Add gets a second input from a 1x1 convolution, as in a residual network."""
+def _plan(device: Device, case: Case, batch_size: int, stand_in: Layer | None) -> Plan:
+    """A training plan of the layer, or an inference plan of what stands in for it.
+
+    Add gets a second input from a 1x1 convolution, as in a residual network.
+    """
     shape = case.input
     height = shape.height if shape.rank == 2 else None
     node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
@@ -237,15 +255,15 @@ def _plan(device: Device, case: Case, batch_size: int) -> Plan:
     if case.layer.arity[0] == 2:
         kind = layers.Conv1D if shape.rank == 1 else layers.Conv2D
         inputs.insert(0, kind(shape.units, 1, bias=False, name="branch")(node))
-    output = replace(case.layer, name=_LAYER)(inputs)
+    output = replace(stand_in or case.layer, name=_LAYER)(inputs)
     # NOTE: without reuse each phase can be repeated alone; it also needs no launches that clear halos.
     return make_plan(
         graph.from_nodes(node, output),
         batch_size,
         loss=MeanSquaredError(),
-        training=True,
+        training=stand_in is None,
         tuning=device.tuning,
-        input_delta=True,
+        input_delta=stand_in is None,
         reuse=False,
     )
 

@@ -18,6 +18,7 @@ from blobnet.device import DeviceInfo
 from blobnet.errors import OptionError
 from blobnet.geometry import pair
 from blobnet.graph import Graph, Vertex
+from blobnet.layers.base import Layer
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.model import Model
 
@@ -66,6 +67,18 @@ def finish(where: str) -> None:
     """Waits for all that PyTorch has begun."""
     if where != "cpu":
         load().cuda.synchronize()
+
+
+def check_layer(layer: Layer, shape: Shape) -> None:
+    """Raises OptionError unless PyTorch has a counterpart of a layer on an input of this shape."""
+    _layer_module(load(), layer, shape)
+
+
+def check_graph(graph: Graph) -> None:
+    """Raises OptionError unless PyTorch has a counterpart of every layer."""
+    for vertex in graph.vertices[1:]:
+        if vertex.layer.kind != "Concat":
+            check_layer(vertex.layer, graph.input_shapes(vertex)[0])
 
 
 class CaseTwin:
@@ -249,7 +262,8 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
     if hasattr(layer, "pool_size"):
         make = getattr(nn, f"{'Max' if kind.startswith('Max') else 'Avg'}Pool{layer.rank}d")
         settings = {} if kind.startswith("Max") else {"count_include_pad": layer.count_include_pad}
-        return lambda: make(layer.pool_size, layer.stride, _padding(layer, shape), **settings)
+        padding = _padding(layer, shape)
+        return lambda: make(layer.pool_size, layer.stride, padding, **settings)
     makers: dict[str, Callable[[], Any] | None] = {
         "BatchNorm": lambda: (nn.BatchNorm2d if shape.rank == 2 else nn.BatchNorm1d)(
             shape.units, layer.epsilon, layer.momentum

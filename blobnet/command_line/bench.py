@@ -15,17 +15,16 @@ from blobnet.bench import network, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
-from blobnet.command_line import first_step
+from blobnet.command_line import bench_ladder, first_step
+from blobnet.command_line.bench_text import kernel_text, result_record, short, tile, work_text
 from blobnet.command_line.model_argument import ModelSource, find_model, known_models
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, near_matches
-from blobnet.kernel_call import KernelCall
+from blobnet.model import Model
 from blobnet.plan_report import readable
 
 #: Samples a launch or step, where the command line does not say.
 BATCH_SIZES = {"cpu": 8, "gpu": 64}
-#: Macros that say how a kernel divides its work, by the beginning of their names.
-_TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS")
 _ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
 #: The load of a processor, before anything is measured, from which on times mean little.
 _BUSY = 0.75
@@ -33,23 +32,58 @@ _BUSY = 0.75
 _SHOWN_KERNELS = 12
 
 
+#: Options that do not go with what is measured.
+_OTHERS = {"ladder": ("seed", "bias", "activation", "preactivation"), "model": ("first_step", "launches", "classes")}
+_REFUSED = {
+    "conv": (*_OTHERS["model"], *_OTHERS["ladder"]),
+    "layer": (*_OTHERS["model"], *_OTHERS["ladder"]),
+    "model": ("direction", *_OTHERS["ladder"]),
+    "ladder": ("direction", "against", "plot", "size", *_OTHERS["model"]),
+}
+
+
 def prepare(options: argparse.Namespace) -> None:
-    """Finds out what is to be measured, before anything is: sets ``options.cases`` or ``options.source``.
+    """Finds out what is to be measured, and whether it can be, before anything is.
+
+    Sets ``options.opened`` (the device), ``options.where`` (PyTorch's name for it) and ``options.samples`` (a step's);
+    and ``options.cases``, ``options.model`` or ``options.climbs``.
 
     Raises:
-        OptionError, ShapeError, FileError: the command line names what there is not, or what does not go together.
+        DeviceError: there is no such device.
+        OptionError, ShapeError, FileError, PlanError: the command line names what there is not, or what does not go
+            together, or what does not fit the device.
     """
+    for name in _REFUSED[options.what]:
+        if getattr(options, name):
+            raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
     if options.plot is not None:
         plotting.check(options.plot)
     if options.against:
         torch_twin.load()
     if options.what == "model":
-        _refuse(options, "model", "direction")
         if options.subject is None:
             raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
-        return
-    _refuse(options, options.what, "first_step", "launches", "classes")
+        options.model = _build(options.source, options.size, options.classes)
+    elif options.what != "ladder":
+        _prepare_cases(options)
+    device = options.opened = Device(choose(options.device))
+    options.samples = options.batch_size or BATCH_SIZES[device.kind]
+    if options.what == "ladder":
+        options.climbs = bench_ladder.prepare(options, device.kind)
+    if options.what == "model":
+        network.check(device, options.model, options.samples)
+    options.where = None
+    if options.against:
+        options.where = torch_twin.device_for(device.info)
+        if options.what == "model":
+            torch_twin.check_graph(options.model.graph)
+        else:
+            for case in options.cases:
+                torch_twin.check_layer(case.layer, case.input)
+
+
+def _prepare_cases(options: argparse.Namespace) -> None:
     kinds = shapes.CONVOLUTIONS if options.what == "conv" else shapes.OTHERS
     options.cases = _cases(options.subject or "resnet50", kinds, options.size)
     if options.direction and not any(options.direction in case.directions for case in options.cases):
@@ -60,10 +94,8 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures and prints."""
-    device = Device(choose(options.device))
-    where = torch_twin.device_for(device.info) if options.against else None
-    batch_size = options.batch_size or BATCH_SIZES[device.kind]
+    """Measures and prints what :func:`prepare` found."""
+    device: Device = options.opened
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     top = roofline.measure(device)
     header: dict[str, Any] = {
@@ -71,33 +103,29 @@ def run(options: argparse.Namespace) -> int:
         "platform": device.info.platform,
         "driver": device.info.driver,
         "load_average": load,
-        "batch_size": batch_size,
+        "batch_size": options.samples,
         "roofline": {
             "gflops": top.flops / 1e9,
             "copy_gb_per_s": top.copy / 1e9,
             "read_gb_per_s": top.read / 1e9,
         },
-        "torch": torch_twin.description(where) if where else None,
+        "torch": torch_twin.description(options.where) if options.where else None,
     }
     say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, flush=True))
     say(f"{device.info}")
     say(f"measured: {top.flops / 1e9:.1f} GFLOPS; copy {top.copy / 1e9:.1f}, read {top.read / 1e9:.1f} GB/s")
-    say("; ".join([f"batch {batch_size}", *([str(header["torch"])] if where else [])]))
+    if options.what == "ladder":
+        del header["batch_size"]  # Each ladder has its own.
+    else:
+        say("; ".join([f"batch {options.samples}", *([str(header["torch"])] if options.where else [])]))
     processors = os.cpu_count() or 1
     if load > processors * _BUSY:
         say(f"NOTE: a load of {load:.1f} on {processors} processors: others are at work here, and times mean little")
-    measure = _run_model if options.what == "model" else _run_cases
-    found = measure(options, device, top, batch_size, where, say)
+    measure = {"model": _run_model, "ladder": bench_ladder.run}.get(options.what, _run_cases)
+    found = measure(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))
     return 0
-
-
-def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
-    for name in names:
-        if getattr(options, name):
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(option, f"this option is not for bench {what}")
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
@@ -134,21 +162,15 @@ def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) 
     return cases
 
 
-def _build(source: ModelSource, size: int | None, classes: int | None) -> Any:
+def _build(source: ModelSource, size: int | None, classes: int | None) -> Model:
     shape, default_classes = source.defaults()
     if size is not None:
         shape = (shape[0], *(size,) * (len(shape) - 1))
     return source.build(shape, classes or default_classes, (), 0)
 
 
-def _run_cases(
-    options: argparse.Namespace,
-    device: Device,
-    top: Roofline,
-    batch_size: int,
-    where: str | None,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
+def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
+    device, batch_size, where = options.opened, options.samples, options.where
     titles = ["", "ms", "GFLOPS", "GB/s", "floor ms", "%", "bound", "n", "items", "torch ms", "ratio", "kernel"]
     if where is None:
         titles[9:11] = "", ""
@@ -157,7 +179,7 @@ def _run_cases(
     for case in options.cases:
         bench = timing.CaseBench(device, case, batch_size)
         twin = torch_twin.CaseTwin(case, batch_size, bench.sets, where) if where else None
-        say(_case_line(case, batch_size))
+        say(work_text(case, case.work(case.directions[0], batch_size)))
         for direction in bench.calls:
             if options.direction in (None, direction):
                 rival = partial(twin.burst, direction) if twin is not None else None
@@ -167,8 +189,8 @@ def _run_cases(
     say("\n" + "\n".join(_legend(results)))
     for direction, total in _totals(results).items():
         mean = f"; geometric mean of the ratios {means[direction]:.2f}" if direction in means else ""
-        part = f"floor {_short(total['floor_ms'])} ms, {total['floor_ms'] / total['ms']:.0%}"
-        say(f"{direction}: {_short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
+        part = f"floor {short(total['floor_ms'])} ms, {total['floor_ms'] / total['ms']:.0%}"
+        say(f"{direction}: {short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
     if options.plot is not None:
         points: dict[str, list[tuple[float, float]]] = {}
         for item in results:
@@ -177,47 +199,33 @@ def _run_cases(
         title = f"{options.subject or 'resnet50'}, batch {batch_size}, {device.info.name}"
         plotting.save_roofline(options.plot, points, top.flops, top.bandwidth, title)
     return {
-        "results": [_result_record(item) for item in results],
+        "results": [result_record(item) for item in results],
         "totals": _totals(results),
         "geometric_means": means,
     }
 
 
-def _case_line(case: Case, batch_size: int) -> str:
-    work = case.work(case.directions[0], batch_size)
-    often = f" ({case.count} times)" if case.count > 1 else ""
-    flops, size = _scaled(work.flops, "flop"), _scaled(work.bytes, "B")
-    return f"{case}{often}: {flops}, {size}, {_short(work.flops / work.bytes)} flop/byte"
-
-
 def _result_line(item: Result) -> str:
-    torch = ("", "") if item.timing.torch is None else (_short(1e3 * item.timing.torch), f"{item.timing.ratio:.2f}")
-    tile = "x".join(str(value) for value in _tile(item.main).values())
+    torch = ("", "") if item.timing.torch is None else (short(1e3 * item.timing.torch), f"{item.timing.ratio:.2f}")
     cells = (
         item.direction,
-        _short(1e3 * item.seconds),
-        _short(item.work.flops / item.seconds / 1e9),
-        _short(item.work.bytes / item.seconds / 1e9),
-        _short(1e3 * item.floor),
+        short(1e3 * item.seconds),
+        short(item.work.flops / item.seconds / 1e9),
+        short(item.work.bytes / item.seconds / 1e9),
+        short(1e3 * item.floor),
         f"{100 * item.floor / item.seconds:.0f}",
         item.bound,
         len(item.calls),
         item.work_items,
         *torch,
-        f"{item.main.kernel.partition('/')[2]} {tile}",
+        kernel_text(item.main),
     )
     return _ROW.format(*cells).rstrip()
 
 
-def _tile(call: KernelCall) -> dict[str, Any]:
-    """The macros that say how a kernel divides its work."""
-    named = {**call.macros, **call.tunables}
-    return {name: value for name, value in named.items() if name.startswith(_TILE_MACROS)}
-
-
 def _legend(results: Iterable[Result]) -> list[str]:
     """What the numbers behind each kernel's name are, and the columns."""
-    tiles = {item.main.kernel: " x ".join(_tile(item.main)) for item in results if _tile(item.main)}
+    tiles = {item.main.kernel: " x ".join(tile(item.main)) for item in results if tile(item.main)}
     lines = ["floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"]
     return [*lines, *(f"{kernel}: {names}" for kernel, names in sorted(tiles.items()))]
 
@@ -239,48 +247,13 @@ def _means(results: Iterable[Result]) -> dict[str, float]:
     return {direction: timing.geometric_mean(values) for direction, values in ratios.items()}
 
 
-def _result_record(item: Result) -> dict[str, Any]:
-    """A result as JSON has it."""
-    return {
-        "shape": str(item.case),
-        "count": item.case.count,
-        "direction": item.direction,
-        "ms": 1e3 * item.seconds,
-        "wall_ms": 1e3 * item.timing.wall,
-        "device_ms": 1e3 * item.timing.on_device,
-        "flops": item.work.flops,
-        "bytes": item.work.bytes,
-        "flops_per_byte": item.work.flops / item.work.bytes,
-        "gflops": item.work.flops / item.seconds / 1e9,
-        "gb_per_s": item.work.bytes / item.seconds / 1e9,
-        "floor_ms": 1e3 * item.floor,
-        "floor_part": item.floor / item.seconds,
-        "bound": item.bound,
-        "kernel": item.main.kernel,
-        "tile": _tile(item.main),
-        "work_items": item.work_items,
-        "launches": [
-            {"label": call.label, "kernel": call.kernel, "ms": 1e3 * seconds, "tunables": dict(call.tunables)}
-            for call, seconds in zip(item.calls, item.timing.launches, strict=True)
-        ],
-        "torch_ms": None if item.timing.torch is None else 1e3 * item.timing.torch,
-        "ratio": item.timing.ratio,
-    }
-
-
 # -- networks ----------------------------------------------------------------------------------------------------------
 
 
-def _run_model(
-    options: argparse.Namespace,
-    device: Device,
-    top: Roofline,
-    batch_size: int,
-    where: str | None,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
+def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
     source: ModelSource = options.source
-    model = _build(source, options.size, options.classes)
+    model: Model = options.model
+    device, batch_size, where = options.opened, options.samples, options.where
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     bench = network.NetworkBench(device, model, batch_size)
     say(f"{source.text} for {'x'.join(map(str, shape))} and {classes} classes\n")
@@ -330,7 +303,7 @@ def _run_model(
 
 def _step_line(step: network.StepTiming, batch_size: int) -> str:
     rate = f"{batch_size / step.seconds:,.0f} images/s"
-    line = f"{step.kind:<10}{_short(1e3 * step.seconds):>8} ms {rate:>18}, {step.launches} launches, "
+    line = f"{step.kind:<10}{short(1e3 * step.seconds):>8} ms {rate:>18}, {step.launches} launches, "
     line += f"{readable(step.bytes)} planned"
     if step.torch is not None:
         line += f"; PyTorch {batch_size / step.torch:,.0f} images/s, ratio {step.ratio:.2f}"
@@ -366,18 +339,3 @@ def _share_lines(profile: list[network.LaunchTiming], total: float, *, each: boo
     rest = sum(seconds for *_, seconds in rows[_SHOWN_KERNELS:])
     others = len(rows) - _SHOWN_KERNELS
     return [*lines, *([f"{1e3 * rest:9.3f} ms {rest / total:6.1%}  {others} other kernels"] if rest else [])]
-
-
-def _scaled(value: float, unit: str) -> str:
-    """A count with the prefix that fits it."""
-    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{_short(value / factor)} {prefix}{unit}"
-    return f"{value:.0f} {unit}"
-
-
-def _short(value: float) -> str:
-    """A number in at most 7 characters, with three digits that count."""
-    if value >= 1e5:
-        return f"{value:.2e}"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.3g}"

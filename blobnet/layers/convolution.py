@@ -137,7 +137,7 @@ class _Convolution(Layer):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
 
-    def _problem(self, site: Site) -> Problem:
+    def problem(self, site: Site) -> Problem:
         vertical, horizontal = self._axes(site.inputs[0].shape)
         return Problem(
             input_units=site.inputs[0].shape.units // self.groups,
@@ -168,7 +168,7 @@ class _Convolution(Layer):
         return choose(site.tuning, self._task(site, direction), candidates).calls()
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        problem = self._problem(site)
+        problem = self.problem(site)
         ways = WAYS[site.tuning.device_class][direction]
         return [candidate for way in ways for candidate in way(site, problem)]
 

@@ -15,6 +15,7 @@ from blobnet.errors import OptionError, ShapeError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.layers.base import Layer
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (
     ContractReport,
@@ -86,9 +87,13 @@ def contract(
     layer: Conv1D | Conv2D,
     shape: Shape,
     arrangements: Sequence[str | Arrangement] | None = None,
+    stand_in: Layer | None = None,
     **options: Any,
 ) -> ContractReport:
-    """The layer contract against the reference; ``options`` are those of run_layer_contract."""
+    """The layer contract of ``layer``, or of what computes the same, against the reference.
+
+    ``options`` are those of run_layer_contract.
+    """
     _, stride, dilation = arguments(layer)
     settings: Any = {
         "stride": stride,
@@ -116,7 +121,7 @@ def contract(
 
     return run_layer_contract(
         device,
-        layer,
+        stand_in or layer,
         [shape],
         reference_forward=forward,
         reference_backward=backward,

@@ -8,6 +8,7 @@ from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.planner import make_plan
+from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
@@ -30,6 +31,8 @@ def compared_calls() -> Iterator[KernelCall]:
                     yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
+    # What no plan but that of a benchmark launches is compared layer by layer.
+    yield from test_ladder.compared_calls()
 
 
 def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
