@@ -282,7 +282,9 @@ def _add_bench(parser: Parser) -> None:
         "subject", metavar="SUBJECT", nargs="?", help="a network, a suite or a shape (default for layers: resnet50)"
     )
     size = option_types.count
-    parser.add_argument("--batch-size", metavar="N", type=size, help="samples (default: 8 on a CPU, 64 on a GPU)")
+    parser.add_argument(
+        "--batch-size", metavar="N", type=size, help="samples (default: 8 on a CPU, 64 on a GPU; 1 for seed 002)"
+    )
     parser.add_argument("--size", metavar="N", type=size, help="build the network for samples of NxN")
     parser.add_argument("--repeats", metavar="N", type=size, default=7, help="of which the median counts (default: 7)")
     directions = ("forward", "backward", "backward data", "backward weights")

@@ -16,7 +16,7 @@ from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
 from blobnet.command_line import bench_ladder, first_step
-from blobnet.command_line.bench_text import kernel_text, result_record, short, tile, work_text
+from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.model_argument import ModelSource, find_model, known_models
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, near_matches
@@ -26,6 +26,7 @@ from blobnet.plan_report import readable
 #: Samples a launch or step, where the command line does not say.
 BATCH_SIZES = {"cpu": 8, "gpu": 64}
 _ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
+_LEGEND = "floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"
 #: The load of a processor, before anything is measured, from which on times mean little.
 _BUSY = 0.75
 #: Kernels of a step that are listed by name.
@@ -186,7 +187,7 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
                 results.append(timing.measure(bench, direction, top, options.repeats, rival))
                 say(_result_line(results[-1]))
     means = _means(results)
-    say("\n" + "\n".join(_legend(results)))
+    say("\n" + "\n".join([_LEGEND, *tile_legend(results)]))
     for direction, total in _totals(results).items():
         mean = f"; geometric mean of the ratios {means[direction]:.2f}" if direction in means else ""
         part = f"floor {short(total['floor_ms'])} ms, {total['floor_ms'] / total['ms']:.0%}"
@@ -221,13 +222,6 @@ def _result_line(item: Result) -> str:
         kernel_text(item.main),
     )
     return _ROW.format(*cells).rstrip()
-
-
-def _legend(results: Iterable[Result]) -> list[str]:
-    """What the numbers behind each kernel's name are, and the columns."""
-    tiles = {item.main.kernel: " x ".join(tile(item.main)) for item in results if tile(item.main)}
-    lines = ["floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"]
-    return [*lines, *(f"{kernel}: {names}" for kernel, names in sorted(tiles.items()))]
 
 
 def _totals(results: Iterable[Result]) -> dict[str, dict[str, float]]:

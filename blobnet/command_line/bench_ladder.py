@@ -11,7 +11,7 @@ from blobnet.bench.ladder import Ladder
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import CaseBench, Result
-from blobnet.command_line.bench_text import kernel_text, result_record, short, work_text
+from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.errors import BuildError, DeviceError, OptionError
 from blobnet.layers import Activation, Conv1D, Conv2D
 from blobnet.layers.candidates import FORWARD
@@ -76,6 +76,8 @@ def _climb(
     production = timing.measure(CaseBench(device, case, batch_size, layer), FORWARD, top, options.repeats)
     last = {**result_record(production), **_gains([*results, production])}
     say(_line("production", last, kernel_text(production.main)))
+    for line in tile_legend([production]):
+        say(f"  {line}")
     return {
         "seed": climbed.seed,
         "shape": str(case),

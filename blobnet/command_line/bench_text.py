@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from blobnet.bench.shapes import Case, Work
@@ -9,7 +10,7 @@ from blobnet.bench.timing import Result
 from blobnet.kernel_call import KernelCall
 
 #: Macros that say how a kernel divides its work, by the beginning of their names.
-_TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS")
+_TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")
 
 
 def tile(call: KernelCall) -> dict[str, Any]:
@@ -21,6 +22,12 @@ def tile(call: KernelCall) -> dict[str, Any]:
 def kernel_text(call: KernelCall) -> str:
     """The kernel's name without its family, and the values of its tile."""
     return " ".join([call.kernel.partition("/")[2], "x".join(map(str, tile(call).values()))]).rstrip()
+
+
+def tile_legend(results: Iterable[Result]) -> list[str]:
+    """What the numbers behind the names of kernels are."""
+    tiles = {item.main.kernel: " x ".join(tile(item.main)) for item in results if tile(item.main)}
+    return [f"{kernel}: {names}" for kernel, names in sorted(tiles.items())]
 
 
 def work_text(case: Case, work: Work) -> str:

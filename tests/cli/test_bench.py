@@ -16,11 +16,16 @@ from blobnet import initializers
 from blobnet.bench import ladder, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import parse
+from blobnet.blob import Shape
 from blobnet.cli import make_parser
 from blobnet.command_line import bench, bench_ladder, first_step
+from blobnet.command_line.bench_text import kernel_text, tile
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, BuildError
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet.layers import Conv2D
 from blobnet.layers.base import ParameterSpec
+from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
 
@@ -149,6 +154,23 @@ def test_a_devices_roofline(device: Device) -> None:
     assert min(top.copy, top.read) > 0
 
 
+@pytest.mark.parametrize(("kind", "on_device"), [("cpu", False), ("gpu", True)])
+def test_a_roofline_is_timed_as_layers_are(device: Device, kind: str, on_device: bool, monkeypatch) -> None:
+    call = KernelCall(
+        "bench/peak",
+        "peak",
+        GlobalSize(1, per_sample=False),
+        arrays={"RESULT": Array("result", 1)},
+        macros={"LANES": 1, "CHAINS": 1, "STEPS": 1},
+        tunables=device.tuning.of("bench/peak"),
+    )
+    monkeypatch.setattr(Device, "kind", kind)
+    monkeypatch.setattr(roofline, "event_seconds", lambda event: 5.0 if event.profile.end else 0.0)
+    seconds = roofline._seconds(device, call, {"result": device.allocate(4)}, 1)
+    assert (seconds == 5.0) == on_device
+    assert seconds > 0
+
+
 def test_a_measurement_times_the_plans_launches(device: Device) -> None:
     bench = timing.CaseBench(device, parse("4x6x6:4k3s2p1b"), 2)
     assert list(bench.calls) == ["forward", "backward data", "backward weights"]
@@ -186,6 +208,27 @@ def test_json(run, known_roofline) -> None:
         assert item["gflops"] == pytest.approx(item["flops"] / item["ms"] / 1e6)
         assert item["device_ms"] == pytest.approx(sum(launch["ms"] for launch in item["launches"]))
         assert item["kernel"] in {launch["kernel"] for launch in item["launches"]}
+
+
+@pytest.mark.parametrize("layer", [Conv2D(40, 3, padding=1), Conv2D(6, 3, stride=2, groups=6), Conv2D(24, 1)])
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_tiles_tell_candidates_apart(device: Device, layer: Conv2D, device_class: str) -> None:
+    tuning = Tuning(device_class, limits=device.tuning.limits)
+    site = Bench(device, make_problem(layer, [Shape(24, 11, 13)]), Arrangement("tight", tight=True), tuning).site
+    for candidates in layer.alternatives(site).values():
+        names = [candidate.name for candidate in candidates]
+        shown = {
+            (candidate.variant, *(tuple(tile(call).items()) for call in candidate.calls())) for candidate in candidates
+        }
+        assert len(set(names)) == len(names) == len(shown)
+
+
+def test_a_strip_is_shown_as_a_tile(device: Device) -> None:
+    layer = Conv2D(3, 3, groups=3)
+    site = Bench(device, make_problem(layer, [Shape(3, 9, 9)]), Arrangement("tight"), Tuning("gpu")).site
+    (call,) = layer.forward(site)
+    assert tile(call) == {"STRIP": 4}
+    assert kernel_text(call) == "forward_strip 4"
 
 
 def test_table(run, known_roofline) -> None:
@@ -429,6 +472,50 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
     ],
 )  # fmt: skip
 def test_refused(run, arguments, message) -> None:
+    result = run("bench", *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+
+
+CONVOLUTION_NET = """
+import blobnet as bn
+from blobnet import layers
+
+def planes(input_shape=(1, 8, 8), classes=10):
+    return bn.Sequential([layers.Input(*input_shape), layers.Conv2D(classes, 3)])
+
+def one_sided(input_shape=(1, 8, 8), classes=10):
+    steps = [layers.Conv2D(classes, 2, padding="same"), layers.GlobalAveragePool()]
+    return bn.Sequential([layers.Input(*input_shape), *steps])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["model", "lenet5", "--batch-size", "100000000"],
+            "all buffers must fit the device's memory. Received batch_size=",
+        ),
+        (
+            ["model", "nets.py:planes"],
+            "CrossEntropy: the model's output must be one logit for each of at least 2 classes.",
+        ),
+        (["model", "lenet5", "--size", "3"], "the window must not be larger than the padded input"),
+        (["model", "nets.py:one_sided", "--against", "torch"], "PyTorch pads both sides of an axis alike"),
+        (["conv", "4x5x5:4k2psame", "--against", "torch"], "PyTorch pads both sides of an axis alike"),
+        (["layer", "4x5x5:maxpool2psames1", "--against", "torch"], "PyTorch pads both sides of an axis alike"),
+    ],
+)
+def test_refused_before_anything_is_measured(run, tmp_path: Path, arguments, message, monkeypatch) -> None:
+    if "torch" in arguments:
+        pytest.importorskip("torch")
+    (tmp_path / "nets.py").write_text(CONVOLUTION_NET, encoding="utf-8")
+
+    def measured(_: Device) -> None:
+        raise AssertionError("nothing may be measured")
+
+    monkeypatch.setattr(roofline, "measure", measured)
     result = run("bench", *arguments)
     assert (result.status, result.out) == (2, "")
     assert message in result.err
