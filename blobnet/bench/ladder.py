@@ -19,11 +19,11 @@ from blobnet.layers.activation import split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.convolution_problem import Problem
 
-#: Taps that fit registers, all of an input unit at once.
+#: Taps of seed 000 that fit registers, all of an input unit at once.
 _MOST_TAPS = 128
-#: Positions of a tile of seed 002, whose work-items keep all of them in registers.
-_MOST_POSITIONS = 8
-#: Work-items of a group of seed 002, and local memory that it may take: what GPUs of all vendors but a few have.
+#: Seed 002: positions of a tile and weights in the registers of a work-item, all of them unrolled; work-items of a
+#: group; bytes of local memory, less than any GPU of the large vendors has.
+_MOST_POSITIONS, _MOST_WEIGHTS = 8, 256
 _MOST_ITEMS, _LOCAL_BYTES = 1024, 40 << 10
 
 
@@ -217,9 +217,9 @@ def _taps(convolution: Conv1D | Conv2D, shape: Shape) -> int:
 _CONCISE = Rung("concise", "a work-item an output value", _a_value, "ladder/concise")
 
 
-def _channels(channels: int) -> Rung:
-    macros = {"CHANNELS": channels, "STAGED": 1}
-    return Rung(f"{channels} channels", f"{channels} input units a work-item", _a_group, "ladder/channels", macros)
+def _channels(name: str, adds: str, channels: int, *, staged: bool = True) -> Rung:
+    macros = {"CHANNELS": channels, "STAGED": int(staged)}
+    return Rung(name, adds, _a_group, "ladder/channels", macros, _MOST_WEIGHTS // channels)
 
 
 def _block(name: str, adds: str, units: int, width: int, unroll: int = 1, most_taps: int | None = None) -> Rung:
@@ -240,8 +240,7 @@ LADDERS = {
                      _a_value, "ladder/vectorized", {"VECTOR_INPUT": 0}, _MOST_TAPS),
                 Rung("input vectors", "rows of the input as vectors",
                      _a_value, "ladder/vectorized", {"VECTOR_INPUT": 1}, _MOST_TAPS),
-                _block("16 units", "16 output units a work-item",
-                       16, 1, most_taps=_MOST_TAPS),
+                _block("16 units", "16 output units a work-item", 16, 1, most_taps=_MOST_TAPS),
                 _block("16 units, 2 columns", "2 columns a work-item", 16, 2, most_taps=_MOST_TAPS),
             ),
         ),
@@ -251,11 +250,9 @@ LADDERS = {
             {"cpu": "1024x4:1024k5p2b", "gpu": "1024x4:1024k5p2b"},
             (
                 _CONCISE,
-                Rung("shared units", "a group an output unit, an item an input one",
-                     _a_group, "ladder/channels", {"CHANNELS": 1, "STAGED": 0}),
-                Rung("local memory", "both come through local memory",
-                     _a_group, "ladder/channels", {"CHANNELS": 1, "STAGED": 1}),
-                *map(_channels, (2, 4, 8, 16)),
+                _channels("shared units", "a group an output unit, an item an input one", 1, staged=False),
+                _channels("local memory", "both come through local memory", 1),
+                *(_channels(f"{many} channels", f"{many} input units a work-item", many) for many in (2, 4, 8, 16)),
             ),
             batch_size=1,
             rank=1,
@@ -297,7 +294,7 @@ def climbs(
     obstacles = {ladder.seed: ladder.obstacle(case) for ladder, case in pairs}
     if all(obstacles.values()):
         why = {f"seed {number}": obstacle for number, obstacle in obstacles.items()}
-        raise OptionError("SHAPE", "a seed must have kernels for it", shape=shape, **why)
+        raise OptionError("SUBJECT", "a seed must have kernels for it", shape=shape, **why)
     changes: dict[str, Any] = {"activation": activation, **({} if bias is None else {"bias": bias})}
     return [
         (ladder, replace(case, layer=replace(case.layer, **changes)))

@@ -461,7 +461,7 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["ladder", "--seed", "001"], "argument --seed: unknown name '001'"),
         (["ladder", "--against", "torch"], "--against: this option is not for bench ladder."),
         (["ladder", "resnet50"], "shape: it must be written <units>x<height>x<width>:<layer>. Received text=resnet50."),
-        (["ladder", "4x5x5:norm"], "SHAPE: a seed must have kernels for it. Received shape=4x5x5:norm, seed 000=it "
+        (["ladder", "4x5x5:norm"], "SUBJECT: a seed must have kernels for it. Received shape=4x5x5:norm, seed 000=it "
                                    "must be a convolution"),
         (["ladder", "4x5x5:4k3", "--seed", "004"], "seed 004=a filter must have 1 tap, such as "),
         (["ladder", "4x5x5:4k7"], "Conv2D: the dilated filter must fit the padded input."),

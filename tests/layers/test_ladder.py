@@ -90,8 +90,8 @@ def test_rounds_of_channels(device: Device, channels: int, items: int, monkeypat
 
 def test_shares_of_local_memory_fit() -> None:
     convolution = Conv1D(2, 100)
-    for channels in (1, 16):
-        rung = RUNGS["002 local memory" if channels == 1 else f"002 {channels} channels"]
+    for channels, name in ((1, "local memory"), (2, "2 channels")):
+        rung = RUNGS[f"002 {name}"]
         node = layers.Input(1024, None, 120)()
         plan = make_plan(graph.from_nodes(node, rung.layer(convolution)(node)), 1)
         (call,) = [call for _, call in plan.calls if call.kernel == rung.kernel]
@@ -159,8 +159,8 @@ def test_a_shape_goes_to_the_seeds_that_take_it(text: str, seeds: list[str]) -> 
 @pytest.mark.parametrize(
     ("seed", "text", "message"),
     [
-        ("004", "4x5x5:6k3", "SHAPE: a seed must have kernels for it. Received shape=4x5x5:6k3, seed 004=a filter must "
-                             "have 1 tap, such as 96x14x14:96k1b."),
+        ("004", "4x5x5:6k3", "SUBJECT: a seed must have kernels for it. Received shape=4x5x5:6k3, seed 004=a filter "
+                             "must have 1 tap, such as 96x14x14:96k1b."),
         ("002", "4x5x5:6k3", "seed 002=a convolution must have 1 axis, such as 1024x4:1024k5p2b."),
         (None, "4x5x5:6k3g2", "seed 000=a convolution must have one group, seed 002=a convolution must have one group"),
         (None, "4x5x5:norm", "seed 000=it must be a convolution, seed 002="),
@@ -174,10 +174,10 @@ def test_shapes_that_no_seed_takes(seed: str | None, text: str, message: str) ->
 
 
 def test_filters_that_do_not_fit_registers() -> None:
-    big, small = Conv2D(2, 12), Conv2D(2, 11)
+    most: dict[str, int] = {f"000 {rung.name}": 128 for rung in LADDERS["000"].rungs[1:]}
+    most |= {"002 shared units": 256, "002 local memory": 256}
+    most |= {f"002 {channels} channels": 256 // channels for channels in (2, 4, 8, 16)}
     for name, rung in RUNGS.items():
-        shape = Shape(2, 20, 20)
-        assert rung.obstacle(small, shape) is None
-        limited = name.startswith("000") and rung.name != "concise"
-        expected = "a filter must have at most 128 taps to fit registers, not 144"
-        assert rung.obstacle(big, shape) == (expected if limited else None)
+        assert rung.obstacle(Conv2D(2, 4), Shape(3, 20, 20)) is None
+        expected = f"a filter must have at most {most.get(name)} taps to fit registers, not 289"
+        assert rung.obstacle(Conv2D(2, 17), Shape(3, 20, 20)) == (expected if name in most else None)
