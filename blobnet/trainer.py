@@ -27,7 +27,7 @@ from blobnet.graph import Graph
 from blobnet.inference import Evaluator, check_fits, check_samples, metric_names, metrics_of, prepare_labels
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.planner import STEP_WORDS, make_plan
+from blobnet.planner import STEP_WORDS, Plan, make_plan
 
 #: Seconds between two readings of the running metrics for the progress bar.
 DISPLAY_INTERVAL = 0.25
@@ -56,6 +56,20 @@ class Progress:
     metrics: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
     is_resumable: bool = True
+
+
+def fitting_plan(
+    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, *, input_delta: bool = False
+) -> Plan:
+    """A training plan, once it is known to fit a device beside the optimizer's state.
+
+    Raises:
+        PlanError: it does not fit.
+        ShapeError: the loss does not fit the model's output.
+    """
+    plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=device.tuning, input_delta=input_delta)
+    check_fits(plan, device, reserved=4 * sum(optimizer.memory(plan.parameters).values()))
+    return plan
 
 
 class Trainer:
@@ -97,15 +111,13 @@ class Trainer:
         self.epoch = 0
         self.step_number = 0
         self._settings: dict[str, int] = {"batch_size": batch_size}
-        tuning = device.tuning
-        self.plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=tuning, input_delta=input_delta)
+        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta)
         self.table = self.plan.parameters
         memory = optimizer.memory(self.table)
-        check_fits(self.plan, device, reserved=4 * sum(memory.values()))
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
         self.executor = Executor(device, self.plan, self._state, debug=debug)
         self.executor.write_array("parameters", self.table.pack(weights))
-        self._update = self.executor.bind(optimizer.calls(self.table, tuning), 0)
+        self._update = self.executor.bind(optimizer.calls(self.table, device.tuning), 0)
 
     @property
     def batch_size(self) -> int:

@@ -14,13 +14,12 @@ from blobnet.bench.shapes import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
 from blobnet.device import Device
 from blobnet.executor import Launch
-from blobnet.inference import Evaluator, check_fits
+from blobnet.inference import Evaluator
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.planner import make_plan
-from blobnet.trainer import Trainer
+from blobnet.trainer import Trainer, fitting_plan
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
@@ -62,8 +61,7 @@ class Point:
 
 def check(device: Device, model: Model, batch_size: int) -> None:
     """Raises what :class:`NetworkBench` would, before it takes any memory."""
-    plan = make_plan(model.graph, batch_size, loss=CrossEntropy(), training=True, tuning=device.tuning)
-    check_fits(plan, device, reserved=4 * sum(Adam(LEARNING_RATE).memory(plan.parameters).values()))
+    fitting_plan(device, model.graph, batch_size, CrossEntropy(), Adam(LEARNING_RATE))
 
 
 class NetworkBench:

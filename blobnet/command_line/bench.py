@@ -33,13 +33,13 @@ _BUSY = 0.75
 _SHOWN_KERNELS = 12
 
 
-#: Options that do not go with what is measured.
-_OTHERS = {"ladder": ("seed", "bias", "activation", "preactivation"), "model": ("first_step", "launches", "classes")}
+#: Options that are for one subject of measurement alone, and those that each does not take.
+_FOR_MODEL, _FOR_LADDER = ("first_step", "launches", "classes"), ("seed", "bias", "activation", "preactivation")
 _REFUSED = {
-    "conv": (*_OTHERS["model"], *_OTHERS["ladder"]),
-    "layer": (*_OTHERS["model"], *_OTHERS["ladder"]),
-    "model": ("direction", *_OTHERS["ladder"]),
-    "ladder": ("direction", "against", "plot", "size", *_OTHERS["model"]),
+    "conv": (*_FOR_MODEL, *_FOR_LADDER),
+    "layer": (*_FOR_MODEL, *_FOR_LADDER),
+    "model": ("direction", *_FOR_LADDER),
+    "ladder": ("direction", "against", "plot", "size", *_FOR_MODEL),
 }
 
 
