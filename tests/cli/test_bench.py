@@ -23,8 +23,8 @@ from blobnet.command_line.bench_text import kernel_text, tile
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, BuildError
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
-from blobnet.layers import Conv2D
-from blobnet.layers.base import ParameterSpec
+from blobnet.layers import Conv2D, Dense
+from blobnet.layers.base import Layer, ParameterSpec
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
@@ -210,9 +210,11 @@ def test_json(run, known_roofline) -> None:
         assert item["kernel"] in {launch["kernel"] for launch in item["launches"]}
 
 
-@pytest.mark.parametrize("layer", [Conv2D(40, 3, padding=1), Conv2D(6, 3, stride=2, groups=6), Conv2D(24, 1)])
+@pytest.mark.parametrize(
+    "layer", [Conv2D(40, 3, padding=1), Conv2D(6, 3, stride=2, groups=6), Conv2D(24, 1), Dense(300)]
+)
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
-def test_tiles_tell_candidates_apart(device: Device, layer: Conv2D, device_class: str) -> None:
+def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class: str) -> None:
     tuning = Tuning(device_class, limits=device.tuning.limits)
     site = Bench(device, make_problem(layer, [Shape(24, 11, 13)]), Arrangement("tight", tight=True), tuning).site
     for candidates in layer.alternatives(site).values():
