@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.cache import cache_folder, write_atomically
 from blobnet.errors import BuildError, DeviceError, near_matches
 from blobnet.kernel_call import Tuning
+from blobnet.tuning import Tunings
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 #: What drivers cannot do, by a part of their platform's name, as limits of tunables.
@@ -33,11 +35,6 @@ _DRIVER_LIMITS = {
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
-
-
-def cache_folder() -> Path:
-    """The folder for programs and fetched data: $XDG_CACHE_HOME/blobnet, by default ~/.cache/blobnet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blobnet"
 
 
 def _intel_runtime() -> Path | None:
@@ -74,15 +71,8 @@ def _filled_folder(folder: Path, entries: Mapping[str, bytes]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in entries.items():
         if not (folder / name).exists():
-            _write_atomically(folder / name, content)
+            write_atomically(folder / name, content)
     return folder
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    Path(temporary).replace(path)
 
 
 _point_loader()
@@ -108,6 +98,12 @@ class DeviceInfo:
     local_memory: int
     driver: str
     handle: cl.Device
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells this device and its driver from others, also from processors of the same name."""
+        features = hashlib.sha256(_processor_features().encode()).hexdigest()[:16] if self.kind == "cpu" else ""
+        return {"device": self.name, "platform": self.platform, "driver": self.driver, "processor": features}
 
     @property
     def address(self) -> str:
@@ -241,11 +237,29 @@ class Device:
         """The device class that tunables have defaults for: ``cpu`` or ``gpu``."""
         return "cpu" if self.info.kind == "cpu" else "gpu"
 
+    @cached_property
+    def tunings(self) -> Tunings:
+        """What was measured on this device."""
+        return Tunings(self.info.identity)
+
+    @property
+    def largest_group(self) -> int:
+        """The most work-items of a work-group."""
+        return int(self.info.handle.max_work_group_size)
+
     @property
     def tuning(self) -> Tuning:
-        """Values for tunables on this device."""
+        """Values for tunables on this device, and the candidates that were measured as the fastest."""
         limits = [limits for part, limits in _DRIVER_LIMITS.items() if part in self.info.platform]
-        return Tuning(self.kind, limits=limits[0] if limits else {}, compute_units=self.info.compute_units)
+        return Tuning(
+            self.kind,
+            limits=limits[0] if limits else {},
+            compute_units=self.info.compute_units,
+            group_size=self.largest_group,
+            local_memory=self.info.local_memory,
+            choices=self.tunings.choices,
+            broken=self.tunings.broken,
+        )
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -307,7 +321,11 @@ class Device:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
-        """A kernel object of its own (never shared between launch sites) of a program, built at most once.
+        """A kernel object of its own (never shared between launch sites) of a program: see :meth:`build`."""
+        return cl.Kernel(self.build(source, what), entry)
+
+    def build(self, source: str, what: str) -> cl.Program:
+        """A program, built at most once.
 
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
@@ -319,7 +337,7 @@ class Device:
                 # NOTE: drivers print remarks about programs that build well; only failures matter here.
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 program = self._programs[digest] = self._build(source, digest, what)
-        return cl.Kernel(program, entry)
+        return program
 
     @cached_property
     def _cache(self) -> Path | None:
@@ -329,9 +347,9 @@ class Device:
         """
         if any(name in self.info.platform for name in ("Portable Computing", "NVIDIA")):
             return None
-        identity = f"{self.info.platform}|{self.info.name}|{self.info.driver}|{_processor_features()}"
-        folder = cache_folder() / "programs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        identity = "|".join(self.info.identity.values())
         try:
+            folder = cache_folder() / "programs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             return None
@@ -358,7 +376,7 @@ class Device:
             ) from error
         if cached:
             with contextlib.suppress(cl.Error, OSError):
-                _write_atomically(cached, program.get_info(cl.program_info.BINARIES)[0])
+                write_atomically(cached, program.get_info(cl.program_info.BINARIES)[0])
         return program
 
     # -- launches ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
-"""Every error that blobnet raises on purpose.
+"""Every error that blobnet raises on purpose, and its warnings.
 
 A message has one form: ``<subject>: <rule>. Received a=1, b=2. Hint: <what to do>``; the command line prints it as it
 is, without a traceback.
 """
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
 
 
 class BlobnetError(Exception):
@@ -18,16 +21,18 @@ class BlobnetError(Exception):
     """
 
     def __init__(self, subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
-        message = f"{subject}: {rule}."
-        if received:
-            message += " Received " + ", ".join(f"{name}={value}" for name, value in received.items()) + "."
-        if hint:
-            message += f" Hint: {hint}"
-        super().__init__(message)
+        super().__init__(_message(subject, rule, hint, received))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors travel between processes (data loaders, test workers) as the message that they carry.
         return _rebuild, (type(self), str(self))
+
+
+def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, object]) -> str:
+    message = f"{subject}: {rule}."
+    if received:
+        message += " Received " + ", ".join(f"{name}={value}" for name, value in received.items()) + "."
+    return f"{message} Hint: {hint}" if hint else message
 
 
 def _rebuild(kind: type[BlobnetError], message: str) -> BlobnetError:
@@ -74,6 +79,15 @@ class PromiseError(BlobnetError):
 
 class TrainingError(BlobnetError):
     """Training cannot go on: the loss is not finite."""
+
+
+class BlobnetWarning(UserWarning):
+    """Something is not as it should be, and blobnet goes on without it."""
+
+
+def warn(subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
+    """Warns in the form of the errors: see BlobnetError."""
+    warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=3)
 
 
 def near_matches(name: str, known: list[str]) -> str:

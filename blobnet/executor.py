@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.device import Device
-from blobnet.errors import PromiseError
-from blobnet.kernel_call import Blob, KernelCall
-from blobnet.planner import Plan
+from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
+from blobnet.graph import Graph
+from blobnet.kernel_call import Blob, KernelCall, Tuning
+from blobnet.layers.candidates import variant_of
+from blobnet.planner import Plan, make_plan
 
 
 def check_by_default() -> bool:
@@ -30,6 +34,91 @@ class Launch:
     kernel: Any
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
+
+
+def plan_for(
+    device: Device, graph: Graph, batch_size: int, *, tuning: Tuning | None = None, reserved: int = 0, **settings: Any
+) -> Plan:
+    """A plan that fits a device, and whose kernels the driver has built.
+
+    A way to compute (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from
+    now on: the device's tunings remember it.
+
+    Args:
+        device: where the plan will run.
+        graph: what to plan.
+        batch_size: the most samples at once.
+        **settings: as for make_plan.
+        tuning: that of the device if None.
+        reserved: bytes that others need besides (optimizer state).
+
+    Raises:
+        BuildError: there is no other way.
+        OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
+    """
+    tuning = tuning or device.tuning
+    failures: dict[str, BuildError] = {}
+    while True:
+        known = tuning.broken | failures.keys()
+        plan = make_plan(graph, batch_size, tuning=replace(tuning, broken=known), **settings)
+        check_fits(plan, device, reserved)
+        failed = _first_failure(device, plan)
+        if failed is None:
+            break
+        call, error = failed
+        variant = variant_of(call.candidate)
+        if not variant or variant in known:
+            raise error
+        failures[variant] = error
+    for variant, error in failures.items():
+        rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
+        hint = f"to try it again, delete {device.tunings.path}."
+        warn(variant, rule, cause=str(error).splitlines()[0], hint=hint)
+    if failures:
+        with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
+            device.tunings.mark_broken(*failures)
+    return plan
+
+
+def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
+    """The first call of a plan that cannot be built; None if all are built."""
+    for _, call in plan.calls:
+        try:
+            build(device, call)
+        except BuildError as error:
+            return call, error
+    return None
+
+
+def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
+    """Raises PlanError if a plan needs more memory than the device has; names the largest batch that fits."""
+    info = device.info
+    largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
+    if plan.batch_size > largest:
+        raise PlanError(
+            f"plan for {info.name}",
+            "all buffers must fit the device's memory",
+            batch_size=plan.batch_size,
+            needed=f"{(plan.bytes() + reserved) / 2**20:.1f} MiB",
+            largest_buffer=f"{plan.largest_allocation() / 2**20:.1f} MiB",
+            memory=f"{info.memory / 2**20:.1f} MiB",
+            largest_allocation=f"{info.largest_allocation / 2**20:.1f} MiB",
+            hint=f"the largest batch that fits is {largest}." if largest else "not even a batch of 1 fits.",
+        )
+
+
+def build(device: Device, call: KernelCall) -> None:
+    """Builds a call's program, if it is not built yet.
+
+    Raises:
+        BuildError: the driver refuses the kernel, or its work-group is too large for the device.
+    """
+    what = f"kernel {call.kernel} ({call.label})"
+    items = math.prod(call.local_size or (1,))
+    if items > device.largest_group:
+        rule = f"its work-group must have no more work-items than {device.info.name} allows"
+        raise BuildError(what, rule, items=items, most=device.largest_group)
+    device.build(call.assemble(), what)
 
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], count: int) -> list[Launch]:

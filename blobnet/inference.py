@@ -11,11 +11,10 @@ import numpy.typing as npt
 from blobnet.blob import FloatArray
 from blobnet.datasets import check_arrays
 from blobnet.device import Device
-from blobnet.errors import DataError, PlanError
-from blobnet.executor import Executor
+from blobnet.errors import DataError
+from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.losses import Loss
-from blobnet.planner import Plan, make_plan
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
@@ -54,23 +53,6 @@ def prepare_labels(
     return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
 
 
-def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
-    """Raises PlanError if a plan needs more memory than the device has; names the largest batch that fits."""
-    info = device.info
-    largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
-    if plan.batch_size > largest:
-        raise PlanError(
-            f"plan for {info.name}",
-            "all buffers must fit the device's memory",
-            batch_size=plan.batch_size,
-            needed=f"{(plan.bytes() + reserved) / 2**20:.1f} MiB",
-            largest_buffer=f"{plan.largest_allocation() / 2**20:.1f} MiB",
-            memory=f"{info.memory / 2**20:.1f} MiB",
-            largest_allocation=f"{info.largest_allocation / 2**20:.1f} MiB",
-            hint=f"the largest batch that fits is {largest}." if largest else "not even a batch of 1 fits.",
-        )
-
-
 def metric_names(loss: Loss) -> tuple[str, ...]:
     """What :func:`metrics_of` measures."""
     return METRICS if loss.takes_classes else METRICS[:1]
@@ -104,8 +86,7 @@ class Evaluator:
         debug: bool | None = None,
     ) -> None:
         self.loss = loss
-        self.plan = make_plan(graph, batch_size, loss=loss, tuning=device.tuning)
-        check_fits(self.plan, device)
+        self.plan = plan_for(device, graph, batch_size, loss=loss)
         self.executor = Executor(device, self.plan, {"parameters": parameters}, debug=debug)
 
     def predict(self, x: npt.NDArray[Any]) -> FloatArray:

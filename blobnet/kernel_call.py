@@ -75,7 +75,8 @@ class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
-    asks for them, are added here. ``label`` is for people: ``conv1 forward``.
+    asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` names the way to compute of
+    which the call is part, where there are several (blobnet/layers/candidates.py).
     """
 
     kernel: str
@@ -86,6 +87,7 @@ class KernelCall:
     macros: Mapping[str, Macro] = field(default_factory=dict)
     tunables: Mapping[str, int] = field(default_factory=dict)
     local_size: tuple[int, int, int] | None = None
+    candidate: str = ""
 
     @property
     def source(self) -> kernel_source.KernelSource:
@@ -129,14 +131,17 @@ class Tuning:
     """Values for the tunables: those of a class of device, and overrides for single kernels.
 
     ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
-    work-groups the device runs side by side. ``choices`` names the candidate (blobnet/layers/candidates.py) that was
-    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly.
+    work-groups the device runs side by side, each of at most ``group_size`` work-items with ``local_memory`` bytes.
+    ``choices`` names the candidate (blobnet/layers/candidates.py) that was measured as the fastest for a task,
+    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly.
     """
 
     device_class: str = "cpu"
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     compute_units: int = 64
+    group_size: int = 256
+    local_memory: int = 1 << 15
     choices: Mapping[str, str] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()
 

@@ -6,6 +6,7 @@ checked against every call, so it is always true: ``#if UNKNOWN`` would build si
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -117,6 +118,18 @@ def all_kernels() -> list[str]:
         if family.is_dir() and not family.name.startswith("_"):
             names += [f"{family.name}/{file.name[:-3]}" for file in family.iterdir() if file.name.endswith(".cl")]
     return sorted(names)
+
+
+@cache
+def fingerprint() -> str:
+    """A hash of all kernel files: what was measured with others says nothing."""
+    digest = hashlib.sha256()
+    folder = resources.files("blobnet.kernels")
+    for family in sorted([folder, *(item for item in folder.iterdir() if item.is_dir())], key=lambda item: item.name):
+        for file in sorted(family.iterdir(), key=lambda item: item.name):
+            if file.name.endswith((".cl", ".h")):
+                digest.update(f"{family.name}/{file.name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @cache

@@ -85,7 +85,7 @@ class Plan:
     """All that an executor needs to run a graph on a batch of up to ``batch_size`` samples.
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
-    not share memory; ``outputs`` and ``deltas`` give each vertex's blob by layer name.
+    not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name.
     """
 
     graph: Graph
@@ -99,6 +99,7 @@ class Plan:
     outputs: Mapping[str, Blob]
     deltas: Mapping[str, Blob]
     loss: Loss | None = None
+    sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
         return report(self)
@@ -243,7 +244,8 @@ class _Planner:
         if self.training:
             self._assign_deltas()
         self._lay_out()
-        calls = self._schedule()
+        sites = [self._site(vertex) for vertex in self.graph.vertices]
+        calls = self._schedule(sites)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
@@ -262,6 +264,7 @@ class _Planner:
             outputs={vertex.name: self._blob(self.regions[vertex.index]) for vertex in vertices},
             deltas={vertices[index].name: self._blob(region) for index, region in self.delta_regions.items()},
             loss=self.loss,
+            sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
 
     def _check_counts(self, buffers: Mapping[str, Buffer]) -> None:
@@ -507,8 +510,7 @@ class _Planner:
             return None
         return self.graph.vertices[readers[0]].layer.epilogue
 
-    def _schedule(self) -> list[tuple[str, KernelCall]]:
-        sites = [self._site(vertex) for vertex in self.graph.vertices]
+    def _schedule(self, sites: list[Site]) -> list[tuple[str, KernelCall]]:
         calls: list[tuple[str, KernelCall]] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
             fused = vertex.inputs and sites[vertex.inputs[0]].activation and vertex.layer.epilogue

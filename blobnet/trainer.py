@@ -22,12 +22,12 @@ from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
 from blobnet.device import Device
 from blobnet.errors import OptionError, TrainingError
-from blobnet.executor import Executor
+from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
-from blobnet.inference import Evaluator, check_fits, check_samples, metric_names, metrics_of, prepare_labels
+from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.planner import STEP_WORDS, Plan, make_plan
+from blobnet.planner import STEP_WORDS, Plan, make_plan, parameter_table
 
 #: Seconds between two readings of the running metrics for the progress bar.
 DISPLAY_INTERVAL = 0.25
@@ -61,15 +61,14 @@ class Progress:
 def fitting_plan(
     device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, *, input_delta: bool = False
 ) -> Plan:
-    """A training plan, once it is known to fit a device beside the optimizer's state.
+    """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
-    plan = make_plan(graph, batch_size, loss=loss, training=True, tuning=device.tuning, input_delta=input_delta)
-    check_fits(plan, device, reserved=4 * sum(optimizer.memory(plan.parameters).values()))
-    return plan
+    reserved = 4 * sum(optimizer.memory(parameter_table(graph)).values())
+    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, input_delta=input_delta)
 
 
 class Trainer:
@@ -117,7 +116,7 @@ class Trainer:
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
         self.executor = Executor(device, self.plan, self._state, debug=debug)
         self.executor.write_array("parameters", self.table.pack(weights))
-        self._update = self.executor.bind(optimizer.calls(self.table, device.tuning), 0)
+        self._update = self.executor.bind(optimizer.calls(self.table, self.plan.tuning), 0)
 
     @property
     def batch_size(self) -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from blobnet.cache import cache_folder
 from blobnet.datasets.idx import unpack
 from blobnet.datasets.known import DebianPackage, KnownSet, digest, missing_in
 from blobnet.errors import FileError
@@ -46,7 +47,7 @@ def locate(known: KnownSet, folder: Path | None, download: bool) -> Path:
         tried.append(f"{place}: {lacks if place.is_dir() else 'no such folder'}")
     if not download:
         raise _not_found(known, [*tried, "fetching: switched off (download=False)"])
-    cache: Path = cache_folder() / known.name
+    cache = _cache(known)
     sources = [(known.address, partial(_fetch_from_address, known))]
     if known.debian:
         sources.append((known.debian.name, partial(_fetch_from_debian, known, known.debian)))
@@ -60,17 +61,10 @@ def locate(known: KnownSet, folder: Path | None, download: bool) -> Path:
     raise _not_found(known, tried)
 
 
-def cache_folder() -> Path:
-    """Where fetched data sets are kept.
-
-    Raises:
-        FileError: the user has no home folder.
-    """
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    except RuntimeError as error:
-        raise FileError("cache folder", "the user must have a home folder", hint="set XDG_CACHE_HOME") from error
-    return base / "blobnet" / "datasets"
+def _cache(known: KnownSet) -> Path:
+    """Where the set is kept once it was fetched."""
+    folder: Path = cache_folder() / "datasets" / known.name
+    return folder
 
 
 def _places(known: KnownSet, folder: Path | None) -> Iterator[Path]:
@@ -82,7 +76,7 @@ def _places(known: KnownSet, folder: Path | None) -> Iterator[Path]:
         yield Path(given).expanduser()
     if known.debian:
         yield known.debian.folder
-    yield cache_folder() / known.name
+    yield _cache(known)
 
 
 def _not_found(known: KnownSet, tried: list[str]) -> FileError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.kernel_call import KernelCall, Tuning
 
@@ -16,27 +16,43 @@ class Candidate:
     """One way to compute one direction of a layer.
 
     Attributes:
-        name: the variant and its tile, ``tiled 128x64``: its own among the candidates of a direction.
+        name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a direction.
         cost: how long it should take, on a scale that the candidates of a direction share: multiply-adds of a compute
             unit of the device at the speed of the best product there.
         calls: makes the launches.
+        is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
     """
 
     name: str
     cost: float
     calls: Callable[[], list[KernelCall]]
+    is_guess: bool = False
 
     @property
     def variant(self) -> str:
         """The name without the tile."""
-        return self.name.partition(" ")[0]
+        return variant_of(self.name)
+
+    def launches(self) -> list[KernelCall]:
+        """The launches, which say whose they are."""
+        return [replace(call, candidate=self.name) for call in self.calls()]
+
+
+def variant_of(name: str) -> str:
+    """The variant of a candidate's name."""
+    return name.partition(" ")[0]
+
+
+def sound(tuning: Tuning, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that the driver does not break; all of them where it breaks all."""
+    return [item for item in candidates if not {item.name, item.variant} & tuning.broken] or list(candidates)
 
 
 def choose(tuning: Tuning, task: str, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that tuning chose for ``task``, else the cheapest; never one of a variant that the driver breaks.
+    """The candidate that tuning chose for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
     What tuning chose may be gone, from a cache of another version, say.
     """
-    sound = [candidate for candidate in candidates if candidate.variant not in tuning.broken] or candidates
-    chosen = [candidate for candidate in sound if candidate.name == tuning.choices.get(task)]
-    return chosen[0] if chosen else min(sound, key=lambda candidate: candidate.cost)
+    usable = sound(tuning, candidates)
+    chosen = [candidate for candidate in usable if candidate.name == tuning.choices.get(task)]
+    return chosen[0] if chosen else min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))

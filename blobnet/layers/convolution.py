@@ -165,7 +165,7 @@ class _Convolution(Layer):
 
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
         candidates = self._candidates(site, direction)
-        return choose(site.tuning, self._task(site, direction), candidates).calls()
+        return choose(site.tuning, self._task(site, direction), candidates).launches()
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         problem = self.problem(site)

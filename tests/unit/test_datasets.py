@@ -379,7 +379,7 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/somewhere")
-    assert fetch.cache_folder() == Path("/somewhere/.cache/blobnet/datasets")
+    assert fetch.cache_folder() == Path("/somewhere/.cache/blobnet")
 
 
 # --- known sets: fetching ---

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
     errors
+    cache
     blob
     geometry initializers kernel_source
     kernel_call
@@ -29,6 +30,7 @@ FLOORS = """
     graph
     plan_report
     planner
+    tuning
     device
     executor
     optimizers checkpoint datasets kernels
@@ -48,7 +50,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 ONLY_IN = {
     "pyopencl": {"device"},
     "h5py": {"checkpoint", "datasets"},
-    "tqdm": {"trainer"},
+    "tqdm": {"trainer", "command_line"},
     "matplotlib": {"plotting"},
     "torch": {"bench"},
     "PIL": {"datasets"},
