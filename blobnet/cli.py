@@ -11,13 +11,16 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
-from blobnet.errors import BlobnetError, FileError, OptionError, PlanError, ShapeError
+from blobnet.errors import BlobnetError, BlobnetWarning, FileError, OptionError, PlanError, ShapeError
+from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
@@ -92,6 +95,20 @@ examples:
   blobnet bench ladder --seed 000 --bias position --activation relu6
   blobnet bench ladder 64x57x57:50k5s2p2
 """
+_TUNE_EPILOG = """\
+Measures for every distinct convolution of the model, forward and backward, the
+candidates that a cost model puts first, and keeps the fastest, once its results
+are checked, for this device and driver. Training and prediction use it from
+then on. What is known is not measured again; Ctrl-C keeps what was found.
+
+Times mean little while others use the device. A winner counts for the batch
+size that it was measured with.
+
+columns:
+  n        how often the model has it
+  default  what is used without tuning
+  ms       its time, and that of the winner
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be any bytes
     try:
-        status = _run(sys.argv[1:] if arguments is None else arguments)
+        with _printed_warnings():
+            status = _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
     except BlobnetError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -114,6 +132,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status
+
+
+@contextlib.contextmanager
+def _printed_warnings() -> Iterator[None]:
+    """Prints blobnet's own warnings in the form of its errors; others as ever."""
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, BlobnetWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            show_others(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", BlobnetWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -158,6 +193,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     command("devices", "", "list the OpenCL devices and mark the default one")
     _add_plan(command("plan", "MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG))
     _add_bench(command("bench", "WHAT [SUBJECT] [options]", "time kernels and networks", _BENCH_EPILOG))
+    _add_tune(command("tune", "MODEL [options]", "find the fastest kernels for a model on a device", _TUNE_EPILOG))
     inspect = command("inspect", file, "show what a model file holds")
     inspect.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     return parser, commands
@@ -325,6 +361,22 @@ def _add_bench(parser: Parser) -> None:
     )
     group.add_argument("--activation", metavar="NAME", help="in the epilogue: relu, relu6, leaky_relu, ...")
     group.add_argument("--preactivation", action="store_true", help="also store what the activation is applied to")
+    _add_device(parser)
+
+
+def _add_tune(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
+    _add_batch_size(parser)
+    parser.add_argument("--size", metavar="N", type=option_types.count, help="build the network for samples of NxN")
+    parser.add_argument("--inference", action="store_true", help="tune for prediction alone")
+    parser.add_argument(
+        "--level",
+        metavar="NAME",
+        choices=LEVELS,
+        default="fast",
+        help="none (show what is known), fast (the few best by predicted cost) or wide (default: fast)",
+    )
+    parser.add_argument("--again", action="store_true", help="measure also what is known")
     _add_device(parser)
 
 

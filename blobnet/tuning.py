@@ -39,6 +39,7 @@ class Winner:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Winner:
         """A winner from a file; TypeError, ValueError or KeyError if it is none."""
+        LEVELS.index(values["level"])
         times = {name: float(values[name]) for name in ("ms", "default_ms")}
         return cls(str(values["candidate"]), times["ms"], str(values["default"]), times["default_ms"], values["level"])
 

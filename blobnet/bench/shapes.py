@@ -21,7 +21,7 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.errors import OptionError
 from blobnet.geometry import pair, size_text
-from blobnet.graph import Graph
+from blobnet.graph import Graph, Vertex
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
@@ -162,14 +162,20 @@ def from_graph(graph: Graph, kinds: Iterable[str]) -> list[Case]:
     wanted, found = set(kinds), dict[tuple[Layer, Shape], int]()
     for vertex in graph.vertices:
         if vertex.layer.kind in wanted:
-            shape = graph.input_shapes(vertex)[0]
-            if vertex.layer.flattens_input:
-                shape = Shape.flat(shape.elements)
-            plain: Any = replace(vertex.layer, name=None)
-            if hasattr(plain, "initializer"):
-                plain = replace(plain, initializer="he_normal")
-            found[plain, shape] = found.get((plain, shape), 0) + 1
+            case = of_vertex(graph, vertex)
+            found[case.layer, case.input] = found.get((case.layer, case.input), 0) + 1
     return [Case(layer, shape, count) for (layer, shape), count in found.items()]
+
+
+def of_vertex(graph: Graph, vertex: Vertex) -> Case:
+    """A layer of a network, without what does not make it distinct."""
+    shape = graph.input_shapes(vertex)[0]
+    if vertex.layer.flattens_input:
+        shape = Shape.flat(shape.elements)
+    plain: Any = replace(vertex.layer, name=None)
+    if hasattr(plain, "initializer"):
+        plain = replace(plain, initializer="he_normal")
+    return Case(plain, shape)
 
 
 def _forms() -> str:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from blobnet import graph, layers
+from blobnet import layers
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import BACKWARD, Case, Work
 from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
-from blobnet.executor import Executor, Launch
+from blobnet.executor import Executor, Launch, plan_for
+from blobnet.graph import Graph, from_nodes
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.losses import MeanSquaredError
-from blobnet.planner import Plan, make_plan
+from blobnet.planner import Plan
 
 #: Seconds that a burst of the same work takes at least, so that waiting for its end does not count.
 BURST = {"cpu": 0.005, "gpu": 0.02}
@@ -32,7 +34,10 @@ MOST_SETS = 16
 _MEMORY_PART = 2
 #: Seconds in which the threads of another library go to sleep before a burst.
 _PAUSE = 0.01
-_LAYER = "layer"
+#: The name of the layer that a case is about, in its plan, and how that is planned.
+CASE_LAYER = "layer"
+# NOTE: without reuse each phase can be repeated alone; it also needs no launches that clear halos.
+CASE_SETTINGS: dict[str, Any] = {"loss": MeanSquaredError(), "training": True, "input_delta": True, "reuse": False}
 #: Buffers that no measured launch uses.
 _UNUSED = ("samples", "labels", "sample_metrics", "totals")
 
@@ -97,48 +102,23 @@ class CaseBench:
         self, device: Device, case: Case, batch_size: int, stand_in: Layer | None = None, more_bytes: int = 0
     ) -> None:
         self.device, self.case, self.batch_size, self._more_bytes = device, case, batch_size, more_bytes
-        self.plan = _plan(device, case, batch_size, stand_in)
+        settings = CASE_SETTINGS | ({} if stand_in is None else {"training": False, "input_delta": False})
+        self.plan = plan_for(device, case_graph(case, stand_in), batch_size, **settings)
         self.calls = _calls(self.plan, case)
-        self.sets = self._sets()
+        self.sets = count_sets(device, case, self.plan)
         launches = [call for calls in self.calls.values() for call in calls]
-        executors = [self._executor() for _ in range(self.sets)]
+        executors = [filled_executor(device, self.plan) for _ in range(self.sets)]
         self._bound: dict[str, list[list[Launch]]] = {
             direction: [executor.bind(calls, batch_size) for executor in executors]
             for direction, calls in self.calls.items()
         }
-        self._executors = executors
         for executor in executors:  # In the order of training, since backward reads what forward left.
             executor.launch(executor.bind(launches, batch_size), batch_size)
         device.finish()
 
-    def _sets(self) -> int:
-        size = sum(buffer.bytes(self.batch_size) for name, buffer in self.plan.buffers.items() if name not in _UNUSED)
-        room = self.device.info.memory // _MEMORY_PART
-        # What a phase touches is less than what is there, the gradients of another phase for example.
-        touched = self.case.work(FORWARD, self.batch_size).bytes
-        return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[self.device.kind] / touched), room // size))
-
-    def _executor(self) -> Executor:
-        unused = {name: self.device.allocate(16) for name in _UNUSED}
-        executor = Executor(self.device, self.plan, unused, debug=False)
-        executor.write_array("parameters", self.plan.parameters.pack(_weights(self.plan.graph.named_parameters)))
-        for blob in {blob.storage: blob for blob in [*self.plan.outputs.values(), *self.plan.deltas.values()]}.values():
-            memory = np.zeros(self.batch_size * blob.layout.memory_elements, np.float32)
-            data = blob.layout.data(memory, self.batch_size)
-            data[...] = values_like(data.size).reshape(data.shape)
-            self.device.write(executor.buffers[self.plan.placed[blob.storage]], memory)
-        return executor
-
     def burst(self, direction: str, length: int) -> float:
-        """Seconds of one of ``length`` repeats, each on the next set of buffers; one more goes first, unmeasured."""
-        bound = self._bound[direction]
-        self._executors[-1].launch(bound[-1], self.batch_size)
-        self.device.finish()
-        start = time.perf_counter()
-        for index in range(length):
-            self._executors[0].launch(bound[index % self.sets], self.batch_size)
-        self.device.finish()
-        return (time.perf_counter() - start) / length
+        """Seconds of one of ``length`` repeats: see :func:`burst_seconds`."""
+        return burst_seconds(self.device, self._bound[direction], length)
 
     def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
         """The median seconds of every launch, as the device tells them."""
@@ -185,6 +165,32 @@ def measure(
         calls=tuple(bench.calls[direction]),
         work_items=bench.work_items(direction),
     )
+
+
+def burst_seconds(device: Device, rounds: Sequence[Sequence[Launch]], length: int) -> float:
+    """Wall seconds of one of ``length`` rounds, which take turns; one more goes first, unmeasured."""
+    launch = device.launch
+    for item in rounds[-1]:
+        launch(item.kernel, item.global_size, item.local_size)
+    device.finish()
+    start = time.perf_counter()
+    for index in range(length):
+        for item in rounds[index % len(rounds)]:
+            launch(item.kernel, item.global_size, item.local_size)
+    device.finish()
+    return (time.perf_counter() - start) / length
+
+
+def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: int) -> tuple[float, ...]:
+    """The median seconds of every launch of a round, as the device tells them; ``rounds`` take turns."""
+    times = []
+    with device.profiling():
+        for index in range(repeats + 1):
+            launches = rounds[index % len(rounds)]
+            events = [device.launch(item.kernel, item.global_size, item.local_size) for item in launches]
+            device.finish()
+            times.append([event_seconds(event) for event in events])
+    return tuple(statistics.median(of_launch) for of_launch in zip(*times[1:], strict=True))
 
 
 def burst_length(seconds: float, device: Device) -> int:
@@ -239,12 +245,13 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
             scale = np.float32(1 / math.sqrt(math.prod(spec.shape[1:])))
             weights[name] = (values_like(spec.elements) * scale).reshape(spec.shape)
         else:
-            weights[name] = np.full(spec.shape, spec.initializer == "ones", np.float32)
+            # Not 0, so that a result without its bias shows.
+            weights[name] = np.full(spec.shape, 1.0 if spec.initializer == "ones" else 0.1, np.float32)
     return weights
 
 
-def _plan(device: Device, case: Case, batch_size: int, stand_in: Layer | None) -> Plan:
-    """A training plan of the layer, or an inference plan of what stands in for it.
+def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
+    """The layer, or what stands in for it, behind an input.
 
     Add gets a second input from a 1x1 convolution, as in a residual network.
     """
@@ -255,22 +262,38 @@ def _plan(device: Device, case: Case, batch_size: int, stand_in: Layer | None) -
     if case.layer.arity[0] == 2:
         kind = layers.Conv1D if shape.rank == 1 else layers.Conv2D
         inputs.insert(0, kind(shape.units, 1, bias=False, name="branch")(node))
-    output = replace(stand_in or case.layer, name=_LAYER)(inputs)
-    # NOTE: without reuse each phase can be repeated alone; it also needs no launches that clear halos.
-    return make_plan(
-        graph.from_nodes(node, output),
-        batch_size,
-        loss=MeanSquaredError(),
-        training=stand_in is None,
-        tuning=device.tuning,
-        input_delta=stand_in is None,
-        reuse=False,
-    )
+    return from_nodes(node, replace(stand_in or case.layer, name=CASE_LAYER)(inputs))
+
+
+def count_sets(device: Device, case: Case, plan: Plan, more: int = 0) -> int:
+    """Sets of buffers, with ``more`` bytes each, that take turns: as many as outgrow a cache, and as there is room for.
+
+    What a phase touches is less than what is there, the gradients of another phase for example.
+    """
+    size = more + sum(buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in _UNUSED)
+    touched = case.work(FORWARD, plan.batch_size).bytes
+    room = device.info.memory // _MEMORY_PART
+    return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[device.kind] / touched), room // size))
+
+
+def filled_executor(
+    device: Device, plan: Plan, scratch: Mapping[str, int] | None = None, *, debug: bool = False
+) -> Executor:
+    """A case's plan with memory, random numbers in all its blobs and parameters, and buffers of ``scratch`` bytes."""
+    sizes = {**dict.fromkeys(_UNUSED, 16), **(scratch or {})}
+    executor = Executor(device, plan, {name: device.allocate(size) for name, size in sizes.items()}, debug=debug)
+    executor.write_array("parameters", plan.parameters.pack(_weights(plan.graph.named_parameters)))
+    for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
+        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, np.float32)
+        data = blob.layout.data(memory, plan.batch_size)
+        data[...] = values_like(data.size).reshape(data.shape)
+        device.write(executor.buffers[plan.placed[blob.storage]], memory)
+    return executor
 
 
 def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
     """The layer's calls of each phase."""
-    own = [(phase, call) for phase, call in plan.calls if call.label.startswith(f"{_LAYER} ")]
+    own = [(phase, call) for phase, call in plan.calls if call.label.startswith(f"{CASE_LAYER} ")]
     found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
     for phase, call in own:
         if phase == "forward":
@@ -278,7 +301,7 @@ def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
         elif not case.is_product:
             direction = BACKWARD
         else:
-            is_data = call.label.startswith(f"{_LAYER} backward data")
+            is_data = call.label.startswith(f"{CASE_LAYER} backward data")
             direction = BACKWARD_DATA if is_data else BACKWARD_WEIGHTS
         if direction in found:  # An Add's backward copies, if any, are its neighbours' doing.
             found[direction].append(call)

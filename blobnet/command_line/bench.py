@@ -17,7 +17,7 @@ from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
 from blobnet.command_line import bench_ladder, first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
-from blobnet.command_line.model_argument import ModelSource, find_model, known_models
+from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, near_matches
 from blobnet.model import Model
@@ -65,7 +65,7 @@ def prepare(options: argparse.Namespace) -> None:
         if options.subject is None:
             raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
-        options.model = _build(options.source, options.size, options.classes)
+        options.model = build_for(options.source, options.size, options.classes)
     elif options.what != "ladder":
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device))
@@ -157,17 +157,10 @@ def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
 
 
 def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) -> list[Case]:
-    cases = shapes.from_graph(_build(source, size, None).graph, kinds)
+    cases = shapes.from_graph(build_for(source, size, None).graph, kinds)
     if not cases:
         raise OptionError("SUBJECT", "the network must have layers to measure", kinds=", ".join(kinds))
     return cases
-
-
-def _build(source: ModelSource, size: int | None, classes: int | None) -> Model:
-    shape, default_classes = source.defaults()
-    if size is not None:
-        shape = (shape[0], *(size,) * (len(shape) - 1))
-    return source.build(shape, classes or default_classes, (), 0)
 
 
 def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import argparse
 from blobnet import device
 from blobnet.errors import DeviceError
 from blobnet.plan_report import readable
+from blobnet.tuning import Tunings
 
 _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 
@@ -25,7 +26,8 @@ def run(options: argparse.Namespace) -> int:
     for info in found:
         mark = "*" if info.address == default else ""
         row = _FORM.format(mark, info.address, info.kind, info.compute_units, readable(info.memory), info.name)
-        print(f"{row}\n{'':11}{info.platform}, driver {info.driver}")
+        tuned = len(Tunings(info.identity).winners)
+        print(f"{row}\n{'':11}{info.platform}, driver {info.driver}{f', {tuned} tuned' if tuned else ''}")
     print("\n* = default; choose another by address or name: --device, or $BLOBNET_DEVICE")
     if problem:
         raise problem

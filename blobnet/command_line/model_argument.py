@@ -17,7 +17,7 @@ from typing import Any
 import blobnet
 import blobnet.models
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
-from blobnet.model import Model
+from blobnet.model import Model, load
 
 #: What a model's function is given, as far as it takes it.
 _OFFERED = ("input_shape", "classes", "class_names", "seed")
@@ -118,6 +118,32 @@ def find_model(text: str) -> ModelSource:
         hint = f"{near_matches(text, known_models())} A model of your own is path/to/file.py:function."
         raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)
     return _find_in_file(text)
+
+
+def is_model_file(text: str) -> bool:
+    """Whether MODEL is a model file, and no name of a model or function."""
+    return text.endswith((".h5", ".hdf5"))
+
+
+def build_or_load(text: str, size: int | None) -> Model:
+    """The model in a file, or one that is built for its own shape, with sides of ``size`` if that is given.
+
+    Raises:
+        OptionError, FileError, UserCodeError: as :func:`find_model`; OptionError for the size of a model in a file.
+    """
+    if is_model_file(text):
+        if size is not None:
+            raise OptionError("--size", "a model in a file has its size", file=text)
+        return load(text)
+    return build_for(find_model(text), size, None)
+
+
+def build_for(source: ModelSource, size: int | None, classes: int | None) -> Model:
+    """A model for its own shape and classes, but for those that are given."""
+    shape, default_classes = source.defaults()
+    if size is not None:
+        shape = (shape[0], *(size,) * (len(shape) - 1))
+    return source.build(shape, classes or default_classes, (), 0)
 
 
 def _find_in_file(text: str) -> ModelSource:

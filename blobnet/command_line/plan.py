@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from blobnet import device
-from blobnet.command_line.model_argument import find_model
+from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _model(options: argparse.Namespace) -> tuple[Model, str]:
     """A model in a file, or one that is built for the shape that the options give."""
-    if options.model.endswith((".h5", ".hdf5")):
+    if is_model_file(options.model):
         if options.input_shape or options.classes:
             rule = "a model in a file has its shape: --input-shape and --classes are for others"
             raise OptionError("MODEL", rule, file=options.model)

@@ -1,0 +1,351 @@
+"""Finding the fastest candidate for each task of a network: measured in turn, and checked before it is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from blobnet.bench import shapes
+from blobnet.bench.shapes import Case
+from blobnet.bench.timing import (
+    CASE_LAYER,
+    CASE_SETTINGS,
+    burst_length,
+    burst_seconds,
+    case_graph,
+    count_sets,
+    filled_executor,
+    launch_seconds,
+)
+from blobnet.blob import FloatArray, Shape
+from blobnet.device import Device
+from blobnet.errors import BuildError, DeviceError, PromiseError, ShapeError, warn
+from blobnet.executor import Launch, build
+from blobnet.graph import Graph
+from blobnet.kernel_call import Array, KernelCall, Tuning
+from blobnet.layers.candidates import Candidate, choose, variant_of
+from blobnet.losses import MeanSquaredError
+from blobnet.planner import READ_OVERRUN, make_plan
+from blobnet.tuning import LEVELS, Winner
+
+#: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
+_REACH = {"fast": (4, 1.0), "wide": (4, 2.0)}
+#: After a first look: rounds of all that are within this factor of the fastest.
+_ROUNDS, _HOPEFUL = 5, 1.3
+#: By how much a candidate must be faster than the default to take its place: less may be chance.
+_MARGIN = 0.02
+#: The longest run of a candidate on a GPU, in launches: its own clock needs no more.
+_LONGEST_RUN = 20
+#: What results may differ by at most, over their root mean square: sums of another order, or products of another form.
+TOLERANCE = 5e-4
+#: Samples of the plan in which a candidate is checked on other planes, and of the batch.
+_ODD_BATCH, _ODD_COUNT = 3, 2
+#: The part of a device's memory that the scratch memory of a candidate may take.
+_SCRATCH_PART = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """One direction of a layer; ``name`` as in Tuning.choices, ``count``: how often the network has it."""
+
+    name: str
+    case: Case
+    count: int
+
+
+def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning) -> list[Task]:
+    """The distinct tasks of a network that there are several ways for, in the order of their layers."""
+    loss = MeanSquaredError() if training else None
+    plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning)
+    counts: Counter[str] = Counter()
+    cases: dict[str, Case] = {}
+    for vertex in graph.vertices:
+        for name in vertex.layer.alternatives(plan.sites[vertex.name]):
+            counts[name] += 1
+            cases.setdefault(name, shapes.of_vertex(graph, vertex))
+    return [Task(name, cases[name], count) for name, count in counts.items()]
+
+
+class Tuner:
+    """Measures tasks on a device, and keeps each winner in the device's tunings as soon as it is known.
+
+    Args:
+        device: where to measure.
+        tasks: what.
+        batch_size: samples of the tasks.
+        level: how many candidates to measure, see blobnet.tuning.LEVELS.
+        again: measure also what is known.
+    """
+
+    def __init__(
+        self, device: Device, tasks: Sequence[Task], batch_size: int, level: str, *, again: bool = False
+    ) -> None:
+        self.device, self.batch_size, self.level = device, batch_size, level
+        known = {} if again else device.tunings.winners
+        done = {name for name, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
+        self.tasks = [task for task in tasks if level in _REACH and task.name not in done]
+        # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
+        self._tuning = replace(device.tuning, choices=device.tunings.shipped)
+        self._problems: dict[Case, _Problem] = {}
+        self._selected = {task.name: self._select(task) for task in self.tasks}
+
+    @property
+    def measurements(self) -> int:
+        """Candidates to be measured."""
+        return sum(map(len, self._selected.values()))
+
+    def run(self, advance: Callable[[str, str], object]) -> Iterator[Task]:
+        """Measures all tasks, and yields each when its winner is kept; a task without any sound candidate is left out.
+
+        Args:
+            advance: called with the names of the task and of the candidate before each is measured.
+
+        Raises:
+            DeviceError: the device has no room for a task.
+        """
+        by_case: dict[Case, list[Task]] = {}
+        for task in self.tasks:
+            by_case.setdefault(task.case, []).append(task)
+        for pending in by_case.values():
+            while pending:
+                try:
+                    yield from self._run_case(pending, advance)
+                except _LostError:
+                    self.device = Device(self.device.info)
+
+    def _run_case(self, pending: list[Task], advance: Callable[[str, str], object]) -> Iterator[Task]:
+        """Takes the tasks of one case off the list, one by one."""
+        problem = self._problem(pending[0].case)
+        arena = _Arena(self.device, problem, {task.name: self._selected[task.name] for task in pending})
+        while pending:
+            winner = self._measure(arena, pending[0].name, advance)
+            task = pending.pop(0)
+            if winner is not None:
+                self.device.tunings.record(task.name, winner)
+                yield task
+
+    # -- choosing what to measure ------------------------------------------------------------------------------------
+
+    def _problem(self, case: Case) -> _Problem:
+        if case not in self._problems:
+            self._problems[case] = _Problem(case, self.batch_size, self._tuning)
+        return self._problems[case]
+
+    def _select(self, task: Task) -> list[str]:
+        """The default, the cheapest candidate of each variant, and as many more as the level says."""
+        problem = self._problem(task.case)
+        candidates = sorted(problem.candidates[task.name], key=lambda item: item.cost)
+        least, factor = _REACH[self.level]
+        chosen = {choose(self._tuning, task.name, candidates): None}
+        variants: set[str] = set()
+        for rank, candidate in enumerate(candidates):
+            is_first = candidate.variant not in variants
+            variants.add(candidate.variant)
+            if is_first or rank < least or candidate.cost <= factor * candidates[0].cost:
+                chosen[candidate] = None
+        room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
+        return [item.name for item in chosen if not self._is_broken(item.name) and problem.scratch_of(item) <= room]
+
+    def _is_broken(self, name: str) -> bool:
+        return not {name, variant_of(name)}.isdisjoint(self.device.tunings.broken)
+
+    # -- measuring ---------------------------------------------------------------------------------------------------
+
+    def _measure(self, arena: _Arena, task: str, advance: Callable[[str, str], object]) -> Winner | None:
+        """All candidates of a task once, then the hopeful ones in turn; the fastest that computes the right thing."""
+        first: dict[str, float] = {}
+        for name in self._selected[task]:
+            if not self._is_broken(name):
+                advance(task, name)
+                with self._blaming(name):
+                    first[name] = arena.seconds(task, name)
+        if not first:
+            return None
+        tuning = replace(self._tuning, broken=self.device.tunings.broken)
+        default = choose(tuning, task, [arena.problem.candidate(task, name) for name in first]).name
+        limit = _HOPEFUL * min(first.values())
+        hopeful = [name for name, seconds in first.items() if seconds <= limit or name == default]
+        rounds = [{name: arena.seconds(task, name) for name in hopeful} for _ in range(_ROUNDS)]
+        medians = {name: statistics.median(times[name] for times in rounds) for name in hopeful}
+        # The default stays where others are hardly faster.
+        for name in sorted(hopeful, key=lambda name: medians[name] * (1 - _MARGIN * (name == default))):
+            with self._blaming(name):
+                arena.verify(task, name)
+                return Winner(name, 1e3 * medians[name], default, 1e3 * medians[default], self.level)
+        return None
+
+    @contextlib.contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        """Marks a candidate as broken if it does not build, launch or compute the right thing, and goes on.
+
+        Raises:
+            _LostError: it did not launch, and may have taken the device's context with it.
+        """
+        try:
+            yield
+        except (BuildError, PromiseError, _WrongError, DeviceError) as error:
+            self.device.tunings.mark_broken(name)
+            rule = f"{self.device.info.name} must build and run this candidate, which is left out from now on"
+            hint = f"to try it again, delete {self.device.tunings.path}."
+            warn(name, rule, cause=str(error).splitlines()[0].rstrip("."), hint=hint)
+            if isinstance(error, DeviceError):
+                raise _LostError from error
+
+
+class _LostError(Exception):
+    """The device's context may be lost."""
+
+
+class _WrongError(Exception):
+    """A candidate computes something else than the plain kernels."""
+
+
+class _Problem:
+    """A case, planned alone, with the candidates of its tasks, which keep their own memory in ``scratch`` arrays.
+
+    Attributes:
+        candidates: by task.
+        plain: by task, what computes the same on any device: a kernel for CPUs.
+    """
+
+    def __init__(self, case: Case, batch_size: int, tuning: Tuning) -> None:
+        self.case, self.tuning = case, tuning
+        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
+        plain = replace(tuning, device_class="cpu", choices={}, broken=frozenset())
+        self.candidates = self._alternatives(tuning)
+        others = self._alternatives(plain).values()
+        self.plain = {task: choose(plain, "", found) for task, found in zip(self.candidates, others, strict=True)}
+
+    def _alternatives(self, tuning: Tuning) -> dict[str, list[Candidate]]:
+        site = self.plan.sites[CASE_LAYER]
+
+        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
+            # Not the plan's: candidates ask for different amounts by the same name.
+            is_scratch = kind == "memory"
+            return Array(f"scratch {name}", elements, per_sample) if is_scratch else site.array(kind, name, 0, 0)
+
+        return self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
+
+    def candidate(self, task: str, name: str) -> Candidate:
+        """The candidate of a name."""
+        return next(item for item in self.candidates[task] if item.name == name)
+
+    def scratch(self, calls: Iterable[KernelCall]) -> dict[str, int]:
+        """Bytes of each scratch array that calls need."""
+        sizes: dict[str, int] = {}
+        for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
+            size = 4 * (array.elements + self.plan.batch_size * array.per_sample + READ_OVERRUN)
+            sizes[array.storage] = max(size, sizes.get(array.storage, 0))
+        return sizes
+
+    def scratch_of(self, candidate: Candidate) -> int:
+        """Bytes of all scratch that a candidate needs."""
+        return sum(self.scratch(candidate.launches()).values())
+
+    @cached_property
+    def odd(self) -> list[_Problem]:
+        """The same on planes of odd sizes, larger and smaller ones, for a few samples."""
+        found = []
+        for step in (1, -1):
+            shape = _odd_shape(self.case.input, step)
+            with contextlib.suppress(ShapeError):  # The filter does not fit.
+                found.append(_Problem(replace(self.case, input=shape), _ODD_BATCH, self.tuning))
+        return found
+
+
+def _odd_shape(shape: Shape, step: int) -> Shape:
+    """Another plane of odd height and width, larger or smaller."""
+    if not shape.rank:
+        return shape
+    height = 1 if shape.rank == 1 else max(1, shape.height + step * (1 + shape.height % 2))
+    return replace(shape, height=height, width=max(1, shape.width + step * (3 + shape.width % 2)))
+
+
+class _Arena:
+    """Memory for some candidates of a problem, in sets that take turns.
+
+    Args:
+        device: where.
+        problem: what is computed.
+        names: the candidates, by task.
+        debug: one set alone, with a check of every launch, to see what is computed and not how fast.
+    """
+
+    def __init__(
+        self, device: Device, problem: _Problem, names: Mapping[str, Iterable[str]], *, debug: bool = False
+    ) -> None:
+        self.device, self.problem = device, problem
+        self._calls = {(task, name): problem.candidate(task, name).launches() for task in names for name in names[task]}
+        self._plain = {task: problem.plain[task].launches() for task in names}
+        every = [*self._calls.values(), *self._plain.values()]
+        scratch = problem.scratch(call for calls in every for call in calls)
+        sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
+        self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
+        self._bound: dict[tuple[str, str], list[list[Launch]]] = {}
+        self._lengths: dict[tuple[str, str], int] = {}
+
+    def seconds(self, task: str, name: str) -> float:
+        """How long a candidate takes: on a CPU in wall time, on a GPU by its own clock."""
+        key, device, count = (task, name), self.device, self.problem.plan.batch_size
+        if key not in self._bound:
+            for call in self._calls[key]:
+                build(device, call)
+            bound = [executor.bind(self._calls[key], count) for executor in self._executors]
+            self._lengths[key] = burst_length(burst_seconds(device, bound, 1), device)
+            self._bound[key] = bound
+        bound, length = self._bound[key], self._lengths[key]
+        if device.kind == "cpu":
+            return burst_seconds(device, bound, length)
+        return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
+
+    def verify(self, task: str, name: str) -> None:
+        """Compares what a candidate computes with the plain kernels: on planes of odd sizes, and on its own.
+
+        Raises:
+            _WrongError: it is something else.
+            BuildError, DeviceError, PromiseError: it does not run, or writes where it must not.
+        """
+        counts = [self.problem.plan.batch_size]
+        for odd in self.problem.odd:
+            other = dict(zip(self.problem.candidates, odd.candidates, strict=True))[task]
+            if name in [item.name for item in odd.candidates[other]]:
+                _Arena(self.device, odd, {other: [name]}, debug=True)._compare(other, name, _ODD_COUNT)
+                break
+        else:
+            counts.append(max(1, counts[0] - 1))  # It is not for other planes: a short batch of its own ones.
+        for count in counts:
+            self._compare(task, name, count)
+
+    def _compare(self, task: str, name: str, count: int) -> None:
+        pairs = zip(self._results(self._plain[task], count), self._results(self._calls[task, name], count), strict=True)
+        for wanted, found in pairs:
+            scale = math.sqrt(float(np.mean(np.square(wanted, dtype=np.float64)))) or 1.0
+            error = float(np.abs(found - wanted).max(initial=0)) / scale
+            if not error <= TOLERANCE:
+                raise _WrongError(f"{task}, {count} samples: wrong by {error:.2g} of the root mean square")
+
+    def _results(self, calls: Sequence[KernelCall], count: int) -> list[FloatArray]:
+        """What calls leave, apart from scratch, where there were zeros before; sorted by its storage's name."""
+        executor = self._executors[0]
+        readers: dict[str, Callable[[], FloatArray]] = {}
+        for call in calls:
+            for role, blob in call.blobs.items():
+                if call.source.blobs[role] != "read":
+                    readers[blob.storage] = partial(executor.read_blob, blob, count)
+            for role, array in call.arrays.items():
+                if call.source.arrays[role] != "read" and array.persistent:
+                    place = executor.buffers[array.storage], array.elements
+                    readers[array.storage] = partial(self.device.read, *place, offset=4 * array.offset)
+        for storage in readers:
+            buffer = executor.buffers[self.problem.plan.placed[storage]]
+            self.device.fill_zero(buffer, buffer.size)
+        executor.launch(executor.bind(calls, count), count)
+        self.device.finish()
+        return [readers[storage]() for storage in sorted(readers)]

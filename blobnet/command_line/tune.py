@@ -1,0 +1,78 @@
+"""``blobnet tune``: measures which kernels are the fastest for a network on a device, and remembers it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from tqdm import tqdm
+
+from blobnet.bench.tuner import Task, Tuner, tasks_of
+from blobnet.command_line.model_argument import build_or_load
+from blobnet.device import Device
+from blobnet.tuning import LEVELS, Tunings
+
+_ROW = "{:<46}{:>3}  {:<22}{:>9}  {:<22}{:>9}"
+_BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tunes, unless all is known, and prints a line a task."""
+    model = build_or_load(options.model, options.size)
+    device = Device(options.device)
+    tunings = device.tunings
+    if options.level != LEVELS[0]:
+        tunings.check_writable()
+    training = not options.inference
+    tasks = tasks_of(model.graph, options.batch_size, training, device.tuning)
+    print(f"{device.info}\n{options.model}, {'training' if training else 'inference'}, batch {options.batch_size}\n")
+    tuner = Tuner(device, tasks, options.batch_size, options.level, again=options.again)
+    print(_ROW.format("task", "n", "default", "ms", "tuned", "ms"))
+    measured = {task.name for task in tuner.tasks}
+    for task in tasks:
+        if task.name not in measured:
+            print(_row(task, tunings))
+    try:
+        _measure(tuner, tunings)
+    except KeyboardInterrupt:
+        known = sum(task.name in tunings.winners for task in tasks)
+        told = f"{known} of {len(tasks)} tasks are known and kept; the same command goes on with the others"
+        raise KeyboardInterrupt(f"interrupted; {told}") from None
+    print("\n" + "\n".join(_summary(tasks, tunings)))
+    return 0
+
+
+def _measure(tuner: Tuner, tunings: Tunings) -> None:
+    """Measures with a bar below the rows, where there is a terminal."""
+    begun: set[tuple[str, str]] = set()
+    settings = {"bar_format": _BAR, "dynamic_ncols": True, "leave": False}
+    with tqdm(total=tuner.measurements, disable=None if tuner.tasks else True, **settings) as bar:
+
+        def advance(task: str, candidate: str) -> None:
+            bar.set_description_str(f"{task}: {candidate}", refresh=False)
+            bar.update(len({(task, candidate)} - begun))
+            begun.add((task, candidate))
+
+        for task in tuner.run(advance):
+            with bar.external_write_mode(file=sys.stdout):
+                print(_row(task, tunings), flush=True)
+
+
+def _row(task: Task, tunings: Tunings) -> str:
+    winner = tunings.winners.get(task.name)
+    if winner is None:
+        cells = (tunings.shipped.get(task.name, ""), "", "not tuned", "")
+    else:
+        cells = (winner.default, f"{winner.default_ms:.4g}", winner.candidate, f"{winner.ms:.4g}")
+    return _ROW.format(task.name, task.count, *cells).rstrip()
+
+
+def _summary(tasks: Iterable[Task], tunings: Tunings) -> list[str]:
+    """Before and after, for all tasks that are known, each as often as the network has it."""
+    known = [(task.count, tunings.winners[task.name]) for task in tasks if task.name in tunings.winners]
+    before, after = (sum(count * getattr(winner, name) for count, winner in known) for name in ("default_ms", "ms"))
+    lines = [f"tuned: {len(known)} of {len(list(tasks))} tasks, kept in {tunings.path}"]
+    if known:
+        lines.append(f"all of them, n times each: {before:.4g} ms before, {after:.4g} ms after ({before / after:.2f}x)")
+    return lines
