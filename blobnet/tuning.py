@@ -133,7 +133,7 @@ class Tunings:
     def _read(self, *, quiet: bool) -> _Content:
         """The file's content; empty, with a warning, where it is of no use."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_bytes()
         except (FileNotFoundError, FileError):  # FileError: there is no cache for a user without a home.
             return _Content()
         except OSError as error:

@@ -9,6 +9,7 @@ NOTE: nothing here may import blobnet.device before a test asks for a device: te
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,18 @@ def _device_names() -> list[str]:
     from blobnet.device import devices
 
     return [info.address for info in devices() if info.kind != "other"] or [_DEFAULT]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What somebody has tuned on this machine does not change what the tests run."""
+    from blobnet import tuning
+
+    folder = tmp_path_factory.mktemp("tunings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "_folder", lambda: folder)
+        patch.setattr(tuning, "_shipped_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -198,18 +198,6 @@ def burst_length(seconds: float, device: Device) -> int:
     return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.kind] / max(seconds, 1e-7))))
 
 
-def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: int) -> tuple[float, ...]:
-    """The median seconds of every launch of a round, as the device tells them; ``rounds`` take turns."""
-    times = []
-    with device.profiling():
-        for index in range(repeats + 1):
-            launches = rounds[index % len(rounds)]
-            events = [device.launch(item.kernel, item.global_size, item.local_size) for item in launches]
-            device.finish()
-            times.append([event_seconds(event) for event in events])
-    return tuple(statistics.median(of_launch) for of_launch in zip(*times[1:], strict=True))
-
-
 def alternate(
     ours: Callable[[], float], theirs: Callable[[], float] | None, repeats: int
 ) -> tuple[list[float], list[float]]:

@@ -324,15 +324,17 @@ class _Arena:
             self._compare(task, name, count)
 
     def _compare(self, task: str, name: str, count: int) -> None:
-        pairs = zip(self._results(self._plain[task], count), self._results(self._calls[task, name], count), strict=True)
-        for wanted, found in pairs:
-            scale = math.sqrt(float(np.mean(np.square(wanted, dtype=np.float64)))) or 1.0
-            error = float(np.abs(found - wanted).max(initial=0)) / scale
+        wanted, found = (self._results(calls, count) for calls in (self._plain[task], self._calls[task, name]))
+        if wanted.keys() != found.keys():
+            raise _WrongError(f"{task}: it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}")
+        for storage, values in wanted.items():
+            scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
+            error = float(np.abs(found[storage] - values).max(initial=0)) / scale
             if not error <= TOLERANCE:
                 raise _WrongError(f"{task}, {count} samples: wrong by {error:.2g} of the root mean square")
 
-    def _results(self, calls: Sequence[KernelCall], count: int) -> list[FloatArray]:
-        """What calls leave, apart from scratch, where there were zeros before; sorted by its storage's name."""
+    def _results(self, calls: Sequence[KernelCall], count: int) -> dict[str, FloatArray]:
+        """What calls leave, apart from scratch, where there were zeros before, by its storage."""
         executor = self._executors[0]
         readers: dict[str, Callable[[], FloatArray]] = {}
         for call in calls:
@@ -348,4 +350,4 @@ class _Arena:
             self.device.fill_zero(buffer, buffer.size)
         executor.launch(executor.bind(calls, count), count)
         self.device.finish()
-        return [readers[storage]() for storage in sorted(readers)]
+        return {storage: read() for storage, read in readers.items()}

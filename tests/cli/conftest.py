@@ -55,6 +55,7 @@ def shared_devices(monkeypatch: pytest.MonkeyPatch) -> None:
             start(self, info)
             _OPENED[info.address] = self
         vars(self).update(vars(_OPENED[info.address]))
+        vars(self).pop("tunings", None)  # a new device reads them anew
 
     monkeypatch.setattr(Device, "__init__", opened)
 
