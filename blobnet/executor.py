@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,9 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.layers.candidates import variant_of
 from blobnet.planner import Plan, make_plan
+
+#: Characters of an error that a warning repeats.
+MOST_CAUSE = 300
 
 
 def check_by_default() -> bool:
@@ -73,7 +77,7 @@ def plan_for(
     for variant, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."
-        warn(variant, rule, cause=str(error).splitlines()[0], hint=hint)
+        warn(variant, rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
     if failures:
         with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
             device.tunings.mark_broken(*failures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from blobnet.bench.timing import (
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import BuildError, DeviceError, PromiseError, ShapeError, warn
-from blobnet.executor import Launch, build
+from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, KernelCall, Tuning
 from blobnet.layers.candidates import Candidate, choose, variant_of
@@ -47,6 +48,8 @@ _LONGEST_RUN = 20
 TOLERANCE = 5e-4
 #: Samples of the plan in which a candidate is checked on other planes, and of the batch.
 _ODD_BATCH, _ODD_COUNT = 3, 2
+#: Others that say something else until a candidate is wrong, and those that are asked: some may not build.
+_WITNESSES, _REFERENCES = 2, 4
 #: The part of a device's memory that the scratch memory of a candidate may take.
 _SCRATCH_PART = 8
 
@@ -166,20 +169,24 @@ class Tuner:
                 advance(task, name)
                 with self._blaming(name):
                     first[name] = arena.seconds(task, name)
-        if not first:
-            return None
+        while first:
+            winner = self._race(arena, task, first)
+            with self._blaming(winner.candidate):
+                arena.verify(task, winner.candidate)
+                return winner
+            del first[winner.candidate]
+        return None
+
+    def _race(self, arena: _Arena, task: str, first: Mapping[str, float]) -> Winner:
+        """The fastest of those whose first times are hopeful; the default, where others are hardly faster."""
         tuning = replace(self._tuning, broken=self.device.tunings.broken)
         default = choose(tuning, task, [arena.problem.candidate(task, name) for name in first]).name
         limit = _HOPEFUL * min(first.values())
         hopeful = [name for name, seconds in first.items() if seconds <= limit or name == default]
         rounds = [{name: arena.seconds(task, name) for name in hopeful} for _ in range(_ROUNDS)]
-        medians = {name: statistics.median(times[name] for times in rounds) for name in hopeful}
-        # The default stays where others are hardly faster.
-        for name in sorted(hopeful, key=lambda name: medians[name] * (1 - _MARGIN * (name == default))):
-            with self._blaming(name):
-                arena.verify(task, name)
-                return Winner(name, 1e3 * medians[name], default, 1e3 * medians[default], self.level)
-        return None
+        ms = {name: 1e3 * statistics.median(times[name] for times in rounds) for name in hopeful}
+        best = min(hopeful, key=lambda name: ms[name] * (1 - _MARGIN * (name == default)))
+        return Winner(best, ms[best], default, ms[default], self.level)
 
     @contextlib.contextmanager
     def _blaming(self, name: str) -> Iterator[None]:
@@ -194,7 +201,7 @@ class Tuner:
             self.device.tunings.mark_broken(name)
             rule = f"{self.device.info.name} must build and run this candidate, which is left out from now on"
             hint = f"to try it again, delete {self.device.tunings.path}."
-            warn(name, rule, cause=str(error).splitlines()[0].rstrip("."), hint=hint)
+            warn(name, rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
             if isinstance(error, DeviceError):
                 raise _LostError from error
 
@@ -212,16 +219,18 @@ class _Problem:
 
     Attributes:
         candidates: by task.
-        plain: by task, what computes the same on any device: a kernel for CPUs.
+        plain: by task, what computes the same on any device, the cheapest first: the candidates of CPUs.
     """
 
     def __init__(self, case: Case, batch_size: int, tuning: Tuning) -> None:
         self.case, self.tuning = case, tuning
         self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
-        plain = replace(tuning, device_class="cpu", choices={}, broken=frozenset())
         self.candidates = self._alternatives(tuning)
-        others = self._alternatives(plain).values()
-        self.plain = {task: choose(plain, "", found) for task, found in zip(self.candidates, others, strict=True)}
+        plain = self._alternatives(replace(tuning, device_class="cpu")).values()
+        self.plain = {
+            task: sorted((item for item in found if not item.is_guess), key=lambda item: item.cost)
+            for task, found in zip(self.candidates, plain, strict=True)
+        }
 
     def _alternatives(self, tuning: Tuning) -> dict[str, list[Candidate]]:
         site = self.plan.sites[CASE_LAYER]
@@ -236,6 +245,20 @@ class _Problem:
     def candidate(self, task: str, name: str) -> Candidate:
         """The candidate of a name."""
         return next(item for item in self.candidates[task] if item.name == name)
+
+    def references(self, task: str, name: str) -> list[Candidate]:
+        """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
+
+        Tiles of its own variant come last: what is wrong with one may be so with all.
+        """
+        others = [item for item in self.plain[task] if item.name != name]
+        firsts = {item.variant: item for item in reversed(others)}
+        rank = {item.name: index for index, item in enumerate(others)}
+
+        def preference(item: Candidate) -> tuple[bool, bool, int]:
+            return item.variant == variant_of(name), firsts[item.variant] is not item, rank[item.name]
+
+        return sorted(others, key=preference)[:_REFERENCES]
 
     def scratch(self, calls: Iterable[KernelCall]) -> dict[str, int]:
         """Bytes of each scratch array that calls need."""
@@ -283,8 +306,8 @@ class _Arena:
     ) -> None:
         self.device, self.problem = device, problem
         self._calls = {(task, name): problem.candidate(task, name).launches() for task in names for name in names[task]}
-        self._plain = {task: problem.plain[task].launches() for task in names}
-        every = [*self._calls.values(), *self._plain.values()]
+        every = [*self._calls.values()]
+        every += [other.launches() for key in self._calls for other in problem.references(*key)]
         scratch = problem.scratch(call for calls in every for call in calls)
         sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
         self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
@@ -306,7 +329,7 @@ class _Arena:
         return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
 
     def verify(self, task: str, name: str) -> None:
-        """Compares what a candidate computes with the plain kernels: on planes of odd sizes, and on its own.
+        """Compares what a candidate computes with what others do: on planes of odd sizes, and on its own.
 
         Raises:
             _WrongError: it is something else.
@@ -324,14 +347,19 @@ class _Arena:
             self._compare(task, name, count)
 
     def _compare(self, task: str, name: str, count: int) -> None:
-        wanted, found = (self._results(calls, count) for calls in (self._plain[task], self._calls[task, name]))
-        if wanted.keys() != found.keys():
-            raise _WrongError(f"{task}: it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}")
-        for storage, values in wanted.items():
-            scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
-            error = float(np.abs(found[storage] - values).max(initial=0)) / scale
-            if not error <= TOLERANCE:
-                raise _WrongError(f"{task}, {count} samples: wrong by {error:.2g} of the root mean square")
+        """Raises _WrongError if the candidate agrees with neither of two others."""
+        found = self._results(self._calls[task, name], count)
+        differences = []
+        for other in self.problem.references(task, name):
+            with contextlib.suppress(BuildError):
+                difference = _difference(self._results(other.launches(), count), found)
+                if not difference:
+                    return
+                differences.append(difference)
+            if len(differences) == _WITNESSES:
+                break
+        if differences:
+            raise _WrongError(f"{task}, {count} samples: {differences[-1]}")
 
     def _results(self, calls: Sequence[KernelCall], count: int) -> dict[str, FloatArray]:
         """What calls leave, apart from scratch, where there were zeros before, by its storage."""
@@ -351,3 +379,15 @@ class _Arena:
         executor.launch(executor.bind(calls, count), count)
         self.device.finish()
         return {storage: read() for storage, read in readers.items()}
+
+
+def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray]) -> str:
+    """What is wrong with results; empty if nothing is."""
+    if wanted.keys() != found.keys():
+        return f"it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}"
+    for storage, values in wanted.items():
+        scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
+        error = float(np.abs(found[storage] - values).max(initial=0)) / scale
+        if not error <= TOLERANCE:
+            return f"{storage} is wrong by {error:.2g} of its root mean square"
+    return ""

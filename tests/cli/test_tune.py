@@ -1,0 +1,412 @@
+"""``blobnet tune``: what is measured, what is believed, what is kept; no test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blobnet import layers, tuning
+from blobnet.bench import tuner
+from blobnet.bench.tuner import Tuner, _Arena, tasks_of
+from blobnet.device import Device
+from blobnet.errors import BlobnetWarning, BuildError, DeviceError
+from blobnet.executor import plan_for
+from blobnet.graph import Graph, sequential
+from blobnet.inference import Evaluator
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.layers import convolution, convolution_direct
+from blobnet.layers.base import Site
+from blobnet.layers.candidates import FORWARD, Candidate
+from blobnet.layers.convolution_problem import Problem, Way
+from blobnet.model import Model
+from blobnet.tuning import LEVELS, Tunings, Winner
+from tests.tiny import digits, tiny_model
+
+TASKS = ["forward 1x8x8:4k3psame batch 4", "backward weights 1x8x8:4k3psame batch 4"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tunings of this test alone."""
+    monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tunings")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # sources that do not build
+    return tmp_path / "tunings"
+
+
+@pytest.fixture
+def fresh(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The device without any tunings; a new one, where the tuner asks for it, shares its context."""
+    kept = vars(device).pop("tunings", None)
+
+    def renewed(self: Device, _: object = None) -> None:
+        vars(self).update({name: value for name, value in vars(device).items() if name != "tunings"})
+
+    monkeypatch.setattr(Device, "__init__", renewed)
+    yield device
+    vars(device).pop("tunings", None)
+    if kept is not None:
+        device.tunings = kept
+
+
+def odd_way(name: str, **macros: object) -> Way:
+    """A way that looks the cheapest, and launches the plain kernel with other macros."""
+
+    def calls(candidate: Candidate) -> list[KernelCall]:
+        return [dataclasses.replace(call, macros={**call.macros, **macros}) for call in candidate.calls()]
+
+    def way(site: Site, problem: Problem) -> Iterator[Candidate]:
+        plain = min(convolution_direct.forward(site, problem), key=lambda item: item.cost)
+        yield Candidate(name, 0.0, partial(calls, plain))
+
+    return way
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Way) -> None:
+    """Offers a CPU only these ways forward."""
+    if device.kind != "cpu":
+        pytest.skip("the ways of CPUs are replaced")
+    monkeypatch.setitem(convolution.WAYS, "cpu", {**convolution.WAYS["cpu"], FORWARD: ways})
+
+
+#: The driver cannot build it; its result is not that of the convolution.
+torn = odd_way("torn 1", ACTIVATION="ACTIVATION_that_is_not_there")
+wrong = odd_way("wrong 1", ACTIVATION="ACTIVATION_relu")
+fine = odd_way("fine 1")
+
+
+def odd_graph() -> Graph:
+    return sequential([layers.Input(3, 6, 7), layers.Conv2D(5, 3, stride=(2, 1), padding=1), layers.Flatten()])
+
+
+def times(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> list[str]:
+    """Variants take so many seconds, and others 1.0; they are built and launched all the same."""
+    measured: list[str] = []
+    measure = _Arena.seconds
+
+    def known(self: _Arena, task: str, name: str) -> float:
+        measure(self, task, name)
+        measured.append(name)
+        return seconds.get(name.partition(" ")[0], 1.0)
+
+    monkeypatch.setattr(_Arena, "seconds", known)
+    monkeypatch.setattr(tuner, "burst_length", lambda *_: 1)
+    return measured
+
+
+def tune(device: Device, level: str = "fast") -> list[str]:
+    """Tunes the forward task of the odd graph; the candidates that were announced."""
+    announced: list[str] = []
+    tasks = tasks_of(odd_graph(), 4, False, device.tuning)
+    assert [task.count for task in tasks] == [1]
+    for _ in Tuner(device, tasks, 4, level).run(lambda task, name: announced.append(name)):
+        pass
+    return announced
+
+
+def forward_candidates(device: Device) -> set[str]:
+    """The candidates whose kernels a plan of the odd graph launches."""
+    plan = plan_for(device, odd_graph(), 4)
+    return {call.candidate for _, call in plan.calls if call.candidate}
+
+
+# -- what is believed --------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, torn, wrong, fine, convolution_direct.forward)
+    times(monkeypatch, wrong=0.1, fine=0.5)
+    with pytest.warns(BlobnetWarning) as caught:
+        announced = tune(fresh)
+    assert {"torn 1", "wrong 1", "fine 1"} < set(announced)
+    texts = [str(warning.message) for warning in caught]
+    rule = f"{fresh.info.name} must build and run this candidate, which is left out from now on. Received cause="
+    assert len(texts) == 2
+    assert texts[0].startswith(f"torn 1: {rule}kernel convolution/forward_rows (layer forward): {fresh.info.name} must")
+    assert texts[1].startswith(f"wrong 1: {rule}forward 3x7x11:5k3s2x1p1 batch 3, 2 samples: layer output is wrong by ")
+    assert texts[1].endswith(f" Hint: to try it again, delete {fresh.tunings.path}.")
+    (winner,) = fresh.tunings.winners.values()
+    # The default is what would run without tuning: the cheapest that the driver builds.
+    assert (winner.candidate, winner.default, winner.ms, winner.level) == ("fine 1", "fine 1", 500.0, "fast")
+    assert Tunings(fresh.info.identity).broken == fresh.tunings.broken == {"torn 1", "wrong 1"}
+    assert forward_candidates(fresh) == {"fine 1"}
+
+
+def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, expected in ((0.99, "fine 1"), (0.97, "direct")):
+        offer(monkeypatch, fresh, fine, convolution_direct.forward)
+        fresh.tunings.path.unlink(missing_ok=True)
+        del fresh.tunings
+        with monkeypatch.context() as patch:
+            times(patch, direct=seconds)
+            tune(fresh)
+        (winner,) = fresh.tunings.winners.values()
+        assert winner.default == "fine 1"
+        assert winner.candidate.startswith(expected)
+
+
+def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, odd_way("lost 1"), fine, convolution_direct.forward)
+    times(monkeypatch, fine=0.5)
+    measure = _Arena.seconds
+
+    def failing(self: _Arena, task: str, name: str) -> float:
+        if name == "lost 1":
+            raise DeviceError("some device", "the kernel must launch")
+        return measure(self, task, name)
+
+    monkeypatch.setattr(_Arena, "seconds", failing)
+    with pytest.warns(BlobnetWarning, match="^lost 1: .* Received cause=some device: the kernel must launch. Hint"):
+        tune(fresh)
+    (winner,) = Tunings(fresh.info.identity).winners.values()
+    assert winner.candidate == "fine 1"
+
+
+def test_a_task_of_broken_candidates_alone_is_left_out(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, torn)
+    with pytest.warns(BlobnetWarning, match=r"^torn 1: "):
+        tune(fresh)
+    assert not fresh.tunings.winners
+
+
+def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = dataclasses.replace(fresh.tuning, device_class="gpu", compute_units=4)
+    monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
+    times(monkeypatch)
+    compared: list[bool] = []
+    difference = tuner._difference
+
+    def noted(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> str:
+        compared.append(all(np.abs(values).max() > 0.01 for values in wanted.values()))
+        return difference(wanted, found)
+
+    monkeypatch.setattr(tuner, "_difference", noted)
+    tasks = tasks_of(sequential([layers.Input(8, 4, 5), layers.Conv2D(6, 3)]), 2, True, settings)
+    assert [task.name.partition(" 8x4x5")[0] for task in tasks] == ["forward", "backward weights"]
+    smallest = {"forward": "tiled 32x64x16/4x4", "backward": "tiled 32x32x16/4x4"}
+    monkeypatch.setattr(Tuner, "_select", lambda _, task: [smallest[task.name.split()[0]]])
+    assert list(Tuner(fresh, tasks, 2, "fast").run(lambda *_: None)) == tasks
+    assert compared == [True] * 4, "each on odd planes and on its own"
+
+
+def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, odd_way("a 1"), odd_way("a 2"), odd_way("b 1"), convolution_direct.forward)
+    (task,) = tasks_of(odd_graph(), 4, False, fresh.tuning)
+    problem = tuner._Problem(task.case, 4, fresh.tuning)
+    names = {name: [item.name for item in problem.references(task.name, name)] for name in ("a 1", "b 1")}
+    direct = [item.name for item in problem.plain[task.name] if item.variant == "direct"]
+    assert names == {"a 1": ["b 1", *direct[:3]], "b 1": ["a 1", direct[0], "a 2", direct[1]]}
+
+
+def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, wrong, fine, convolution_direct.forward)
+    (task,) = tasks_of(odd_graph(), 4, False, fresh.tuning)
+    problem = tuner._Problem(task.case, 4, fresh.tuning)
+    arena = _Arena(fresh, problem, {task.name: ["wrong 1", "fine 1"]})
+    arena.verify(task.name, "fine 1")
+    with pytest.raises(tuner._WrongError, match="layer output is wrong by "):
+        arena.verify(task.name, "wrong 1")
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = tasks_of(odd_graph(), 4, True, fresh.tuning)
+    assert [task.name for task in tasks] == [f"{way} 3x6x7:5k3s2x1p1 batch 4" for way in (FORWARD, "backward weights")]
+    counts = {level: Tuner(fresh, tasks, 4, level).measurements for level in LEVELS}
+    assert counts["none"] == 0 < counts["fast"] < counts["wide"]
+    fast = Tuner(fresh, tasks, 4, "fast")
+    for task in tasks:
+        found = sorted(fast._problem(task.case).candidates[task.name], key=lambda item: item.cost)
+        cheapest = [item.name for item in found][:4]
+        assert set(cheapest) <= set(fast._selected[task.name])
+        assert {item.variant for item in found} == {name.partition(" ")[0] for name in fast._selected[task.name]}
+        fresh.tunings.record(task.name, Winner("x", 1.0, "x", 1.0, "fast"))
+    remaining = {level: len(Tuner(fresh, tasks, 4, level).tasks) for level in LEVELS}
+    assert remaining == {"none": 0, "fast": 0, "wide": 2}
+    assert len(Tuner(fresh, tasks, 4, "fast", again=True).tasks) == 2
+
+
+def test_layers_that_are_alike_are_one_task(fresh: Device) -> None:
+    node = start = layers.Input(4, 5, 5)()
+    for name in "abc":
+        node = layers.Conv2D(4, 3, padding=1, bias=name == "b", activation="relu" if name == "c" else None)(node)
+    graph = Model(start, layers.Dense(3)(layers.Flatten()(node))).graph
+    counts = {task.name: task.count for task in tasks_of(graph, 2, True, fresh.tuning)}
+    shape = "4x5x5:4k3p1 batch 2"
+    # Nobody needs the delta of the input.
+    assert counts == {f"forward {shape}": 3, f"backward weights {shape}": 3, f"backward data {shape}": 2}
+
+
+# -- outside of tuning -------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = tiny_model(), digits(5)[0]
+    wanted = model.predict(x, device=fresh)
+    offer(monkeypatch, fresh, torn, convolution_direct.forward)
+    model = tiny_model()
+    with pytest.warns(BlobnetWarning) as caught:
+        found = model.predict(x, device=fresh)
+    np.testing.assert_array_equal(found, wanted)
+    (warning,) = caught
+    rule = f"{fresh.info.name} must build the kernels of this variant, which is left out from now on. Received cause="
+    assert str(warning.message).startswith(f"torn: {rule}kernel convolution/forward_flat (conv1 forward): ")
+    assert Tunings(fresh.info.identity).broken == {"torn"}
+    tiny_model().predict(x, device=fresh)  # without a warning
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(fresh: Device, folder: Path, monkeypatch) -> None:
+    offer(monkeypatch, fresh, torn, convolution_direct.forward)
+    folder.mkdir()
+    monkeypatch.setattr(tuning, "write_atomically", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
+    with pytest.warns(BlobnetWarning, match="^torn: "):
+        assert "torn 1" not in forward_candidates(fresh)
+    assert "torn 1" not in forward_candidates(fresh)
+
+
+def test_where_nothing_builds_the_error_stands(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, torn)
+    with pytest.raises(BuildError, match=r"^kernel convolution/forward_rows \(conv2d_1 forward\): .* must build"):
+        plan_for(fresh, odd_graph(), 4)
+    assert not fresh.tunings.broken
+
+
+def test_work_groups_that_the_device_does_not_allow(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "largest_group", 2)
+    settings = Tuning("gpu", limits=fresh.tuning.limits)
+    with pytest.raises(BuildError) as caught:
+        plan_for(fresh, odd_graph(), 4, tuning=settings)
+    rule = f"its work-group must have no more work-items than {fresh.info.name} allows. Received items="
+    assert rule in str(caught.value)
+    assert str(caught.value).endswith(", most=2.")
+
+
+def test_tuned_plans_compute_the_same(fresh: Device) -> None:
+    model, x = tiny_model(), digits(4)[0]
+    weights = fresh.allocate(4 * (1 << 14))
+    evaluator = Evaluator(fresh, model.graph, weights, 4)
+    evaluator.executor.write_array("parameters", evaluator.plan.parameters.pack(model.weights))
+    wanted = evaluator.predict(x)
+    for task in tasks_of(model.graph, 4, False, fresh.tuning):
+        found = tuner._Problem(task.case, 4, fresh.tuning).candidates[task.name]
+        other = max(found, key=lambda item: item.cost).name
+        fresh.tunings.record(task.name, Winner(other, 1.0, "x", 1.0, "fast"))
+    tuned = Evaluator(fresh, model.graph, weights, 4)
+    before, after = ({call.candidate for _, call in each.plan.calls} for each in (evaluator, tuned))
+    assert after == {winner.candidate for winner in fresh.tunings.winners.values()} | {""} != before
+    np.testing.assert_allclose(tuned.predict(x), wanted, rtol=1e-5, atol=1e-5)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table(run, net, folder: Path, device: Device) -> None:
+    arguments = ["tune", net, "--batch-size", "4", "--size", "8"]
+    nothing = run(*arguments, "--level", "none")
+    assert (nothing.status, nothing.err) == (0, "")
+    assert nothing.out.count("not tuned") == 2
+    assert "tuned: 0 of 2 tasks, kept in " in nothing.out
+    result = run(*arguments)
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[1] == "net.py:net, training, batch 4"
+    assert lines[3].split() == ["task", "n", "default", "ms", "tuned", "ms"]
+    assert max(map(len, lines[:-2])) <= 120
+    (path,) = folder.iterdir()
+    content = json.loads(path.read_text())
+    assert list(content["tasks"]) == sorted(TASKS)
+    for line, task in zip(lines[4:6], TASKS, strict=True):
+        winner = content["tasks"][task]
+        assert line.startswith(task)
+        assert line[46:].split() == [
+            "1", *winner["default"].split(), f"{winner['default_ms']:.4g}",
+            *winner["candidate"].split(), f"{winner['ms']:.4g}",
+        ]  # fmt: skip
+    assert lines[-2] == f"tuned: 2 of 2 tasks, kept in {path}"
+    assert lines[-1].startswith("all of them, n times each: ")
+    assert run(*arguments).out == result.out, "what is known is not measured again"
+    assert "2 tuned\n" in run("devices").out
+    assert run("tune", net, "--batch-size", "4", "--inference").out.count(" batch 4  ") == 1
+
+
+def test_tuned_networks_train(run, net) -> None:
+    assert run("tune", net, "--batch-size", "64").status == 0
+    result = run("train", net, "--dataset", "digits", "--epochs", "1", "--output", "net.h5")
+    assert result.status == 0
+    assert "warning" not in result.err
+    # A model in a file is tuned for what it was built for.
+    assert run("tune", "net.h5", "--inference").out.splitlines()[-2].startswith("tuned: 1 of 1 tasks")
+
+
+def test_ctrl_c_keeps_what_was_found(run, net, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = times(monkeypatch)
+    measure = _Arena.seconds
+
+    def interrupted(self: _Arena, task: str, name: str) -> float:
+        if task.startswith("backward"):
+            raise KeyboardInterrupt
+        return measure(self, task, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Arena, "seconds", interrupted)
+        result = run("tune", net, "--batch-size", "4")
+    assert result.status == 130
+    assert result.err == "interrupted; 1 of 2 tasks are known and kept; the same command goes on with the others\n"
+    (path,) = folder.iterdir()
+    assert list(json.loads(path.read_text())["tasks"]) == TASKS[:1]
+    count = len(measured)
+    assert run("tune", net, "--batch-size", "4").status == 0
+    assert list(json.loads(path.read_text())["tasks"]) == sorted(TASKS)
+    assert len(measured) > count
+
+
+def test_a_stale_file_is_one_line(run, net, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times(monkeypatch)
+    run("tune", net, "--batch-size", "4")
+    monkeypatch.setattr(tuning, "fingerprint", lambda: "other")
+    result = run("tune", net, "--batch-size", "4", "--level", "none")
+    (path,) = folder.iterdir()
+    assert result.status == 0
+    assert result.err == (
+        f"warning: {path}: the tuning cache is of other kernels than these, and is ignored. "
+        "Hint: 'blobnet tune MODEL' writes it anew.\n"
+    )
+    assert result.out.count("not tuned") == 2
+
+
+def test_a_folder_that_cannot_be_written(run, net, folder: Path) -> None:
+    folder.write_text("no folder")
+    result = run("tune", net)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(f"error: {folder}")
+    assert ": the tuning cache must be writable. Received cause=" in result.err
+    assert result.err.endswith(" Hint: set XDG_CACHE_HOME to a folder that is.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (
+            ["lenet"],
+            1,
+            "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet. Hint: ",
+        ),
+        (["lenet5", "--level", "full"], 2, "argument --level: "),
+        (["lenet5", "--batch-size", "0"], 2, "argument --batch-size: "),
+        (["none.h5"], 1, "none.h5: there must be such a file."),
+        (["some.h5", "--size", "8"], 1, "--size: a model in a file has its size. Received file=some.h5."),
+        (["lenet5", "--device", "zzz"], 1, "--device: the device must be one that OpenCL lists. Received device=zzz."),
+    ],
+)
+def test_what_is_refused(run, arguments, status, message) -> None:
+    result = run("tune", *arguments)
+    assert (result.status, result.out) == (status, "")
+    assert result.err.startswith(f"error: {message}")
