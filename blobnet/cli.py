@@ -105,9 +105,9 @@ Times mean little while others use the device. A winner counts for the batch
 size that it was measured with.
 
 columns:
-  n        how often the model has it
-  default  what is used without tuning
-  ms       its time, and that of the winner
+  n      how often the model has it
+  ms     the time of what is used without tuning
+  tuned  the time of the winner
 """
 
 

@@ -13,7 +13,7 @@ from blobnet.command_line.model_argument import build_or_load
 from blobnet.device import Device
 from blobnet.tuning import LEVELS, Tunings
 
-_ROW = "{:<46}{:>3}  {:<22}{:>9}  {:<22}{:>9}"
+_ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
 _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
 
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     tasks = tasks_of(model.graph, options.batch_size, training, device.tuning)
     print(f"{device.info}\n{options.model}, {'training' if training else 'inference'}, batch {options.batch_size}\n")
     tuner = Tuner(device, tasks, options.batch_size, options.level, again=options.again)
-    print(_ROW.format("task", "n", "default", "ms", "tuned", "ms"))
+    print(_ROW.format("task", "n", "ms", "tuned", "by default -> tuned"))
     measured = {task.name for task in tuner.tasks}
     for task in tasks:
         if task.name not in measured:
@@ -62,10 +62,10 @@ def _measure(tuner: Tuner, tunings: Tunings) -> None:
 def _row(task: Task, tunings: Tunings) -> str:
     winner = tunings.winners.get(task.name)
     if winner is None:
-        cells = (tunings.shipped.get(task.name, ""), "", "not tuned", "")
-    else:
-        cells = (winner.default, f"{winner.default_ms:.4g}", winner.candidate, f"{winner.ms:.4g}")
-    return _ROW.format(task.name, task.count, *cells).rstrip()
+        shipped = tunings.shipped.get(task.name)
+        return _ROW.format(task.name, task.count, "", "", f"{shipped}, as it ships" if shipped else "not tuned")
+    names = dict.fromkeys((winner.default, winner.candidate))
+    return _ROW.format(task.name, task.count, f"{winner.default_ms:.4g}", f"{winner.ms:.4g}", " -> ".join(names))
 
 
 def _summary(tasks: Iterable[Task], tunings: Tunings) -> list[str]:
