@@ -107,7 +107,7 @@ class CaseBench:
         self.calls = _calls(self.plan, case)
         self.sets = count_sets(device, case, self.plan)
         launches = [call for calls in self.calls.values() for call in calls]
-        executors = [filled_executor(device, self.plan) for _ in range(self.sets)]
+        self._executors = executors = [filled_executor(device, self.plan) for _ in range(self.sets)]  # own the buffers
         self._bound: dict[str, list[list[Launch]]] = {
             direction: [executor.bind(calls, batch_size) for executor in executors]
             for direction, calls in self.calls.items()

@@ -73,7 +73,7 @@ def test_version(run) -> None:
     assert run("--version").out == f"blobnet {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "predict", "devices", "plan", "inspect"])
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "predict", "devices", "plan", "tune", "inspect"])
 def test_help_fits_80_columns(run, monkeypatch, command) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result = run(*[command] * bool(command), "--help")
@@ -94,7 +94,7 @@ def test_help_names_all_that_there_is(run, monkeypatch) -> None:
 
 def test_every_command_has_its_module() -> None:
     commands = cli.make_parser()[1]
-    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "bench", "inspect"]
+    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "bench", "tune", "inspect"]
     for name in commands:
         assert callable(importlib.import_module(f"blobnet.command_line.{name}").run)
 
