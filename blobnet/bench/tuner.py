@@ -31,7 +31,7 @@ from blobnet.errors import BuildError, DeviceError, PromiseError, ShapeError, wa
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, KernelCall, Tuning
-from blobnet.layers.candidates import Candidate, choose, variant_of
+from blobnet.layers.candidates import Candidate, choose, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import READ_OVERRUN, make_plan
 from blobnet.tuning import LEVELS, Winner
@@ -121,7 +121,8 @@ class Tuner:
                 try:
                     yield from self._run_case(pending, advance)
                 except _LostError:
-                    self.device = Device(self.device.info)
+                    tunings, self.device = self.device.tunings, Device(self.device.info)
+                    self.device.tunings = tunings
 
     def _run_case(self, pending: list[Task], advance: Callable[[str, str], object]) -> Iterator[Task]:
         """Takes the tasks of one case off the list, one by one."""
@@ -154,10 +155,11 @@ class Tuner:
             if is_first or rank < least or candidate.cost <= factor * candidates[0].cost:
                 chosen[candidate] = None
         room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
-        return [item.name for item in chosen if not self._is_broken(item.name) and problem.scratch_of(item) <= room]
-
-    def _is_broken(self, name: str) -> bool:
-        return not {name, variant_of(name)}.isdisjoint(self.device.tunings.broken)
+        return [
+            item.name
+            for item in chosen
+            if not is_broken(item.name, self.device.tunings.broken) and problem.scratch_of(item) <= room
+        ]
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Tuner:
         """All candidates of a task once, then the hopeful ones in turn; the fastest that computes the right thing."""
         first: dict[str, float] = {}
         for name in self._selected[task]:
-            if not self._is_broken(name):
+            if not is_broken(name, self.device.tunings.broken):
                 advance(task, name)
                 with self._blaming(name):
                     first[name] = arena.seconds(task, name)
@@ -351,7 +353,9 @@ class _Arena:
         found = self._results(self._calls[task, name], count)
         differences = []
         for other in self.problem.references(task, name):
-            with contextlib.suppress(BuildError):
+            if is_broken(other.name, self.device.tunings.broken):
+                continue
+            with contextlib.suppress(BuildError, PromiseError):
                 difference = _difference(self._results(other.launches(), count), found)
                 if not difference:
                     return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.kernel_call import KernelCall, Tuning
@@ -43,9 +43,9 @@ def variant_of(name: str) -> str:
     return name.partition(" ")[0]
 
 
-def sound(tuning: Tuning, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that the driver does not break; all of them where it breaks all."""
-    return [item for item in candidates if not {item.name, item.variant} & tuning.broken] or list(candidates)
+def is_broken(name: str, broken: Collection[str]) -> bool:
+    """Whether a candidate, or its whole variant, is among those that a driver breaks."""
+    return name in broken or variant_of(name) in broken
 
 
 def choose(tuning: Tuning, task: str, candidates: Sequence[Candidate]) -> Candidate:
@@ -53,6 +53,6 @@ def choose(tuning: Tuning, task: str, candidates: Sequence[Candidate]) -> Candid
 
     What tuning chose may be gone, from a cache of another version, say.
     """
-    usable = sound(tuning, candidates)
+    usable = [item for item in candidates if not is_broken(item.name, tuning.broken)] or candidates
     chosen = [candidate for candidate in usable if candidate.name == tuning.choices.get(task)]
     return chosen[0] if chosen else min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))
