@@ -365,7 +365,9 @@ def _add_bench(parser: Parser) -> None:
 
 
 def _add_tune(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"{_MODEL}; a model file; or a suite or shape of 'blobnet bench'"
+    )
     _add_batch_size(parser)
     parser.add_argument("--size", metavar="N", type=option_types.count, help="build the network for samples of NxN")
     parser.add_argument("--inference", action="store_true", help="tune for prediction alone")

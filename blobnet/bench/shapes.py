@@ -154,6 +154,17 @@ def suite(name: str) -> list[Case]:
     return [parse(text) for text in SUITES[name].split()]
 
 
+def named(subject: str) -> list[Case]:
+    """The cases of a suite, or the one that is written out; none if ``subject`` is neither, but a network perhaps.
+
+    Raises:
+        OptionError, ShapeError: as :func:`parse`.
+    """
+    if subject in SUITES:
+        return suite(subject)
+    return [parse(subject)] if ":" in subject and not (".py" in subject or "/" in subject) else []
+
+
 def from_graph(graph: Graph, kinds: Iterable[str]) -> list[Case]:
     """The distinct layers of some kinds in a network, in order of first use, with how often each occurs.
 

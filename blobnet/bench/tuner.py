@@ -63,10 +63,11 @@ class Task:
     count: int
 
 
-def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning) -> list[Task]:
+def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, input_delta: bool = False) -> list[Task]:
     """The distinct tasks of a network that there are several ways for, in the order of their layers."""
     loss = MeanSquaredError() if training else None
-    plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning)
+    wanted = training and input_delta
+    plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=wanted)
     counts: Counter[str] = Counter()
     cases: dict[str, Case] = {}
     for vertex in graph.vertices:
@@ -74,6 +75,13 @@ def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning) -> l
             counts[name] += 1
             cases.setdefault(name, shapes.of_vertex(graph, vertex))
     return [Task(name, cases[name], count) for name, count in counts.items()]
+
+
+def tasks_of_cases(cases: Iterable[Case], batch_size: int, training: bool, tuning: Tuning) -> list[Task]:
+    """The tasks of single layers, with the delta of their inputs."""
+    graphs = [case_graph(case) for case in cases]
+    found = [task for graph in graphs for task in tasks_of(graph, batch_size, training, tuning, input_delta=True)]
+    return list({task.name: task for task in found}.values())
 
 
 class Tuner:

@@ -134,14 +134,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
     """The cases of a suite, of a network, or the one that is written out."""
-    is_file = ".py" in subject or "/" in subject
-    if ":" in subject and not is_file:
-        cases = [shapes.parse(subject)]
-    elif subject in shapes.SUITES:
-        cases = shapes.suite(subject)
-    else:
+    cases = shapes.named(subject)
+    if not cases:
         known = [*shapes.SUITES, *known_models()]
-        if not is_file and subject not in known:
+        if not (".py" in subject or "/" in subject) and subject not in known:
             hint = near_matches(subject, known)
             rule = "it must be a suite, a network, or a shape such as 64x56x56:64k3p1"
             raise OptionError("SUBJECT", rule, name=subject, hint=hint)

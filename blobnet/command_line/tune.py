@@ -8,9 +8,11 @@ from collections.abc import Iterable
 
 from tqdm import tqdm
 
-from blobnet.bench.tuner import Task, Tuner, tasks_of
+from blobnet.bench import shapes
+from blobnet.bench.tuner import Task, Tuner, tasks_of, tasks_of_cases
 from blobnet.command_line.model_argument import build_or_load
 from blobnet.device import Device
+from blobnet.errors import OptionError
 from blobnet.tuning import LEVELS, Tunings
 
 _ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
@@ -19,15 +21,20 @@ _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
 
 def run(options: argparse.Namespace) -> int:
     """Tunes, unless all is known, and prints a line a task."""
-    model = build_or_load(options.model, options.size)
+    cases = shapes.named(options.model)
+    if cases and options.size is not None:
+        raise OptionError("--size", "only networks are built for a size", given=options.model)
+    graph = None if cases else build_or_load(options.model, options.size).graph
     device = Device(options.device)
-    tunings = device.tunings
+    tunings, batch_size, training = device.tunings, options.batch_size, not options.inference
     if options.level != LEVELS[0]:
         tunings.check_writable()
-    training = not options.inference
-    tasks = tasks_of(model.graph, options.batch_size, training, device.tuning)
-    print(f"{device.info}\n{options.model}, {'training' if training else 'inference'}, batch {options.batch_size}\n")
-    tuner = Tuner(device, tasks, options.batch_size, options.level, again=options.again)
+    if graph is None:
+        tasks = tasks_of_cases(cases, batch_size, training, device.tuning)
+    else:
+        tasks = tasks_of(graph, batch_size, training, device.tuning)
+    print(f"{device.info}\n{options.model}, {'training' if training else 'inference'}, batch {batch_size}\n")
+    tuner = Tuner(device, tasks, batch_size, options.level, again=options.again)
     print(_ROW.format("task", "n", "ms", "tuned", "by default -> tuned"))
     measured = {task.name for task in tuner.tasks}
     for task in tasks:

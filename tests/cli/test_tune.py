@@ -245,6 +245,16 @@ def test_layers_that_are_alike_are_one_task(fresh: Device) -> None:
     assert counts == {f"forward {shape}": 3, f"backward weights {shape}": 3, f"backward data {shape}": 2}
 
 
+def test_suites_and_shapes(run) -> None:
+    shown = run("tune", "anchors", "--level", "none")
+    assert (shown.status, shown.err) == (0, "")
+    # 24 shapes in three directions, each a task of its own.
+    assert shown.out.count("not tuned") == 72
+    assert "\ntuned: 0 of 72 tasks" in shown.out
+    rows = run("tune", "2x5x6:4k3s2p1", "--level", "none", "--inference").out.splitlines()
+    assert [row.split("  ")[0] for row in rows if "not tuned" in row] == ["forward 2x5x6:4k3s2p1 batch 64"]
+
+
 # -- outside of tuning -------------------------------------------------------------------------------------------------
 
 
@@ -399,6 +409,8 @@ def test_a_folder_that_cannot_be_written(run, net, folder: Path) -> None:
             1,
             "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet. Hint: ",
         ),
+        (["anchors", "--size", "9"], 1, "--size: only networks are built for a size. Received given=anchors."),
+        (["2x5x6:4k9"], 1, "Conv2D: the dilated filter must fit the padded input."),
         (["lenet5", "--level", "full"], 2, "argument --level: "),
         (["lenet5", "--batch-size", "0"], 2, "argument --batch-size: "),
         (["none.h5"], 1, "none.h5: there must be such a file."),
