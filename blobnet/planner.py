@@ -11,7 +11,7 @@ Pure passes, no device (DESIGN section 3):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,7 +85,8 @@ class Plan:
     """All that an executor needs to run a graph on a batch of up to ``batch_size`` samples.
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
-    not share memory; ``outputs`` and ``deltas`` give each vertex's blob by layer name.
+    not share memory; ``outputs`` and ``deltas`` give each vertex's blob by layer name; ``fused`` maps each layer that
+    the kernels of another compute to that one.
     """
 
     graph: Graph
@@ -98,6 +99,7 @@ class Plan:
     parameters: ParameterTable
     outputs: Mapping[str, Blob]
     deltas: Mapping[str, Blob]
+    fused: Mapping[str, str] = field(default_factory=dict)
     loss: Loss | None = None
 
     def __str__(self) -> str:
@@ -234,6 +236,8 @@ class _Planner:
         self.planes = self._physical_planes()
         self.regions: dict[int, _Region] = {}
         self.in_place_of: dict[int, int] = {}
+        #: For each vertex the one whose kernels compute it: itself, or one whose epilogue it is.
+        self.computed_by = list(range(len(graph.vertices)))
         self.delta_regions: dict[int, _Region] = {}
         self.accumulate: dict[tuple[int, int], bool] = {}
         self.needs_delta = self._needs_delta(input_delta)
@@ -261,6 +265,11 @@ class _Planner:
             parameters=self.parameters,
             outputs={vertex.name: self._blob(self.regions[vertex.index]) for vertex in vertices},
             deltas={vertices[index].name: self._blob(region) for index, region in self.delta_regions.items()},
+            fused={
+                vertex.name: vertices[computer].name
+                for vertex, computer in zip(vertices, self.computed_by, strict=True)
+                if vertex.index != computer
+            },
             loss=self.loss,
         )
 
@@ -325,9 +334,10 @@ class _Planner:
                     self._join(source, _Region(region.storage, offset, units), vertex)
                     offset += units
             elif placement is not Placement.SEPARATE:
-                # NOTE: in place of a third input, a sum would be added up in another order, and round differently.
-                for position, source in enumerate(vertex.inputs[:2]):
-                    if self._join(source, region, vertex):
+                # NOTE: in place of a third input, a sum would be added up in another order, and round differently. In
+                # place of the one that is computed last, its kernels may add the other one.
+                for position in sorted(range(len(vertex.inputs[:2])), key=lambda place: -vertex.inputs[place]):
+                    if self._join(vertex.inputs[position], region, vertex):
                         self.in_place_of[vertex.index] = position
                         break
 
@@ -493,26 +503,43 @@ class _Planner:
             output_delta=self._blob(deltas[vertex.index]) if vertex.index in deltas else None,
             accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
             training=self.training,
-            activation=self._fused_activation(vertex),
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
             tuning=self.tuning,
             ordinal=vertex.index,
         )
 
-    def _fused_activation(self, vertex: Vertex) -> str | None:
-        """The activation behind ``vertex`` that its epilogue can apply: in place, and nobody wants the value before."""
-        readers = self.graph.readers[vertex.index]
-        if not vertex.layer.fuses_activation or len(readers) != 1 or readers[0] not in self.in_place_of:
+    def _fuse(self, sites: Sequence[Site]) -> list[Site]:
+        """Gives sites their epilogues: what layers in place behind them do, where nobody wants the values between."""
+        vertices, fused = self.graph.vertices, list(sites)
+        for head in vertices:
+            if self.computed_by[head.index] != head.index:
+                continue
+            last = head.index
+            while (reader := self._in_place_reader(last)) is not None:
+                part = reader.layer.epilogue(sites[reader.index])
+                epilogue = part and fused[head.index].epilogue.then(part)
+                ready = all(self.computed_by[source] < head.index for source in reader.inputs if source != last)
+                if not epilogue or not ready or not set(epilogue.stages) <= set(head.layer.fuses):
+                    break
+                fused[head.index] = replace(fused[head.index], epilogue=epilogue)
+                self.computed_by[reader.index] = head.index
+                last = reader.index
+        return fused
+
+    def _in_place_reader(self, index: int) -> Vertex | None:
+        """The vertex that alone reads the output of another, if it runs in place of it."""
+        readers = self.graph.readers[index]
+        if len(readers) != 1 or readers[0] not in self.in_place_of:
             return None
-        return self.graph.vertices[readers[0]].layer.epilogue
+        reader = self.graph.vertices[readers[0]]
+        return reader if reader.inputs[self.in_place_of[reader.index]] == index else None
 
     def _schedule(self) -> list[tuple[str, KernelCall]]:
-        sites = [self._site(vertex) for vertex in self.graph.vertices]
+        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
         calls: list[tuple[str, KernelCall]] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
-            fused = vertex.inputs and sites[vertex.inputs[0]].activation and vertex.layer.epilogue
-            if not fused:
+            if self.computed_by[vertex.index] == vertex.index:
                 calls += [("forward", call) for call in vertex.layer.forward(site)]
         if self.loss:
             output = self.graph.output.index

@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, for few positions: output = f(bias + sum over input units and taps of weight * input), bound by
+ * Convolution, forward, for few positions: output = epilogue(sum over input units and taps of weight * input), bound by
  * reading each weight once, as it lies (after the 1-D convolution of seed 002). A work-group makes BLOCK_UNITS output
  * units at all positions of a sample; its work-items share the input units.
  *
@@ -8,7 +8,6 @@
  *   OUTPUT write
  * Arrays:
  *   WEIGHT read   OIHW, I counted within a group
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -22,8 +21,6 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   BIAS_MODE    0 none, 1 one a unit, 2 one a position
- *   ACTIVATION   applied to what is stored
  *   BLOCK_UNITS  output units a work-group
  *   LOCAL_WIDTH  work-items that share the input units, at least BLOCK_UNITS * positions
  * Global:
@@ -32,7 +29,7 @@
  *   units   COUNT
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 
 #define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
@@ -42,8 +39,8 @@
 #define PARTS (LOCAL_WIDTH / VALUES)
 #define PART ((LOCAL_WIDTH + PARTS - 1) / PARTS)
 
-__kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                      READ_ARRAY(real_t, bias), const int count)
+__kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     __local real_t shared[VALUES][LOCAL_WIDTH];
     __local real_t parts[VALUES][PARTS];
@@ -104,15 +101,14 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), READ
     const int unit = group * GROUP_OUTPUT_UNITS + first + item / POSITIONS;
     const int p = item % POSITIONS;
     if (item < VALUES && first + item / POSITIONS < GROUP_OUTPUT_UNITS) {
-        real_t value = 0;
+        real_t sum = 0;
         for (int part = 0; part < PARTS; part++) {
-            value += parts[item][part];
+            sum += parts[item][part];
         }
-#if BIAS_MODE == 1
-        value += ARRAY(bias)[unit];
-#elif BIAS_MODE == 2
-        value += ARRAY(bias)[unit * POSITIONS + p];
-#endif
-        output[BLOB_INDEX(OUTPUT, n, unit, p / OUTPUT_UNIT_WIDTH, p % OUTPUT_UNIT_WIDTH)] = ACTIVATE(value);
+        const int y = p / OUTPUT_UNIT_WIDTH;
+        const int x = p % OUTPUT_UNIT_WIDTH;
+        const unit_terms_t terms = UNIT_TERMS(unit);
+        const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sum, terms), n, unit, y, x);
+        output[BLOB_INDEX(OUTPUT, n, unit, y, x)] = ACTIVATE(value);
     }
 }

@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, any stride, through local memory: output = f(bias + sum over input units and taps of weight *
+ * Convolution, forward, any stride, through local memory: output = epilogue(sum over input units and taps of weight *
  * input), as a product of packed weights and the input at all positions of the batch (convolution/tiled.h).
  *
  * Blobs:
@@ -7,7 +7,6 @@
  *   OUTPUT write
  * Arrays:
  *   PACKED read   weights, see pack_weight.cl
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -23,8 +22,6 @@
  *   PAD_LEFT
  *   DEPTH_ROWS      rows a tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
- *   BIAS_MODE       0 none, 1 one a unit, 2 one a position
- *   ACTIVATION      applied to what is stored
  *   TILE_UNITS      output units a work-group
  *   TILE_COLUMNS    positions a work-group
  *   TILE_DEPTH      rows in local memory
@@ -35,7 +32,7 @@
  *   height  groups
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 #include "convolution/forward_taps.h"
 #include "convolution/tiled.h"
 
@@ -43,8 +40,8 @@
 #define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, packed),
-                          READ_ARRAY(real_t, bias), const int count)
+convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, packed),
+                          EPILOGUE_ARRAYS, const int count)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
@@ -70,6 +67,13 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
 
 #pragma unroll
     for (int u = 0; u < ITEM_UNITS; u++) {
+        /* Units past the last one repeat it. */
+        const unit_terms_t terms = UNIT_TERMS(
+            group * GROUP_OUTPUT_UNITS + min((int)(first_unit + ITEM_UNIT(u)), GROUP_OUTPUT_UNITS - 1));
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            sums[u][c] = UNIT_EPILOGUE(sums[u][c], terms);
+        }
         stage(sums[u], sources);
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
@@ -82,12 +86,8 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = first_unit + STAGED_UNIT(u, i);
                 if (p < positions && unit < GROUP_OUTPUT_UNITS) {
-                    real_t value = sources[STAGED_AT(i, j)];
-#if BIAS_MODE == 1
-                    value += ARRAY(bias)[group * GROUP_OUTPUT_UNITS + unit];
-#elif BIAS_MODE == 2
-                    value += ARRAY(bias)[(group * GROUP_OUTPUT_UNITS + unit) * POSITIONS + p % POSITIONS];
-#endif
+                    const real_t value = CELL_EPILOGUE(sources[STAGED_AT(i, j)], p / POSITIONS,
+                                                       group * GROUP_OUTPUT_UNITS + unit, y, x);
                     to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
                 }
             }
