@@ -20,7 +20,7 @@ from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, full_group
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.plan_report import report
@@ -31,6 +31,8 @@ READ_OVERRUN = 4096
 PARAMETER_ALIGNMENT = 16
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
+#: Work-items of a GPU that share the zeros of a plane.
+_HALO_SHARERS = 16
 _NEVER = 1 << 30
 
 
@@ -688,6 +690,6 @@ def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
 
 
 def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
-    width = 1 if tuning.device_class == "cpu" else 64
-    size = GlobalSize(width, 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=(width, 1, 1))
+    group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_HALO_SHARERS)
+    size = GlobalSize(group[0], 1, blob.shape.units)
+    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=group)

@@ -229,14 +229,14 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
 
 
 def _plan(device: Device, case: Case, batch_size: int) -> Plan:
-    """A training plan of the layer; Add gets a second input from a 1x1 convolution, as in a residual network."""
+    """A training plan of the layer; Add gets a second input from a layer that does not fuse it, and launches itself."""
     shape = case.input
     height = shape.height if shape.rank == 2 else None
     node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
     inputs = [node]
     if case.layer.arity[0] == 2:
-        kind = layers.Conv1D if shape.rank == 1 else layers.Conv2D
-        inputs.insert(0, kind(shape.units, 1, bias=False, name="branch")(node))
+        kind = layers.MaxPool1D if shape.rank == 1 else layers.MaxPool2D
+        inputs.insert(0, kind(1, name="branch")(node))
     output = replace(case.layer, name=_LAYER)(inputs)
     # NOTE: without reuse each phase can be repeated alone; it also needs no launches that clear halos.
     return make_plan(

@@ -50,16 +50,19 @@ typedef struct {
 #define UNIT_EPILOGUE(value, terms) PLUS_BIAS(value, terms)
 #endif
 
-#if BIAS_MODE == 2
-#define PLUS_POSITION_BIAS(value, unit, y, x) \
-    ((value) + ARRAY(bias)[((unit) * OUTPUT_UNIT_HEIGHT + (y)) * OUTPUT_UNIT_WIDTH + (x)])
-#else
-#define PLUS_POSITION_BIAS(value, unit, y, x) (value)
+/* What is added to a cell; kernels that load it ahead of time may do so if there is one. */
+#define HAS_CELL_TERM (BIAS_MODE == 2 || HAS_RESIDUAL)
+#define POSITION_BIAS(unit, y, x) ARRAY(bias)[((unit) * OUTPUT_UNIT_HEIGHT + (y)) * OUTPUT_UNIT_WIDTH + (x)]
+#define RESIDUAL_CELL(n, unit, y, x) residual[BLOB_INDEX(RESIDUAL, n, unit, y, x)]
+#if BIAS_MODE == 2 && HAS_RESIDUAL
+#define CELL_TERM(n, unit, y, x) (POSITION_BIAS(unit, y, x) + RESIDUAL_CELL(n, unit, y, x))
+#elif BIAS_MODE == 2
+#define CELL_TERM(n, unit, y, x) POSITION_BIAS(unit, y, x)
+#elif HAS_RESIDUAL
+#define CELL_TERM(n, unit, y, x) RESIDUAL_CELL(n, unit, y, x)
 #endif
-#if HAS_RESIDUAL
-#define PLUS_RESIDUAL(value, n, unit, y, x) ((value) + residual[BLOB_INDEX(RESIDUAL, n, unit, y, x)])
+#if HAS_CELL_TERM
+#define CELL_EPILOGUE(value, n, unit, y, x) ((value) + CELL_TERM(n, unit, y, x))
 #else
-#define PLUS_RESIDUAL(value, n, unit, y, x) (value)
+#define CELL_EPILOGUE(value, n, unit, y, x) (value)
 #endif
-#define CELL_EPILOGUE(value, n, unit, y, x) \
-    PLUS_RESIDUAL(PLUS_POSITION_BIAS(value, unit, y, x), n, unit, y, x)

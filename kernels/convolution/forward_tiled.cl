@@ -38,6 +38,10 @@
 
 #define BLOCKS (UNIT_COLUMNS / TILE_UNITS)
 #define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+/* The position, in the batch, of this work-item's column j. */
+#define POSITION(j) (first_position + (int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+/* A unit of the tile, within its group: those past the last one repeat it. */
+#define EXISTING(unit) min((int)(first_unit + (unit)), GROUP_OUTPUT_UNITS - 1)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, packed),
@@ -54,7 +58,7 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS, positions - 1);
+        const int p = min(POSITION(j), positions - 1);
         const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
         const int x = p % OUTPUT_UNIT_WIDTH;
         columns[j] =
@@ -65,19 +69,35 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
                      ARRAY(packed) + (size_t)group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
                      weights, sources);
 
+#if HAS_CELL_TERM
+    /* Loaded all at once, ahead of the barriers. */
+    real_t terms[ITEM_UNITS][SOURCE_COLUMNS][STAGED_ROWS];
 #pragma unroll
     for (int u = 0; u < ITEM_UNITS; u++) {
-        /* Units past the last one repeat it. */
-        const unit_terms_t terms = UNIT_TERMS(
-            group * GROUP_OUTPUT_UNITS + min((int)(first_unit + ITEM_UNIT(u)), GROUP_OUTPUT_UNITS - 1));
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            const int p = min(POSITION(j), positions - 1);
+            const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
+            const int x = p % OUTPUT_UNIT_WIDTH;
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                const int unit = group * GROUP_OUTPUT_UNITS + EXISTING(STAGED_UNIT(u, i));
+                terms[u][j][i] = CELL_TERM(p / POSITIONS, unit, y, x);
+            }
+        }
+    }
+#endif
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        const unit_terms_t unit_terms = UNIT_TERMS(group * GROUP_OUTPUT_UNITS + EXISTING(ITEM_UNIT(u)));
 #pragma unroll
         for (int c = 0; c < ITEM_COLUMNS; c++) {
-            sums[u][c] = UNIT_EPILOGUE(sums[u][c], terms);
+            sums[u][c] = UNIT_EPILOGUE(sums[u][c], unit_terms);
         }
         stage(sums[u], sources);
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            const int p = first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS;
+            const int p = POSITION(j);
             const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
             const int x = p % OUTPUT_UNIT_WIDTH;
             __global real_t *to =
@@ -86,8 +106,10 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = first_unit + STAGED_UNIT(u, i);
                 if (p < positions && unit < GROUP_OUTPUT_UNITS) {
-                    const real_t value = CELL_EPILOGUE(sources[STAGED_AT(i, j)], p / POSITIONS,
-                                                       group * GROUP_OUTPUT_UNITS + unit, y, x);
+                    real_t value = sources[STAGED_AT(i, j)];
+#if HAS_CELL_TERM
+                    value += terms[u][j][i];
+#endif
                     to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
                 }
             }
