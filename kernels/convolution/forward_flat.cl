@@ -47,8 +47,8 @@
 
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #define POSITIONS ((OUTPUT_UNIT_HEIGHT - 1) * SOURCE_PITCH + OUTPUT_UNIT_WIDTH)
-/* Whether all that a cell needs lies at its position q. */
-#define SAME_PITCH                                              \
+/* Whether all that is added to a cell, and the cell, lies at its position q. */
+#define WHOLE_VECTORS                                           \
     (BIAS_MODE != 2 && OUTPUT_UNIT_MEMORY_WIDTH == SOURCE_PITCH \
      && (!HAS_RESIDUAL || RESIDUAL_UNIT_MEMORY_WIDTH == SOURCE_PITCH))
 
@@ -76,20 +76,18 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPI
     accumulate_tile(accumulators, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, 0, 0), positions,
                     ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
 
+    /* NOTE: units inside: the other way round Intel's compiler makes the loops above 15 % slower. */
 #pragma unroll
-    for (int u = 0; u < BLOCK_UNITS; u++) {
-        if (u >= units) {
-            continue;
-        }
-        const unit_terms_t terms = UNIT_TERMS(unit + u);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        const int q = start + v * LOCAL_WIDTH * LANES;
 #pragma unroll
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const int q = start + v * LOCAL_WIDTH * LANES;
-            if (q >= POSITIONS) {
+        for (int u = 0; u < BLOCK_UNITS; u++) {
+            if (u >= units || q >= POSITIONS) {
                 continue;
             }
+            const unit_terms_t terms = UNIT_TERMS(unit + u);
             vector_t value = UNIT_EPILOGUE(accumulators[u][v], terms);
-#if SAME_PITCH
+#if WHOLE_VECTORS
             if (q + LANES <= POSITIONS) {
 #if HAS_RESIDUAL
                 value += VECTOR_LOAD(residual + BLOB_INDEX(RESIDUAL, n, unit + u, 0, 0) + q);

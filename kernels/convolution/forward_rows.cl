@@ -75,19 +75,16 @@ __kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), EPI
                     ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
 
 #pragma unroll
-    for (int u = 0; u < BLOCK_UNITS; u++) {
-        if (u >= units) {
-            continue;
-        }
-        const unit_terms_t terms = UNIT_TERMS(unit + u);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        const int chunk = start + v * LOCAL_WIDTH;
+        const int y = chunk / CHUNKS;
+        const int x = chunk % CHUNKS * LANES;
 #pragma unroll
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const int chunk = start + v * LOCAL_WIDTH;
-            const int y = chunk / CHUNKS;
-            const int x = chunk % CHUNKS * LANES;
-            if (y >= OUTPUT_UNIT_HEIGHT) {
+        for (int u = 0; u < BLOCK_UNITS; u++) {
+            if (u >= units || y >= OUTPUT_UNIT_HEIGHT) {
                 continue;
             }
+            const unit_terms_t terms = UNIT_TERMS(unit + u);
             vector_t value = UNIT_EPILOGUE(accumulators[u][v], terms);
             __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit + u, y, x);
 #if BIAS_MODE != 2
