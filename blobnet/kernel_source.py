@@ -20,6 +20,7 @@ Macro = int | float | str
 _SECTIONS = ("Blobs", "Arrays", "Scalars", "Macros", "Tunables", "Global", "Local")
 _ACCESS = ("read", "write", "update")
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
+_INCLUDE = r'^#include "([^"]+)"'
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _expand(text: str, name: str) -> str:
     """Text with its quoted includes in place, so that a hash of the result covers all of it."""
     lines = [f'#line 1 "{name}"']
     for number, line in enumerate(text.splitlines(), start=1):
-        include = re.match(r'#include "([^"]+)"', line)
+        include = re.match(_INCLUDE, line)
         if include:
             lines += [_expand(_read(include.group(1)), include.group(1)), f'#line {number + 1} "{name}"']
         else:
@@ -147,14 +148,45 @@ def load(name: str) -> KernelSource:
 
 
 def parse(name: str, text: str) -> KernelSource:
-    """A :class:`KernelSource` from a file's text."""
-    header = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
-    if not header:
+    """A :class:`KernelSource` from a file's text; what the headers of its includes list comes behind its own."""
+    header = _header(text)
+    if header is None:
         raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
+    purpose, sections = _sections(header)
+    for include in re.findall(_INCLUDE, text, re.MULTILINE):
+        for section, listed in _sections(_header(_read(include)) or "")[1].items():
+            sections[section] |= listed
+    accesses = {}
+    for kind in ("Blobs", "Arrays"):
+        accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
+        for role, access in accesses[kind].items():
+            if access not in _ACCESS:
+                raise KernelError(f"kernel {name}", f"{role} needs one of {_ACCESS} after its name", header=access)
+    return KernelSource(
+        name=name,
+        text=text,
+        purpose=purpose,
+        blobs=accesses["Blobs"],
+        arrays=accesses["Arrays"],
+        scalars=tuple(sections["Scalars"]),
+        macros=tuple(sections["Macros"]),
+        tunables={role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()},
+        dimensions=sections["Global"],
+    )
+
+
+def _header(text: str) -> str | None:
+    """The comment that a file opens with."""
+    header = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
+    return header.group(1) if header else None
+
+
+def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """A header's purpose, and what it lists in each section."""
     sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     purpose: list[str] = []
     section = ""
-    for raw in header.group(1).splitlines():
+    for raw in header.splitlines():
         line = raw.strip().lstrip("*").strip()
         if line.endswith(":") and line[:-1] in _SECTIONS:
             section = line[:-1]
@@ -167,23 +199,7 @@ def parse(name: str, text: str) -> KernelSource:
             elif _NAME.match(word):
                 sections[section][word] = rest.strip()
             # Other lines continue the remark of the line above.
-    accesses = {}
-    for kind in ("Blobs", "Arrays"):
-        accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
-        for role, access in accesses[kind].items():
-            if access not in _ACCESS:
-                raise KernelError(f"kernel {name}", f"{role} needs one of {_ACCESS} after its name", header=access)
-    return KernelSource(
-        name=name,
-        text=text,
-        purpose=" ".join(purpose).strip(),
-        blobs=accesses["Blobs"],
-        arrays=accesses["Arrays"],
-        scalars=tuple(sections["Scalars"]),
-        macros=tuple(sections["Macros"]),
-        tunables={role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()},
-        dimensions=sections["Global"],
-    )
+    return " ".join(purpose).strip(), sections
 
 
 def _tunable(kernel: str, name: str, text: str) -> Tunable:

@@ -115,6 +115,7 @@ def _facts(
     weights += [f"optimizer {readable(reserved)}"] if extra else []
     facts = {
         "launches": f"{len(plan.calls) + updates} a batch ({launches}{f', update {updates}' if updates else ''})",
+        "fused": _fused(plan),
         "copies": f"{len(plan.copies)}{': ' if plan.copies else ''}{', '.join(plan.copies)}",
         "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
         "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
@@ -127,6 +128,13 @@ def _facts(
         room = f"{limits.name}: {readable(limits.memory)}, {readable(limits.largest_allocation)} a buffer"
         facts["largest batch"] = f"{batch:,} ({room})" if batch else f"none, not even 1 fits ({room})"
     return facts
+
+
+def _fused(plan: Plan) -> str:
+    """The layers without a launch of their own, by kind."""
+    kinds = Counter(vertex.layer.kind for vertex in plan.graph.vertices if vertex.name in plan.fused)
+    listed = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    return f"{listed}, into the launches of the layers before them" if kinds else "0"
 
 
 def _persistent(plan: Plan) -> set[str]:

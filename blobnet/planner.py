@@ -11,7 +11,7 @@ Pure passes, no device (DESIGN section 3):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, full_group
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.plan_report import report
@@ -31,6 +31,8 @@ READ_OVERRUN = 4096
 PARAMETER_ALIGNMENT = 16
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
+#: Work-items of a GPU that share the zeros of a plane.
+_HALO_SHARERS = 16
 _NEVER = 1 << 30
 
 
@@ -85,7 +87,8 @@ class Plan:
     """All that an executor needs to run a graph on a batch of up to ``batch_size`` samples.
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
-    not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name.
+    not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
+    ``fused`` maps each layer that the kernels of another compute to that one.
     """
 
     graph: Graph
@@ -98,6 +101,7 @@ class Plan:
     parameters: ParameterTable
     outputs: Mapping[str, Blob]
     deltas: Mapping[str, Blob]
+    fused: Mapping[str, str] = field(default_factory=dict)
     loss: Loss | None = None
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
@@ -235,6 +239,8 @@ class _Planner:
         self.planes = self._physical_planes()
         self.regions: dict[int, _Region] = {}
         self.in_place_of: dict[int, int] = {}
+        #: For each vertex the one whose kernels compute it: itself, or one whose epilogue it is.
+        self.computed_by = list(range(len(graph.vertices)))
         self.delta_regions: dict[int, _Region] = {}
         self.accumulate: dict[tuple[int, int], bool] = {}
         self.needs_delta = self._needs_delta(input_delta)
@@ -244,7 +250,7 @@ class _Planner:
         if self.training:
             self._assign_deltas()
         self._lay_out()
-        sites = [self._site(vertex) for vertex in self.graph.vertices]
+        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
         calls = self._schedule(sites)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
         for name, elements in self._persistent().items():
@@ -263,6 +269,11 @@ class _Planner:
             parameters=self.parameters,
             outputs={vertex.name: self._blob(self.regions[vertex.index]) for vertex in vertices},
             deltas={vertices[index].name: self._blob(region) for index, region in self.delta_regions.items()},
+            fused={
+                vertex.name: vertices[computer].name
+                for vertex, computer in zip(vertices, self.computed_by, strict=True)
+                if vertex.index != computer
+            },
             loss=self.loss,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
@@ -328,9 +339,10 @@ class _Planner:
                     self._join(source, _Region(region.storage, offset, units), vertex)
                     offset += units
             elif placement is not Placement.SEPARATE:
-                # NOTE: in place of a third input, a sum would be added up in another order, and round differently.
-                for position, source in enumerate(vertex.inputs[:2]):
-                    if self._join(source, region, vertex):
+                # NOTE: in place of a third input, a sum would be added up in another order, and round differently. In
+                # place of the one that is computed last, its kernels may add the other one.
+                for position in sorted(range(len(vertex.inputs[:2])), key=lambda place: -vertex.inputs[place]):
+                    if self._join(vertex.inputs[position], region, vertex):
                         self.in_place_of[vertex.index] = position
                         break
 
@@ -496,25 +508,42 @@ class _Planner:
             output_delta=self._blob(deltas[vertex.index]) if vertex.index in deltas else None,
             accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
             training=self.training,
-            activation=self._fused_activation(vertex),
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
             tuning=self.tuning,
             ordinal=vertex.index,
         )
 
-    def _fused_activation(self, vertex: Vertex) -> str | None:
-        """The activation behind ``vertex`` that its epilogue can apply: in place, and nobody wants the value before."""
-        readers = self.graph.readers[vertex.index]
-        if not vertex.layer.fuses_activation or len(readers) != 1 or readers[0] not in self.in_place_of:
-            return None
-        return self.graph.vertices[readers[0]].layer.epilogue
+    def _fuse(self, sites: Sequence[Site]) -> list[Site]:
+        """Gives sites their epilogues: what layers in place behind them do, where nobody wants the values between."""
+        vertices, fused = self.graph.vertices, list(sites)
+        for head in vertices:
+            if self.computed_by[head.index] != head.index:
+                continue
+            last = head.index
+            while (reader := self._in_place_reader(last)) is not None:
+                part = reader.layer.epilogue(sites[reader.index])
+                epilogue = part and fused[head.index].epilogue.then(part)
+                ready = all(self.computed_by[source] < head.index for source in reader.inputs if source != last)
+                if not epilogue or not ready or not set(epilogue.stages) <= set(head.layer.fuses):
+                    break
+                fused[head.index] = replace(fused[head.index], epilogue=epilogue)
+                self.computed_by[reader.index] = head.index
+                last = reader.index
+        return fused
 
-    def _schedule(self, sites: list[Site]) -> list[tuple[str, KernelCall]]:
+    def _in_place_reader(self, index: int) -> Vertex | None:
+        """The vertex that alone reads the output of another, if it runs in place of it."""
+        readers = self.graph.readers[index]
+        if len(readers) != 1 or readers[0] not in self.in_place_of:
+            return None
+        reader = self.graph.vertices[readers[0]]
+        return reader if reader.inputs[self.in_place_of[reader.index]] == index else None
+
+    def _schedule(self, sites: Sequence[Site]) -> list[tuple[str, KernelCall]]:
         calls: list[tuple[str, KernelCall]] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
-            fused = vertex.inputs and sites[vertex.inputs[0]].activation and vertex.layer.epilogue
-            if not fused:
+            if self.computed_by[vertex.index] == vertex.index:
                 calls += [("forward", call) for call in vertex.layer.forward(site)]
         if self.loss:
             output = self.graph.output.index
@@ -663,6 +692,6 @@ def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
 
 
 def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
-    width = 1 if tuning.device_class == "cpu" else 64
-    size = GlobalSize(width, 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=(width, 1, 1))
+    group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_HALO_SHARERS)
+    size = GlobalSize(group[0], 1, blob.shape.units)
+    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=group)

@@ -36,6 +36,8 @@ _CELL_BY_CELL = (
     "blob/copy",
     "join/add",
 )
+#: What the epilogue of a convolution normalizes with.
+_NORM = ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
 #: Others that may write where they read.
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
 
@@ -139,6 +141,8 @@ class SymbolicMemory:
         if call.macros.get("HAS_DELTA") == 0:
             written.remove("OUTPUT_DELTA")
         read = [role for role, access in source.blobs.items() if access == "read"]
+        if call.macros.get("HAS_RESIDUAL") == 0:
+            read.remove("RESIDUAL")
         for blob in call.blobs.values():
             mask = _halo(blob.layout)
             if mask is not None and self._planes(blob, count)[..., mask].any():
@@ -146,7 +150,9 @@ class SymbolicMemory:
         self._check_overlap(call, read, written, count)
         inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
         arrays = [
-            self._array_word(call.arrays[role], count) for role, access in source.arrays.items() if access == "read"
+            self._array_word(call.arrays[role], count)
+            for role, access in source.arrays.items()
+            if access == "read" and not (role in _NORM and call.macros.get("HAS_NORM") == 0)
         ]
         for role in written:
             target = self.data(call.blobs[role], count)
@@ -183,8 +189,14 @@ class SymbolicMemory:
             return _combined(_word(call.kernel, function), *inputs)
         if call.kernel in _CELL_BY_CELL:
             result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
-        else:
-            result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
+            return _activated(result, function)
+        norm = [arrays.pop() for _ in _NORM][::-1] if call.macros.get("HAS_NORM") else []
+        residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
+        result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
+        if norm:
+            result = _combined(_word("normalization/forward_inference", None, *norm), result)
+        if residual:
+            result = _sum(result, residual[0].reshape(-1))
         return _activated(result, function)
 
     @staticmethod

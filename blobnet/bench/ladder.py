@@ -5,7 +5,7 @@ Production code does not use them: they show what each idea brings on a device, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -135,7 +135,7 @@ def _call(
         f"{site.name} forward",
         size,
         blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-        arrays={**arrays, "BIAS": problem.bias(site), "PREACTIVATION": preactivation},
+        arrays={**arrays, "BIAS": problem.epilogue_arrays(site)["BIAS"], "PREACTIVATION": preactivation},
         macros={name: value for name, value in macros.items() if name in declared},
         local_size=local_size,
     )
@@ -150,8 +150,8 @@ class _OnRung(Layer):
     preactivation: bool = False
 
     @property
-    def fuses_activation(self) -> bool:
-        return True
+    def fuses(self) -> Collection[str]:
+        return ("activation",)
 
     def expanded(self) -> tuple[Layer, ...]:
         plain = replace(self, convolution=replace(self.convolution, activation=None))

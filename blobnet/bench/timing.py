@@ -241,15 +241,15 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
 def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
     """The layer, or what stands in for it, behind an input.
 
-    Add gets a second input from a 1x1 convolution, as in a residual network.
+    Add gets a second input from a layer that does not fuse it, so that it launches itself.
     """
     shape = case.input
     height = shape.height if shape.rank == 2 else None
     node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
     inputs = [node]
     if case.layer.arity[0] == 2:
-        kind = layers.Conv1D if shape.rank == 1 else layers.Conv2D
-        inputs.insert(0, kind(shape.units, 1, bias=False, name="branch")(node))
+        kind = layers.MaxPool1D if shape.rank == 1 else layers.MaxPool2D
+        inputs.insert(0, kind(1, name="branch")(node))
     return from_nodes(node, replace(stand_in or case.layer, name=CASE_LAYER)(inputs))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
 from blobnet.kernel_call import KernelCall, as_rows, elementwise_work
-from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 #: Functions whose derivative follows from their output.
 FROM_OUTPUT = ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "softmax")
@@ -49,10 +49,6 @@ class Activation(Layer):
     def elementwise(self) -> bool:
         return self.function != "softmax"
 
-    @property
-    def epilogue(self) -> str | None:
-        return self.function if self.elementwise else None
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 
@@ -61,6 +57,9 @@ class Activation(Layer):
 
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
+
+    def epilogue(self, site: Site) -> Epilogue | None:
+        return Epilogue(activation=self.function) if self.elementwise else None
 
     def forward(self, site: Site) -> list[KernelCall]:
         softmax = self.function == "softmax"

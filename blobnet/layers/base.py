@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
@@ -56,6 +56,40 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """A normalization of every unit with numbers that are known before: arrays by their role in kernels."""
+
+    arrays: Mapping[str, Array]
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a layer's forward kernels do to a value before they store it, in this order, for the layers behind it.
+
+    Attributes:
+        norm: how to normalize it.
+        residual: a blob to add.
+        activation: a function to apply.
+    """
+
+    norm: Norm | None = None
+    residual: Blob | None = None
+    activation: str | None = None
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the attributes that are there."""
+        return tuple(item.name for item in fields(self) if getattr(self, item.name) is not None)
+
+    def then(self, other: Epilogue) -> Epilogue | None:
+        """The stages of this one, then those of the ``other``; None if kernels do not work in that order."""
+        stages = (*self.stages, *other.stages)
+        both = replace(self, **{stage: getattr(other, stage) for stage in other.stages})
+        return both if both.stages == stages else None
+
+
+@dataclass(frozen=True)
 class Site:
     """A layer's place in a plan: the memory that it got. The only thing that turns a layer into kernel calls.
 
@@ -66,7 +100,7 @@ class Site:
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
         training: whether this is a training plan (batch statistics, dropout).
-        activation: the activation to apply in the epilogue; only for layers with ``fuses_activation``.
+        epilogue: what to do for the layers behind; only stages that the layer ``fuses``.
         in_place_of: the input whose memory is also the output's, or None.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
@@ -82,7 +116,7 @@ class Site:
     output_delta: Blob | None = None
     accumulate: tuple[bool, ...] = ()
     training: bool = False
-    activation: str | None = None
+    epilogue: Epilogue = field(default_factory=Epilogue)
     in_place_of: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
@@ -107,6 +141,11 @@ class Site:
     def shared(self, name: str) -> Array:
         """Memory that the trainer fills: ``samples`` (the batch, densely packed), ``step`` (seed and step, uint32)."""
         return self.array("shared", name, 0, 0)
+
+    @property
+    def activation(self) -> str | None:
+        """The function to apply in the epilogue."""
+        return self.epilogue.activation
 
     @property
     def delta(self) -> Blob:
@@ -178,13 +217,15 @@ class Layer(ABC):
         return False
 
     @property
-    def fuses_activation(self) -> bool:
-        """Whether ``forward`` can apply ``site.activation`` to what it stores."""
-        return False
+    def fuses(self) -> Collection[str]:
+        """The stages of ``site.epilogue`` that ``forward`` can do before it stores its output."""
+        return ()
 
-    @property
-    def epilogue(self) -> str | None:
-        """For an activation: its name, if the layer before it may apply it as it stores its output."""
+    def epilogue(self, site: Site) -> Epilogue | None:
+        """What this layer's forward pass is, as the epilogue of the layer before it, if it can be that.
+
+        The planner asks only where the layer runs in place, and nobody else reads what is there before.
+        """
         return None
 
     def config(self) -> dict[str, Any]:

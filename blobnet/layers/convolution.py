@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -78,8 +78,9 @@ class _Convolution(Layer):
         return True
 
     @property
-    def fuses_activation(self) -> bool:
-        return True
+    def fuses(self) -> Collection[str]:
+        # A bias for each position is added behind the norm (kernels/convolution/epilogue.h).
+        return ("residual", "activation") if self.bias == "position" else ("norm", "residual", "activation")
 
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, replace(self, activation=None), self.activation)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from blobnet.blob import Shape
 from blobnet.geometry import Pair, WindowAxis
-from blobnet.kernel_call import Array
+from blobnet.kernel_call import Array, Blob
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import Candidate
@@ -119,14 +119,29 @@ class Problem:
             "PAD_LEFT": self.horizontal.padding[0],
         }
 
+    # What kernels/convolution/epilogue.h takes, to be put behind a forward kernel's own blobs, arrays and macros.
+    # NOTE: a kernel takes no null arrays: roles that are not read are bound to the weights and the output.
+
+    def epilogue_blobs(self, site: Site) -> dict[str, Blob]:
+        """The residual."""
+        return {"RESIDUAL": site.epilogue.residual or site.output}
+
+    def epilogue_arrays(self, site: Site) -> dict[str, Array]:
+        """The bias, and the statistics and parameters of a norm."""
+        weight, norm = site.parameter("weight"), site.epilogue.norm
+        arrays = norm.arrays if norm else dict.fromkeys(("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT"), weight)
+        return {"BIAS": site.parameter("bias") if self.bias_mode else weight, **arrays}
+
     def epilogue_macros(self, site: Site) -> dict[str, Macro]:
         """What forward does to a sum before it is stored."""
-        return {"BIAS_MODE": self.bias_mode, "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"}
-
-    def bias(self, site: Site) -> Array:
-        """The bias, to be read by its mode."""
-        # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
-        return site.parameter("bias" if self.bias_mode else "weight")
+        norm = site.epilogue.norm
+        return {
+            "BIAS_MODE": self.bias_mode,
+            "HAS_NORM": int(norm is not None),
+            "EPSILON": norm.epsilon if norm else 0.0,
+            "HAS_RESIDUAL": int(site.epilogue.residual is not None),
+            "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
+        }
 
     def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:
         """The phases of the backward pass to an input delta, without those that add nothing to it."""

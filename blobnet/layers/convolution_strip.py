@@ -59,8 +59,8 @@ def _forward_calls(site: Site, problem: Problem) -> list[KernelCall]:
             "convolution/forward_strip",
             f"{site.name} forward",
             _strips(output.width, output.height, strip, problem.groups),
-            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-            arrays={"WEIGHT": site.parameter("weight"), "BIAS": problem.bias(site)},
+            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
+            arrays={"WEIGHT": site.parameter("weight"), **problem.epilogue_arrays(site)},
             macros={
                 **problem.macros,
                 **problem.epilogue_macros(site),

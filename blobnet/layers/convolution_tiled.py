@@ -235,8 +235,8 @@ def _forward_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]
         "convolution/forward_tiled",
         f"{site.name} forward",
         packed.product_size(site.output.shape.height * site.output.shape.width),
-        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-        arrays={"PACKED": packed.array(site), "BIAS": problem.bias(site)},
+        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
+        arrays={"PACKED": packed.array(site), **problem.epilogue_arrays(site)},
         macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
         local_size=(tile.items, 1, 1),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
@@ -46,8 +46,8 @@ class Dense(Layer):
         return True
 
     @property
-    def fuses_activation(self) -> bool:
-        return True
+    def fuses(self) -> Collection[str]:
+        return ("activation",)
 
     @property
     def flattens_input(self) -> bool:

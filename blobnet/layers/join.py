@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.kernel_call import Blob, KernelCall, as_rows, copy_call, elementwise_work
-from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Add(Layer):
                 )
             )
         return calls
+
+    def epilogue(self, site: Site) -> Epilogue | None:
+        if len(site.inputs) != 2 or site.in_place_of is None:
+            return None
+        return Epilogue(residual=site.inputs[1 - site.in_place_of])
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         return _share_delta(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
@@ -17,7 +17,7 @@ from blobnet.kernel_call import (
     power_of_two,
     row_group,
 )
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 
 Local = tuple[int, int, int] | None
 
@@ -62,8 +62,8 @@ class BatchNorm(Layer):
         return True
 
     @property
-    def fuses_activation(self) -> bool:
-        return True
+    def fuses(self) -> Collection[str]:
+        return ("activation",)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
@@ -86,8 +86,8 @@ class BatchNorm(Layer):
     def forward(self, site: Site) -> list[KernelCall]:
         source, target = site.inputs[0], site.output
         activation = {"ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"}
-        parameters = {"SCALE": site.parameter("scale"), "SHIFT": site.parameter("shift")}
-        running = {name.upper(): site.parameter(name) for name in ("running_mean", "running_variance")}
+        parameters = _affine(site)
+        running = _running(site)
         label = f"{site.name} forward"
         size, local = _cell_work(target.shape, site.tuning)
         if not site.training:
@@ -140,6 +140,9 @@ class BatchNorm(Layer):
                 local_size=local,
             ),
         ]
+
+    def epilogue(self, site: Site) -> Epilogue | None:
+        return None if site.training else Epilogue(norm=Norm(_running(site) | _affine(site), float(self.epsilon)))
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         source = site.inputs[0]
@@ -194,6 +197,14 @@ def _is_number(value: object) -> bool:
 def _statistics(site: Site) -> Array:
     """Mean, what its rounding lost, and 1 / deviation of every unit; they live until the backward pass."""
     return site.memory("statistics", elements=3 * site.inputs[0].layout.unit_count)
+
+
+def _running(site: Site) -> dict[str, Array]:
+    return {name.upper(): site.parameter(name) for name in ("running_mean", "running_variance")}
+
+
+def _affine(site: Site) -> dict[str, Array]:
+    return {name.upper(): site.parameter(name) for name in ("scale", "shift")}
 
 
 def _gradients(site: Site) -> dict[str, Array]:

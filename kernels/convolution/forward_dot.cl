@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, for few positions: output = f(bias + sum over input units and taps of weight * input), bound by
+ * Convolution, forward, for few positions: output = epilogue(sum over input units and taps of weight * input), bound by
  * reading each weight once, as it lies (after the 1-D convolution of seed 002). A work-group makes BLOCK_UNITS output
  * units at all positions of a sample; its work-items share the columns (input unit, tap). Neighbours load neighbouring
  * runs of LANES columns, AHEAD of them for each unit before the first is used: only many loads on their way at once
@@ -10,7 +10,6 @@
  *   OUTPUT write
  * Arrays:
  *   WEIGHT read   OIHW, I counted within a group
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -24,8 +23,6 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   BIAS_MODE    0 none, 1 one a unit, 2 one a position
- *   ACTIVATION   applied to what is stored
  *   LANES        columns in a run: divides the weights of an output unit, so that runs are aligned
  *   BLOCK_UNITS  output units a work-group
  *   LOCAL_WIDTH  work-items that share the columns, at least BLOCK_UNITS * positions
@@ -35,7 +32,7 @@
  *   units   COUNT
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 
 #if LANES == 4
 typedef float4 vector_t;
@@ -58,8 +55,8 @@ typedef real_t vector_t;
 /* The sums of a value are added in PARTS parts. */
 #define PARTS (LOCAL_WIDTH / VALUES)
 
-__kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                      READ_ARRAY(real_t, bias), const int count)
+__kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     __local real_t shared[VALUES][LOCAL_WIDTH];
     __local real_t parts[VALUES][PARTS];
@@ -136,16 +133,15 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), READ
     const int unit = group * GROUP_OUTPUT_UNITS + first + item / POSITIONS;
     const int p = item % POSITIONS;
     if (item < VALUES && first + item / POSITIONS < GROUP_OUTPUT_UNITS) {
-        real_t value = 0;
+        real_t sum = 0;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            value += parts[item][part];
+            sum += parts[item][part];
         }
-#if BIAS_MODE == 1
-        value += ARRAY(bias)[unit];
-#elif BIAS_MODE == 2
-        value += ARRAY(bias)[unit * POSITIONS + p];
-#endif
-        output[BLOB_INDEX(OUTPUT, n, unit, p / OUTPUT_UNIT_WIDTH, p % OUTPUT_UNIT_WIDTH)] = ACTIVATE(value);
+        const int y = p / OUTPUT_UNIT_WIDTH;
+        const int x = p % OUTPUT_UNIT_WIDTH;
+        const unit_terms_t terms = UNIT_TERMS(unit);
+        const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sum, terms), n, unit, y, x);
+        output[BLOB_INDEX(OUTPUT, n, unit, y, x)] = ACTIVATE(value);
     }
 }

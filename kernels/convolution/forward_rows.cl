@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, any stride: output = f(bias + sum over input units and taps of weight * input).
+ * Convolution, forward, any stride: output = epilogue(sum over input units and taps of weight * input).
  * A vector is LANES positions of one output row.
  *
  * Blobs:
@@ -7,7 +7,6 @@
  *   OUTPUT write
  * Arrays:
  *   WEIGHT read   OIHW, I counted within a group
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -21,8 +20,6 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   BIAS_MODE      0 none, 1 one a unit, 2 one a position
- *   ACTIVATION     applied to what is stored
  *   LANES          positions in a vector
  *   BLOCK_VECTORS  vectors a work-item
  *   BLOCK_UNITS    output units a work-item
@@ -40,7 +37,7 @@
  */
 #include "blob.h"
 #include "vector.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 #include "convolution/forward_taps.h"
 
 #define SOURCE_LOAD VECTOR_LOAD_STRIDED
@@ -52,8 +49,8 @@
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #define CHUNKS ((OUTPUT_UNIT_WIDTH + LANES - 1) / LANES)
 
-__kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                       READ_ARRAY(real_t, bias), const int count)
+__kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                       READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int n = get_global_id(2);
     const int group = get_global_id(1) / BLOCKS;
@@ -87,14 +84,15 @@ __kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), REA
             if (u >= units || y >= OUTPUT_UNIT_HEIGHT) {
                 continue;
             }
-            vector_t value = accumulators[u][v];
+            const unit_terms_t terms = UNIT_TERMS(unit + u);
+            vector_t value = UNIT_EPILOGUE(accumulators[u][v], terms);
             __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit + u, y, x);
-#if BIAS_MODE == 1
-            value += ARRAY(bias)[unit + u];
-#endif
 #if BIAS_MODE != 2
-            value = ACTIVATE(value);
             if (x + LANES <= OUTPUT_UNIT_WIDTH) {
+#if HAS_RESIDUAL
+                value += VECTOR_LOAD(residual + BLOB_INDEX(RESIDUAL, n, unit + u, y, x));
+#endif
+                value = ACTIVATE(value);
                 VECTOR_STORE(value, to);
                 continue;
             }
@@ -102,12 +100,8 @@ __kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), REA
             real_t lanes[LANES];
             VECTOR_STORE(value, lanes);
             for (int lane = 0; lane < LANES && x + lane < OUTPUT_UNIT_WIDTH; lane++) {
-                real_t result = lanes[lane];
-#if BIAS_MODE == 2
-                result += ARRAY(bias)[((unit + u) * OUTPUT_UNIT_HEIGHT + y) * OUTPUT_UNIT_WIDTH + x + lane];
-                result = ACTIVATE(result);
-#endif
-                to[lane] = result;
+                const real_t result = CELL_EPILOGUE(lanes[lane], n, unit + u, y, x + lane);
+                to[lane] = ACTIVATE(result);
             }
         }
     }

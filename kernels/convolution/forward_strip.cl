@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, for few output units a group (depthwise: one): output = f(bias + sum over input units and taps
+ * Convolution, forward, for few output units a group (depthwise: one): output = epilogue(sum over input units and taps
  * of weight * input). A work-item makes STRIP rows of one column for all units of a group, so that neighbouring rows
  * share what they load; work-items lie side by side over columns, strips, groups and samples, whatever the plane's size.
  *
@@ -8,7 +8,6 @@
  *   OUTPUT write
  * Arrays:
  *   WEIGHT read   OIHW, I counted within a group
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -23,19 +22,17 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   BIAS_MODE   0 none, 1 one a unit, 2 one a position
- *   ACTIVATION  applied to what is stored
  *   STRIP       rows a work-item, at most those of the output
  * Global:
  *   width  strips, of the whole batch
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 
 #define STRIPS ((OUTPUT_UNIT_HEIGHT + STRIP - 1) / STRIP)
 
-__kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                        READ_ARRAY(real_t, bias), const int count)
+__kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                        READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int item = get_global_id(0);
     const int x = item % OUTPUT_UNIT_WIDTH;
@@ -83,16 +80,12 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), RE
 #pragma unroll
     for (int u = 0; u < GROUP_OUTPUT_UNITS; u++) {
         const int unit = group * GROUP_OUTPUT_UNITS + u;
+        const unit_terms_t terms = UNIT_TERMS(unit);
         __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit, first, x);
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
             if (first + r >= strip) {
-                real_t value = sums[u][r];
-#if BIAS_MODE == 1
-                value += ARRAY(bias)[unit];
-#elif BIAS_MODE == 2
-                value += ARRAY(bias)[(unit * OUTPUT_UNIT_HEIGHT + first + r) * OUTPUT_UNIT_WIDTH + x];
-#endif
+                const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[u][r], terms), n, unit, first + r, x);
                 to[r * OUTPUT_UNIT_MEMORY_WIDTH] = ACTIVATE(value);
             }
         }

@@ -1,5 +1,5 @@
 /*
- * Convolution, forward, any stride, through local memory: output = f(bias + sum over input units and taps of weight *
+ * Convolution, forward, any stride, through local memory: output = epilogue(sum over input units and taps of weight *
  * input), as a product of packed weights and the input at all positions of the batch (convolution/tiled.h).
  *
  * Blobs:
@@ -7,7 +7,6 @@
  *   OUTPUT write
  * Arrays:
  *   PACKED read   weights, see pack_weight.cl
- *   BIAS   read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -23,8 +22,6 @@
  *   PAD_LEFT
  *   DEPTH_ROWS      rows a tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
- *   BIAS_MODE       0 none, 1 one a unit, 2 one a position
- *   ACTIVATION      applied to what is stored
  *   TILE_UNITS      output units a work-group
  *   TILE_COLUMNS    positions a work-group
  *   TILE_DEPTH      rows in local memory
@@ -35,16 +32,20 @@
  *   height  groups
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "convolution/epilogue.h"
 #include "convolution/forward_taps.h"
 #include "convolution/tiled.h"
 
 #define BLOCKS (UNIT_COLUMNS / TILE_UNITS)
 #define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+/* The position, in the batch, of this work-item's column j. */
+#define POSITION(j) (first_position + (int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+/* A unit of the tile, within its group: those past the last one repeat it. */
+#define EXISTING(unit) min((int)(first_unit + (unit)), GROUP_OUTPUT_UNITS - 1)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, packed),
-                          READ_ARRAY(real_t, bias), const int count)
+convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, packed),
+                          EPILOGUE_ARRAYS, const int count)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
@@ -57,7 +58,7 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS, positions - 1);
+        const int p = min(POSITION(j), positions - 1);
         const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
         const int x = p % OUTPUT_UNIT_WIDTH;
         columns[j] =
@@ -68,12 +69,35 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
                      ARRAY(packed) + (size_t)group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
                      weights, sources);
 
+#if HAS_CELL_TERM
+    /* Loaded all at once, ahead of the barriers. */
+    real_t terms[ITEM_UNITS][SOURCE_COLUMNS][STAGED_ROWS];
 #pragma unroll
     for (int u = 0; u < ITEM_UNITS; u++) {
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            const int p = min(POSITION(j), positions - 1);
+            const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
+            const int x = p % OUTPUT_UNIT_WIDTH;
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                const int unit = group * GROUP_OUTPUT_UNITS + EXISTING(STAGED_UNIT(u, i));
+                terms[u][j][i] = CELL_TERM(p / POSITIONS, unit, y, x);
+            }
+        }
+    }
+#endif
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        const unit_terms_t unit_terms = UNIT_TERMS(group * GROUP_OUTPUT_UNITS + EXISTING(ITEM_UNIT(u)));
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            sums[u][c] = UNIT_EPILOGUE(sums[u][c], unit_terms);
+        }
         stage(sums[u], sources);
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            const int p = first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS;
+            const int p = POSITION(j);
             const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
             const int x = p % OUTPUT_UNIT_WIDTH;
             __global real_t *to =
@@ -83,10 +107,8 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
                 const int unit = first_unit + STAGED_UNIT(u, i);
                 if (p < positions && unit < GROUP_OUTPUT_UNITS) {
                     real_t value = sources[STAGED_AT(i, j)];
-#if BIAS_MODE == 1
-                    value += ARRAY(bias)[group * GROUP_OUTPUT_UNITS + unit];
-#elif BIAS_MODE == 2
-                    value += ARRAY(bias)[(group * GROUP_OUTPUT_UNITS + unit) * POSITIONS + p % POSITIONS];
+#if HAS_CELL_TERM
+                    value += terms[u][j][i];
 #endif
                     to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
                 }

@@ -26,6 +26,7 @@
  */
 #include "blob.h"
 #include "activation/functions.h"
+#include "normalization/running.h"
 
 __kernel void normalization_forward_inference(READ_BLOB(input), WRITE_BLOB(output),
                                               READ_ARRAY(real_t, running_mean),
@@ -37,9 +38,7 @@ __kernel void normalization_forward_inference(READ_BLOB(input), WRITE_BLOB(outpu
         return;
     }
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
-        const accumulator_t mean = ARRAY(running_mean)[z];
-        const accumulator_t factor = ARRAY(scale)[z] / sqrt(ARRAY(running_variance)[z] + EPSILON);
-        const accumulator_t term = ARRAY(shift)[z];
+        const running_norm_t norm = RUNNING_NORM(z);
         for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
             __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
             /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
@@ -49,7 +48,7 @@ __kernel void normalization_forward_inference(READ_BLOB(input), WRITE_BLOB(outpu
             __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, y, 0);
 #endif
             for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-                const real_t value = MULTIPLY_ADD(from[x] - mean, factor, term);
+                const real_t value = NORMALIZE(from[x], norm);
                 to[x] = ACTIVATE(value);
             }
         }

@@ -185,6 +185,16 @@ def test_report_counts_what_there_is() -> None:
     assert every_storage <= shown
 
 
+def test_report_counts_what_is_fused() -> None:
+    start = layers.Input(1, 4, 6)()
+    node = layers.Conv2D(1, 3, padding=1, activation="relu")(start)
+    node = layers.Activation("relu")(layers.BatchNorm()(layers.Conv2D(1, 3, padding=1)(node)) + node)
+    model = graph.from_nodes(start, node)
+    wanted = "fused               2 Activation, 1 BatchNorm, 1 Add, into the launches of the layers before them\n"
+    assert wanted in report(make_plan(model, 2))
+    assert "fused               0\n" in report(make_plan(graph.from_nodes(start, layers.MaxPool2D(2)(start)), 2))
+
+
 def test_report_names_copies() -> None:
     start = layers.Input(1, 4, 6, name="in")()
     branch = layers.Conv2D(1, 1, name="conv")(start)

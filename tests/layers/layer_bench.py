@@ -20,8 +20,9 @@ from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 from blobnet.planner import PARAMETER_ALIGNMENT, STEP_WORDS, Buffer, ParameterTable, Plan
+from tests.reference.activation import ACTIVATIONS
 
 #: A quiet NaN that no computation makes.
 POISON = 0x7FC0DEAD
@@ -43,7 +44,7 @@ class Arrangement:
         accumulate: input deltas are added to what is there.
         wanted: the inputs that need a delta; None: all.
         training: whether this is a training plan.
-        activation: for the epilogue of a layer that fuses it.
+        norm, residual, activation: for the epilogue of a layer that fuses them.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Arrangement:
     accumulate: bool = False
     wanted: frozenset[int] | None = None
     training: bool = True
+    norm: bool = False
+    residual: bool = False
     activation: str | None = None
 
 
@@ -140,6 +143,29 @@ def _random_parameter(spec: ParameterSpec, generator: np.random.Generator) -> Fl
     return values.astype(np.float32)
 
 
+class EpilogueValues:
+    """Random data for the epilogue of a problem's layer: a residual, and a norm with its ``statistics`` (4, units)."""
+
+    EPSILON = 1e-3
+
+    def __init__(self, problem: Problem) -> None:
+        generator = np.random.default_rng([problem.seed, 3])
+        shape, roles = problem.output_shape, ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
+        self.residual = generator.standard_normal((problem.count, shape.units, shape.height, shape.width), np.float32)
+        self.statistics = generator.standard_normal((4, shape.units), np.float32)
+        self.statistics[1] = generator.uniform(0.25, 2, shape.units)
+        arrays = {
+            role: Array("norm", shape.units, offset=place * shape.units, persistent=True)
+            for place, role in enumerate(roles)
+        }
+        self.norm = Norm(arrays, self.EPSILON)
+
+    def normalized(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Values (count, units, height, width) after the norm."""
+        mean, variance, scale, shift = self.statistics.astype(np.float64)[:, :, None, None]
+        return (values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift
+
+
 class Bench:
     """A layer on a device, its blobs arranged in one way.
 
@@ -161,6 +187,8 @@ class Bench:
         self.inputs = tuple(blobs["input", position] for position in inputs)
         self.output = blobs["output", 0]
         self.output_delta = blobs["output delta", 0]
+        self.residual = blobs.get(("residual", 0))
+        self.epilogue = EpilogueValues(problem)
         wanted = arrangement.wanted if arrangement.wanted is not None else frozenset(inputs)
         self.input_deltas = tuple(
             blobs["input delta", position] if position in wanted and arrangement.training else None
@@ -177,7 +205,11 @@ class Bench:
             output_delta=self.output_delta if arrangement.training else None,
             accumulate=tuple(arrangement.accumulate for _ in inputs),
             training=arrangement.training,
-            activation=arrangement.activation,
+            epilogue=Epilogue(
+                norm=self.epilogue.norm if arrangement.norm else None,
+                residual=self.residual,
+                activation=arrangement.activation,
+            ),
             in_place_of=self._in_place_of(),
             batch_size=problem.count,
             tuning=tuning or device.tuning,
@@ -218,6 +250,8 @@ class Bench:
         layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
         output = self.problem.output_shape
         planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
+        if arrangement.residual:
+            planes["residual", 0] = output
         halos: dict[tuple[str, int], Halo] = {}
         for position, shape in enumerate(shapes):
             planes["input", position] = planes["input delta", position] = shape
@@ -333,11 +367,14 @@ class Bench:
         size = max((offset + spec.elements for offset, spec in self._slices.values()), default=1)
         for name in ("parameters", "gradients"):
             buffers[name] = Buffer(name, size, 0)
+        if self.arrangement.norm:
+            buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0)
         return buffers
 
     def _all_blobs(self) -> list[Blob]:
         deltas = [*(blob for blob in self.input_deltas if blob), self.output_delta]
-        return [*self.inputs, self.output, *(deltas if self.arrangement.training else [])]
+        residual = [self.residual] if self.residual else []
+        return [*self.inputs, *residual, self.output, *(deltas if self.arrangement.training else [])]
 
     def _plan(self, tuning: Tuning) -> Plan:
         return Plan(
@@ -368,6 +405,10 @@ class Bench:
             self._clear_halo(blob)
         for blob, values in zip(self.inputs, problem.inputs, strict=True):
             self._data(blob)[...] = values.reshape(self._data(blob).shape)
+        if self.residual:
+            self._data(self.residual)[...] = self.epilogue.residual
+        if self.arrangement.norm:
+            self.mirror["norm"][: self.epilogue.statistics.size] = self.epilogue.statistics.reshape(-1)
         for name, values in problem.parameters.items():
             offset, spec = self._slices[name]
             self.mirror["parameters"][offset : offset + spec.elements] = values.reshape(-1)
@@ -486,6 +527,16 @@ class Bench:
     def values(self, blob: Blob) -> FloatArray:
         """The data of a blob as it was after the last phase: (count, units, height, width)."""
         return self._data(blob).copy()
+
+    def finished(self, output: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """What the arrangement's epilogue makes of a layer's own output, in float64."""
+        if self.arrangement.norm:
+            output = self.epilogue.normalized(output)
+        if self.arrangement.residual:
+            output = output + self.epilogue.residual
+        if self.arrangement.activation:
+            output = ACTIVATIONS[self.arrangement.activation][0](output)
+        return output
 
     def parameter(self, buffer: str, name: str) -> FloatArray:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""

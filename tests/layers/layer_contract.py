@@ -18,7 +18,6 @@ from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
 from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem
-from tests.reference.activation import ACTIVATIONS
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
@@ -129,7 +128,7 @@ def run_layer_contract(
         bench = Bench(device, problem, arrangement, tuning)
         report[arrangement.name] = _run_twice(bench, references, backward)
         _check_launches(bench, report[arrangement.name])
-    if problem.layer.fuses_activation:
+    if "activation" in problem.layer.fuses:
         for name in fused:
             arrangement = Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
             bench = Bench(device, problem, arrangement, tuning)
@@ -200,9 +199,7 @@ class _References:
             }
 
     def check_output(self, bench: Bench) -> FloatArray:
-        expected = self.output
-        if bench.arrangement.activation:
-            expected = ACTIVATIONS[bench.arrangement.activation][0](expected)
+        expected = bench.finished(self.output)
         actual = bench.values(bench.output).reshape(expected.shape)
         self.close(actual, expected, f"{bench.name}: output")
         return actual

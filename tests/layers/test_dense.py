@@ -13,7 +13,7 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Dense
+from blobnet.layers import Activation, Dense
 from blobnet.layers.convolution_tiled import Tile
 from blobnet.layers.dense_tiled import TILES
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
@@ -227,7 +227,7 @@ def test_shapes_and_parameters(shape: Shape) -> None:
 def test_an_activation_is_split_off() -> None:
     plain, behind = Dense(4, activation="tanh", name="d1").expanded()
     assert plain == Dense(4, name="d1")
-    assert (behind.kind, behind.name, behind.epilogue) == ("Activation", "d1_tanh", "tanh")
+    assert behind == Activation("tanh", name="d1_tanh")
 
 
 @pytest.mark.parametrize("units", [0, -1, 2.0, "3", None, (3,), True])

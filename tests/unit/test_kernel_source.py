@@ -55,6 +55,16 @@ def test_header() -> None:
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
 
 
+def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
+    source = parse("family/forward", HEADER.replace('#include "blob.h"', '#include "convolution/epilogue.h"'))
+    assert source.purpose == "Scales: output = FACTOR * input, in two lines."
+    assert source.blobs == {"INPUT": "read", "OUTPUT": "write", "RESIDUAL": "read"}
+    assert list(source.arrays) == ["WEIGHT", "BIAS", "RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT"]
+    own = ("FACTOR", "GLOBAL_UNITS")
+    assert source.macros == (*own, "BIAS_MODE", "HAS_NORM", "EPSILON", "HAS_RESIDUAL", "ACTIVATION")
+    assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -185,8 +195,11 @@ def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) 
     attributes = r"(?:\s+__attribute__\s*\(\(.*?\)\)\))?"
     signature = re.search(rf"__kernel{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
     assert signature, f"the kernel must be called {kernel.entry}"
+    # An include may list parameters of its own: EPILOGUE_ARRAYS.
+    lists = dict(re.findall(r"#define (\w+_(?:BLOBS|ARRAYS)) +(.*)", _assembled(kernel).replace("\\\n", " ")))
+    taken = re.sub(r"\w+_(BLOBS|ARRAYS)\b", lambda word: lists[word.group()], signature.group(1))
     found = []
-    for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const int (\w+)", signature.group(1)):
+    for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const int (\w+)", taken):
         if scalar:
             found.append(("SCALAR", scalar.upper()))
         else:

@@ -1,0 +1,15 @@
+/*
+ * Batch normalization with running statistics: (value - running_mean) / sqrt(running_variance + EPSILON) * scale +
+ * shift, for what takes these four arrays.
+ */
+typedef struct {
+    accumulator_t mean;
+    accumulator_t factor;
+    accumulator_t term;
+} running_norm_t;
+
+#define RUNNING_NORM(unit)                                                                \
+    ((running_norm_t){ARRAY(running_mean)[unit],                                          \
+                      ARRAY(scale)[unit] / sqrt(ARRAY(running_variance)[unit] + EPSILON), \
+                      ARRAY(shift)[unit]})
+#define NORMALIZE(value, norm) MULTIPLY_ADD((value) - (norm).mean, (norm).factor, (norm).term)

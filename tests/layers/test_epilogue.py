@@ -1,0 +1,56 @@
+"""Epilogues of convolutions: a batch norm, a residual and an activation in the launch, for every forward kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Conv1D, Conv2D
+from tests.layers.layer_bench import Arrangement
+from tests.layers.test_convolution import contract
+
+#: Layers by the kernel that they should choose, the class of device it is for, and their input's shape.
+LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
+    "forward_flat": (Conv2D(5, 3, padding=1), "cpu", Shape(3, 6, 7)),
+    "forward_rows": (Conv2D(5, (2, 3), stride=2, padding=1, groups=5, bias=False), "cpu", Shape(5, 4, 41)),
+    "forward_tiled": (Conv2D(45, 3, stride=(1, 2), padding="same"), "gpu", Shape(6, 5, 9)),
+    "forward_strip": (Conv2D(6, 3, groups=6, padding=1, bias=False), "gpu", Shape(6, 7, 5)),
+    "forward_dot": (Conv1D(5, 3, padding=1), "gpu", Shape(130, 1, 2, 1)),
+}
+EVERYTHING = (
+    Arrangement("one pitch", same_pitch=True, beside=True, training=False, norm=True, residual=True, activation="relu"),
+    Arrangement("own pitches", training=False, norm=True, residual=True, activation="sigmoid"),
+)
+RESIDUAL = Arrangement("residual", same_pitch=True, training=False, residual=True)
+NORM = Arrangement("norm", same_pitch=True, training=False, norm=True)
+
+
+def check(device: Device, kernel: str, layer: Conv1D | Conv2D, *arrangements: Arrangement) -> None:
+    _, kind, shape = LAYERS[kernel]
+    report = contract(device, layer, shape, arrangements, tuning=Tuning(kind), absolute=5e-5)
+    assert len(report.runs) == len(arrangements)
+    for run in report.runs.values():
+        call = run.calls["forward"][-1]
+        assert call.kernel == f"convolution/{kernel}"
+        assert call.macros["HAS_NORM"] == run.arrangement.norm
+        assert call.macros["HAS_RESIDUAL"] == run.arrangement.residual
+
+
+@pytest.mark.parametrize("kernel", LAYERS)
+def test_norm_residual_and_activation(device: Device, kernel: str) -> None:
+    check(device, kernel, LAYERS[kernel][0], *EVERYTHING)
+
+
+@pytest.mark.parametrize("kernel", ["forward_flat", "forward_tiled"])
+def test_each_alone(device: Device, kernel: str) -> None:
+    check(device, kernel, LAYERS[kernel][0], RESIDUAL, NORM)
+
+
+@pytest.mark.parametrize("kernel", ["forward_flat", "forward_strip"])
+def test_residual_behind_a_bias_for_each_position(device: Device, kernel: str) -> None:
+    layer = LAYERS[kernel][0]
+    positioned = type(layer)(layer.filters, layer.kernel_size, 1, layer.padding, groups=layer.groups, bias="position")
+    assert "norm" not in positioned.fuses
+    check(device, kernel, positioned, RESIDUAL)
