@@ -130,7 +130,8 @@ class Tuning:
 
     ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
     work-groups the device runs side by side. ``choices`` names the candidate (blobnet/layers/candidates.py) that was
-    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly.
+    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly. With the ``precision``
+    tf32 products may round their factors to tf32 (10 bits of fraction); with fp32 nothing is rounded to less.
     """
 
     device_class: str = "cpu"
@@ -139,6 +140,7 @@ class Tuning:
     compute_units: int = 64
     choices: Mapping[str, str] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()
+    precision: str = "fp32"
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

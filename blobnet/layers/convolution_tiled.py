@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
@@ -15,13 +16,38 @@ from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
 
+class ProductTile(Protocol):
+    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
+
+    ``overhead`` is what its beginning and its end cost, in rows.
+    """
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def speed(self) -> float: ...
+    @property
+    def busy(self) -> int: ...
+    @property
+    def overhead(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def macros(self) -> Mapping[str, Macro]: ...
+
+
 @dataclass(frozen=True)
 class Tile:
     """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
 
     A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
     factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
-    a compute unit is busy with ``busy`` tiles side by side.
+    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
+    end cost.
     """
 
     units: int
@@ -31,6 +57,7 @@ class Tile:
     item_columns: int
     speed: float
     busy: int = 1
+    overhead: int = 0
 
     @property
     def items(self) -> int:
@@ -70,7 +97,7 @@ WEIGHT_TILES = (
 SPLIT_TILES, MOST_SPLITS = 8, 256
 
 
-def product_cost(tile: Tile, units: int, columns: int, groups: int, compute_units: int) -> float:
+def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
     """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
     count = groups * -(-units // tile.units) * -(-columns // tile.columns)
     return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
@@ -95,7 +122,7 @@ class PackedWeights:
     depth_stride: int
     groups: int
     taps: int
-    tile: Tile
+    tile: ProductTile
 
     @property
     def depth_rows(self) -> int:
@@ -113,19 +140,26 @@ class PackedWeights:
         """What a kernel that reads the matrix must know."""
         return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.columns, **self.tile.macros}
 
+    @property
+    def elements(self) -> int:
+        """Values of the matrix; behind the last tap it has a row of zeros."""
+        return self.groups * (self.taps * self.depth_rows + 1) * self.columns
+
     def array(self, site: Site) -> Array:
-        """The matrix's memory; behind the last tap it has a row of zeros."""
-        return site.memory(
-            f"weights packed for {self.name}", self.groups * (self.taps * self.depth_rows + 1) * self.columns
-        )
+        """The matrix's memory."""
+        return site.memory(f"weights packed for {self.name}", self.elements)
 
     def call(self, site: Site) -> KernelCall:
         """The launch that packs."""
+        size = GlobalSize(self.columns, self.depth_rows + 1, self.groups, per_sample=False)
+        return self._pack(site, "convolution/pack_weight", size, 32)
+
+    def _pack(self, site: Site, kernel: str, size: GlobalSize, local: int) -> KernelCall:
         weight = site.parameter("weight")
         return KernelCall(
-            "convolution/pack_weight",
+            kernel,
             f"{site.name} {self.name}: pack",
-            GlobalSize(self.columns, self.depth_rows + 1, self.groups, per_sample=False),
+            size,
             arrays={"WEIGHT": weight, "PACKED": self.array(site)},
             macros={
                 "UNITS": self.units,
@@ -137,8 +171,13 @@ class PackedWeights:
                 "DEPTH_STRIDE": self.depth_stride,
                 "GROUP_STRIDE": weight.elements // self.groups,
             },
-            local_size=(32, 1, 1),
+            local_size=(local, 1, 1),
         )
+
+    def product_cost(self, positions: int, taps: int, compute_units: int) -> float:
+        """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
+        rows = taps * self.depth_rows + self.tile.overhead
+        return rows * product_cost(self.tile, self.units, positions, self.groups, compute_units)
 
     def product_size(self, positions: int) -> GlobalSize:
         """The work of a product with ``positions`` results a unit and sample."""
@@ -148,75 +187,84 @@ class PackedWeights:
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the input."""
+    return forward_products(site, problem, TILES, "tiled", PackedWeights, "convolution/forward_tiled")
+
+
+def forward_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the input."""
     positions = site.batch_size * site.output.shape.height * site.output.shape.width
-    for tile in TILES:
-        cost = product_cost(tile, problem.output_units, positions, problem.groups, site.tuning.compute_units)
-        yield Candidate(f"tiled {tile}", cost * problem.columns, partial(_forward_calls, site, problem, tile))
+    for tile in tiles:
+        packed = weights(
+            "forward",
+            units=problem.output_units,
+            depth=problem.input_units,
+            unit_stride=problem.columns,
+            depth_stride=problem.taps,
+            groups=problem.groups,
+            taps=problem.taps,
+            tile=tile,
+        )
+        cost = packed.product_cost(positions, problem.taps, site.tuning.compute_units)
+        yield Candidate(f"{name} {tile}", cost, partial(_forward_calls, site, problem, packed, kernel))
 
 
-def _forward_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
-    packed = PackedWeights(
-        "forward",
-        units=problem.output_units,
-        depth=problem.input_units,
-        unit_stride=problem.columns,
-        depth_stride=problem.taps,
-        groups=problem.groups,
-        taps=problem.taps,
-        tile=tile,
-    )
+def _forward_calls(site: Site, problem: Problem, packed: PackedWeights, kernel: str) -> list[KernelCall]:
     product = KernelCall(
-        "convolution/forward_tiled",
+        kernel,
         f"{site.name} forward",
         packed.product_size(site.output.shape.height * site.output.shape.width),
         blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
         arrays={"PACKED": packed.array(site), "BIAS": problem.bias(site)},
         macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
-        local_size=(tile.items, 1, 1),
+        local_size=(packed.tile.items, 1, 1),
     )
     return [packed.call(site), product]
 
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the delta, phase by phase."""
+    return backward_data_products(site, problem, TILES, "tiled", PackedWeights, "convolution/backward_data_tiled")
+
+
+def backward_data_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
     target = site.input_deltas[0]
     assert target is not None
     phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
-    for tile in TILES:
+    for tile in tiles:
+        packed = weights(
+            "backward data",
+            units=problem.input_units,
+            depth=problem.output_units,
+            unit_stride=problem.taps,
+            depth_stride=problem.columns,
+            groups=problem.groups,
+            taps=problem.taps,
+            tile=tile,
+        )
         cost = sum(
-            product_cost(
-                tile,
-                problem.input_units,
-                site.batch_size * phase.height * phase.width,
-                problem.groups,
-                site.tuning.compute_units,
-            )
-            * (phase.taps * problem.output_units)
+            packed.product_cost(site.batch_size * phase.height * phase.width, phase.taps, site.tuning.compute_units)
             for phase in phases
         )
-        yield Candidate(f"tiled {tile}", cost, partial(_backward_data_calls, site, problem, phases, tile))
+        yield Candidate(f"{name} {tile}", cost, partial(_backward_data_calls, site, problem, phases, packed, kernel))
 
 
-def _backward_data_calls(site: Site, problem: Problem, phases: Sequence[Phase], tile: Tile) -> list[KernelCall]:
-    packed = PackedWeights(
-        "backward data",
-        units=problem.input_units,
-        depth=problem.output_units,
-        unit_stride=problem.taps,
-        depth_stride=problem.columns,
-        groups=problem.groups,
-        taps=problem.taps,
-        tile=tile,
-    )
-    products = [_backward_phase(site, problem, phase, packed) for phase in phases]
+def _backward_data_calls(
+    site: Site, problem: Problem, phases: Sequence[Phase], packed: PackedWeights, kernel: str
+) -> list[KernelCall]:
+    products = [_backward_phase(site, problem, phase, packed, kernel) for phase in phases]
     return [packed.call(site), *products] if products else []
 
 
-def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights) -> KernelCall:
+def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights, kernel: str) -> KernelCall:
     target = site.input_deltas[0]
     assert target is not None
     return KernelCall(
-        "convolution/backward_data_tiled",
+        kernel,
         f"{site.name} backward data",
         packed.product_size(phase.height * phase.width),
         blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
@@ -233,24 +281,38 @@ def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWe
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
+    kernel = "convolution/backward_weight_tiled"
+    return backward_weight_products(site, problem, WEIGHT_TILES, "tiled", kernel, SPLIT_TILES)
+
+
+def backward_weight_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str, split_tiles: int
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in splits.
+
+    The splits make ``split_tiles`` tiles for each compute unit, if there are enough positions.
+    """
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
-    for tile in WEIGHT_TILES:
+    for tile in tiles:
         # Splits fill the device, whatever the tile.
         cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
-        cost *= positions / site.tuning.compute_units
-        yield Candidate(f"tiled {tile}", cost, partial(_backward_weight_calls, site, problem, tile))
+        cost *= (positions + tile.overhead) / site.tuning.compute_units
+        calls = partial(_backward_weight_calls, site, problem, tile, kernel, split_tiles)
+        yield Candidate(f"{name} {tile}", cost, calls)
 
 
-def _backward_weight_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
+def _backward_weight_calls(
+    site: Site, problem: Problem, tile: ProductTile, kernel: str, split_tiles: int
+) -> list[KernelCall]:
     units, columns = problem.output_units, problem.columns
     compute_units = site.tuning.compute_units
     tiles = -(-units // tile.units) * -(-columns // tile.columns)
     steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
-    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
+    splits = splits_for(tiles * problem.groups, split_tiles * compute_units, min(MOST_SPLITS, steps))
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(
-        "convolution/backward_weight_tiled",
+        kernel,
         label,
         GlobalSize(tiles * tile.items, splits, problem.groups, per_sample=False),
         blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},

@@ -38,9 +38,7 @@
 #include "activation/functions.h"
 #include "convolution/forward_taps.h"
 #include "convolution/tiled.h"
-
-#define BLOCKS (UNIT_COLUMNS / TILE_UNITS)
-#define POSITIONS (OUTPUT_UNIT_HEIGHT * OUTPUT_UNIT_WIDTH)
+#include "convolution/forward_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, packed),
@@ -48,49 +46,11 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
-    const int group = get_global_id(1);
-    const int first_unit = get_group_id(0) % BLOCKS * TILE_UNITS;
-    const int first_position = get_group_id(0) / BLOCKS * TILE_COLUMNS;
-    const int positions = count * POSITIONS;
-
     __global const real_t *columns[SOURCE_COLUMNS];
-#pragma unroll
-    for (int j = 0; j < SOURCE_COLUMNS; j++) {
-        /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS, positions - 1);
-        const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
-        const int x = p % OUTPUT_UNIT_WIDTH;
-        columns[j] =
-            input + BLOB_INDEX(INPUT, p / POSITIONS, group * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X);
-    }
-    real_t sums[ITEM_UNITS][ITEM_COLUMNS];
+    find_columns(columns, input, input_unit_offset, count);
+    sums_t sums;
     accumulate_tiles(sums, columns,
-                     ARRAY(packed) + (size_t)group * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + first_unit,
+                     ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
-
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        stage(sums[u], sources);
-#pragma unroll
-        for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            const int p = first_position + (int)get_local_id(0) % TILE_COLUMNS + j * ITEMS;
-            const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
-            const int x = p % OUTPUT_UNIT_WIDTH;
-            __global real_t *to =
-                output + BLOB_INDEX(OUTPUT, p / POSITIONS, group * GROUP_OUTPUT_UNITS, y, x);
-#pragma unroll
-            for (int i = 0; i < STAGED_ROWS; i++) {
-                const int unit = first_unit + STAGED_UNIT(u, i);
-                if (p < positions && unit < GROUP_OUTPUT_UNITS) {
-                    real_t value = sources[STAGED_AT(i, j)];
-#if BIAS_MODE == 1
-                    value += ARRAY(bias)[group * GROUP_OUTPUT_UNITS + unit];
-#elif BIAS_MODE == 2
-                    value += ARRAY(bias)[(group * GROUP_OUTPUT_UNITS + unit) * POSITIONS + p % POSITIONS];
-#endif
-                    to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
-                }
-            }
-        }
-    }
+    store_sums(sums, output, output_unit_offset, ARRAY(bias), sources, count);
 }

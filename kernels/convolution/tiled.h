@@ -34,6 +34,8 @@
 #define DEPTH_STEPS ((TAPS_Y * TAPS_X * DEPTH + TILE_DEPTH - 1) / TILE_DEPTH)
 #endif
 
+typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
+
 typedef struct {
     float4 weights[QUAD_LOADS];
     real_t sources[SOURCE_ROWS][SOURCE_COLUMNS];
@@ -120,8 +122,7 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 }
 
 /* sums[u][p] = sum over all rows of packed weight * source. */
-INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
-                             __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed,
                              __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
@@ -144,21 +145,22 @@ INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
 }
 
 /*
- * Sums leave through local memory, ITEMS_Y units at a time, so that neighbours store neighbouring positions: unit
- * STAGED_UNIT(u, i) of this work-item's columns is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
+ * Sums leave through local memory, ITEMS_Y units a pass, so that neighbours store neighbouring positions: unit
+ * STAGED_UNIT(pass, i) of this work-item's columns is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
  */
+#define STAGED_PASSES ITEM_UNITS
 #define STAGED_ROWS (ITEMS_Y / SOURCE_STEP)
 #define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
-#define STAGED_UNIT(u, i) ((u) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (u) % 4)
+#define STAGED_UNIT(pass, i) ((pass) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (pass) % 4)
 #define STAGED_AT(i, j) (STAGED_ROW(i) * TILE_COLUMNS + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
 
-INLINE void stage(const real_t sums[ITEM_COLUMNS], __local real_t *staged)
+INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int p = 0; p < ITEM_COLUMNS; p += 4) {
         *(__local float4 *)(staged + get_local_id(0) / ITEMS_X * TILE_COLUMNS + ITEM_COLUMN(p)) =
-            vload4(0, sums + p);
+            vload4(0, sums[pass] + p);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 }

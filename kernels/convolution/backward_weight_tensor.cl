@@ -1,0 +1,166 @@
+/*
+ * Convolution, backward, gradient of the weights, on tensor cores: gradient[o][k] = sum over samples and positions
+ * of delta[o] * input at the shift of column k = (input unit, filter row, filter column). A work-group makes TILE_UNITS
+ * x TILE_COLUMNS sums, a warp WARP_UNITS x WARP_COLUMNS of them. STAGES steps of 32 positions (cells (n, y, x) of the
+ * delta, any stride) of all units and columns lie in local memory or are on their way there.
+ * Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
+ *
+ * Blobs:
+ *   INPUT        read  its halo is the padding
+ *   OUTPUT_DELTA read
+ * Arrays:
+ *   PARTIALS write  (SPLITS, OIHW)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   GROUPS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   SPLITS
+ *   TILE_UNITS      output units a work-group
+ *   TILE_COLUMNS    columns a work-group
+ *   TILE_DEPTH      positions a step: 32, one for each work-item of a warp
+ *   WARP_UNITS      output units a warp
+ *   WARP_COLUMNS    columns a warp
+ *   STAGES          steps in local memory
+ * Global:
+ *   width   work-items a tile * tiles
+ *   height  SPLITS
+ *   units   groups
+ */
+#include "blob.h"
+#include "convolution/warp_tile.h"
+
+#define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
+#define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
+#define POSITIONS (OUTPUT_DELTA_UNIT_HEIGHT * OUTPUT_DELTA_UNIT_WIDTH)
+#define STAGE_ELEMENTS ((TILE_UNITS + TILE_COLUMNS) * TILE_DEPTH)
+#define LOCAL_ELEMENTS (STAGES * STAGE_ELEMENTS + TENSOR_EXCHANGE)
+/* Where a position of a unit or column lies: odd rows have their halves swapped, to be in the other banks. */
+#define LOCAL_AT(row, position) ((row) * TILE_DEPTH + ((position) ^ (row) % 2 * 16))
+
+/* Begins to copy TILE_DEPTH positions: a warp copies every WARPS-th unit and column, a work-item one position. */
+INLINE void copy_step(__local real_t *stage, const int first, const int positions, READ_BLOB(output_delta),
+                      READ_BLOB(input), __local const int *shifts, const int first_unit, const int group)
+{
+    /* Positions past the last one, and units, are 0. */
+    const bool is_there = first + LANE < positions;
+    const int p = min(first + LANE, positions - 1);
+    const int n = p / POSITIONS;
+    const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
+    const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
+    const int unit = first_unit + WARP;
+    __global const real_t *deltas =
+        output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS + unit, y, x);
+    __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
+    __local real_t *to = stage + LOCAL_AT(WARP, LANE);
+#pragma unroll
+    for (int i = 0; i < TILE_UNITS / WARPS; i++) {
+        const bool is_unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 || unit + i * WARPS < GROUP_OUTPUT_UNITS;
+        copy_value(to + i * WARPS * TILE_DEPTH, deltas + i * WARPS * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS,
+                   is_there && is_unit);
+    }
+    to += TILE_UNITS * TILE_DEPTH;
+#pragma unroll
+    for (int i = 0; i < TILE_COLUMNS / WARPS; i++) {
+        copy_value(to + i * WARPS * TILE_DEPTH, inputs + shifts[WARP + i * WARPS], is_there);
+    }
+}
+
+/* The k-th of two fragments that four positions of a unit (or of two of them) and of a column belong to. */
+#define LEFT(k, low, high) \
+    ((k) ? (float4)(low.s2, high.s2, low.s3, high.s3) : (float4)(low.s0, high.s0, low.s1, high.s1))
+
+INLINE float4 load_rounded(__local const real_t *stage, const int row, const int first)
+{
+    const float4 values = *(__local const float4 *)(stage + LOCAL_AT(row, first + LANE_COLUMN * 4));
+    return (float4)(ROUND_TF32(values.s0), ROUND_TF32(values.s1), ROUND_TF32(values.s2),
+                    ROUND_TF32(values.s3));
+}
+
+INLINE void multiply_step(sums_t sums, __local const real_t *stage, __local real_t *exchange)
+{
+#pragma unroll
+    for (int first = 0; first < TILE_DEPTH; first += 16) {
+        float4 columns[COLUMN_FRAGMENTS];
+#pragma unroll
+        for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+            columns[c] = load_rounded(stage, TILE_UNITS + WARP_X * WARP_COLUMNS + c * 8 + LANE_ROW, first);
+        }
+#pragma unroll
+        for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+            const int row = WARP_Y * WARP_UNITS + u * 16 + LANE_ROW;
+            const float4 low = load_rounded(stage, row, first);
+            const float4 high = load_rounded(stage, row + 8, first);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const float4 left = LEFT(k, low, high);
+#pragma unroll
+                for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+                    const real_t right[2] = {k ? columns[c].s2 : columns[c].s0,
+                                             k ? columns[c].s3 : columns[c].s1};
+                    multiply_fragments(sums[u][c], left, right, exchange);
+                }
+            }
+        }
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+convolution_backward_weight_tensor(READ_BLOB(input), READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials),
+                                   const int count)
+{
+    __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
+    __local int shifts[TILE_COLUMNS];
+    const int first_unit = get_group_id(0) % UNIT_TILES * TILE_UNITS;
+    const int first_column = get_group_id(0) / UNIT_TILES * TILE_COLUMNS;
+    const int split = get_global_id(1);
+    const int group = get_global_id(2);
+
+    for (int i = get_local_id(0); i < TILE_COLUMNS; i += ITEMS) {
+        /* Columns past the last one repeat it; their sums are not stored. */
+        const int k = min(first_column + i, COLUMNS - 1);
+        shifts[i] =
+            (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
+            + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
+            + k % FILTER_WIDTH * DILATION_X - PAD_LEFT;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    const int positions = count * POSITIONS;
+    const int all_steps = (positions + TILE_DEPTH - 1) / TILE_DEPTH;
+    const int first_step = (int)((long)all_steps * split / SPLITS);
+    const int steps = (int)((long)all_steps * (split + 1) / SPLITS) - first_step;
+    sums_t sums;
+    clear(sums);
+#define COPY_STEP(stage, step)                                                                              \
+    copy_step(stage, (first_step + (step)) * TILE_DEPTH, positions, output_delta, output_delta_unit_offset, \
+              input, input_unit_offset, shifts, first_unit, group)
+#define MULTIPLY_STEP(stage) multiply_step(sums, stage, memory + STAGES * STAGE_ELEMENTS)
+    PIPELINE(steps, memory, COPY_STEP, MULTIPLY_STEP);
+
+    __global real_t *results =
+        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS;
+#pragma unroll
+    for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+#pragma unroll
+        for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int unit = first_unit + WARP_Y * WARP_UNITS + u * 16 + LANE_ROW + i / 2 * 8;
+                const int column = first_column + WARP_X * WARP_COLUMNS + c * 8 + LANE_COLUMN * 2 + i % 2;
+                if (unit < GROUP_OUTPUT_UNITS && column < COLUMNS) {
+                    results[unit * COLUMNS + column] = sums[u][c][i];
+                }
+            }
+        }
+    }
+}

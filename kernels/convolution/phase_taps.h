@@ -1,0 +1,6 @@
+/*
+ * What a phase of a convolution's backward pass to its input reads, for convolution/tiled.h and convolution/tensor.h.
+ */
+#define DEPTH GROUP_OUTPUT_UNITS
+#define SOURCE_PITCH OUTPUT_DELTA_UNIT_MEMORY_WIDTH
+#define SOURCE_PLANE OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS

@@ -1,0 +1,150 @@
+/*
+ * Convolutions as a product of matrices on tensor cores (tensor_core.h): packed weights (pack_weight_tensor.cl) times
+ * the source at all positions of the batch. Positions, rows and taps are those of tiled.h.
+ *
+ * A work-group makes TILE_UNITS x TILE_COLUMNS sums, a warp WARP_UNITS x WARP_COLUMNS of them. STAGES steps of
+ * TILE_DEPTH rows lie in local memory or are on their way there.
+ *
+ * Weights lie in the order of fragments, 16 units x 8 rows each, so that a work-item loads its part as one float4.
+ * Sources lie as they come, a row of positions a source unit. To load four of them as one float4, fragment f of a warp
+ * has every 4th of 32 columns: its column n is number f / 4 * 32 + n * 4 + f % 4.
+ */
+#include "convolution/warp_tile.h"
+
+/* A pitch with which the rows of a fragment lie in different banks. */
+#define COLUMN_PITCH (TILE_COLUMNS + 8)
+#define STAGE_WEIGHTS (TILE_DEPTH * TILE_UNITS)
+#define STAGE_ELEMENTS (STAGE_WEIGHTS + TILE_DEPTH * COLUMN_PITCH)
+/* Source: every work-item copies SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */
+#define SOURCE_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
+#define SOURCE_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
+#define SOURCE_ROWS (TILE_DEPTH / SOURCE_STEP)
+#define QUADS (STAGE_WEIGHTS / 4)
+#define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
+#define DEPTH_TILES (DEPTH_ROWS / TILE_DEPTH)
+#define DEPTH_STEPS (TAPS_Y * TAPS_X * DEPTH_TILES)
+
+/* Sums leave through local memory, 16 units a warp at a time. */
+#define STAGED_UNITS (WARPS_Y * 16)
+#define STAGED_PITCH (TILE_COLUMNS + 4)
+#define LOCAL_ELEMENTS                                                                  \
+    (TENSOR_EXCHANGE                                                                    \
+     + (STAGES * STAGE_ELEMENTS > STAGED_UNITS * STAGED_PITCH ? STAGES * STAGE_ELEMENTS \
+                                                              : STAGED_UNITS * STAGED_PITCH))
+
+/* Where the packed weights of a tile begin. */
+#define FIRST_FRAGMENT(group, unit) \
+    ((size_t)(group) * FILTER_HEIGHT * FILTER_WIDTH * DEPTH_ROWS * UNIT_COLUMNS + (unit) * 8)
+
+#if DEPTH_STEPS > 0
+/* Begins to copy what this work-item brings of one step: its part of TILE_DEPTH rows. */
+INLINE void copy_step(__local real_t *stage, const int step,
+                      __global const real_t *const columns[SOURCE_COLUMNS], __global const real_t *packed)
+{
+    const int item = get_local_id(0);
+    const int tap = step / DEPTH_TILES;
+    const int depth = step % DEPTH_TILES * TILE_DEPTH;
+    const int tap_y = tap / TAPS_X;
+    const int tap_x = tap % TAPS_X;
+    const int row =
+        ((TAP_Y_FIRST + tap_y * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + tap_x * TAP_X_STEP) * DEPTH_ROWS
+        + depth;
+    packed += row * UNIT_COLUMNS;
+#pragma unroll
+    for (int i = 0; i < QUAD_LOADS; i++) {
+        const int quad = item + i * ITEMS;
+        if (QUADS % ITEMS == 0 || quad < QUADS) {
+            copy_quad(stage + quad * 4,
+                      packed + (quad / (TILE_UNITS * 2) * UNIT_COLUMNS * 8 + quad % (TILE_UNITS * 2) * 4));
+        }
+    }
+    const int first = item / TILE_COLUMNS;
+    const int shift = (depth + first) * SOURCE_PLANE + (ROW_FIRST + tap_y * ROW_STEP) * SOURCE_PITCH
+                      + COLUMN_FIRST + tap_x * COLUMN_STEP;
+    __local real_t *sources = stage + STAGE_WEIGHTS + first * COLUMN_PITCH + item % TILE_COLUMNS;
+#pragma unroll
+    for (int j = 0; j < SOURCE_COLUMNS; j++) {
+        __global const real_t *from = columns[j] + shift;
+#pragma unroll
+        for (int i = 0; i < SOURCE_ROWS; i++) {
+            /* Rows behind the last source unit are 0. */
+            const bool is_there = DEPTH % TILE_DEPTH == 0 || depth + first + i * SOURCE_STEP < DEPTH;
+            copy_value(sources + i * SOURCE_STEP * COLUMN_PITCH + j * ITEMS,
+                       from + i * SOURCE_STEP * SOURCE_PLANE, is_there);
+        }
+    }
+}
+
+INLINE void multiply_step(sums_t sums, __local const real_t *stage, __local real_t *exchange)
+{
+    __local const real_t *weights = stage + (WARP_Y * UNIT_FRAGMENTS * 32 + LANE) * 4;
+    __local const real_t *sources =
+        stage + STAGE_WEIGHTS + LANE_COLUMN * COLUMN_PITCH + WARP_X * WARP_COLUMNS + LANE_ROW * 4;
+#pragma unroll
+    for (int k = 0; k < TILE_DEPTH; k += 8) {
+        float4 left[UNIT_FRAGMENTS];
+        real_t right[COLUMN_FRAGMENTS][2];
+#pragma unroll
+        for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+            left[u] = *(__local const float4 *)(weights + k * TILE_UNITS + u * 128);
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
+#pragma unroll
+            for (int k_half = 0; k_half < 2; k_half++) {
+                const float4 values =
+                    *(__local const float4 *)(sources + (k + k_half * 4) * COLUMN_PITCH + c * 8);
+                right[c][k_half] = ROUND_TF32(values.s0);
+                right[c + 1][k_half] = ROUND_TF32(values.s1);
+                right[c + 2][k_half] = ROUND_TF32(values.s2);
+                right[c + 3][k_half] = ROUND_TF32(values.s3);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+#pragma unroll
+            for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+                multiply_fragments(sums[u][c], left[u], right[c], exchange);
+            }
+        }
+    }
+}
+
+#endif
+
+/* sums = sum over all rows of packed weight * source. */
+INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
+                             __global const real_t *packed, __local real_t *memory)
+{
+    clear(sums);
+#if DEPTH_STEPS > 0
+#define COPY_STEP(stage, step) copy_step(stage, step, columns, packed)
+#define MULTIPLY_STEP(stage) multiply_step(sums, stage, memory + LOCAL_ELEMENTS - TENSOR_EXCHANGE)
+    PIPELINE(DEPTH_STEPS, memory, COPY_STEP, MULTIPLY_STEP);
+#endif
+}
+
+/*
+ * Sums in local memory: unit STAGED_UNIT(pass, i) of this work-item's columns is staged[STAGED_AT(i, j)], for
+ * i < STAGED_ROWS.
+ */
+#define STAGED_PASSES UNIT_FRAGMENTS
+#define STAGED_ROWS (STAGED_UNITS / SOURCE_STEP)
+#define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
+#define STAGED_UNIT(pass, i) (STAGED_ROW(i) / 16 * WARP_UNITS + (pass) * 16 + STAGED_ROW(i) % 16)
+#define STAGED_AT(i, j) (STAGED_ROW(i) * STAGED_PITCH + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+
+INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
+{
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            *(__local float4 *)(staged + (WARP_Y * 16 + LANE_ROW + i / 2 * 8) * STAGED_PITCH
+                                + WARP_X * WARP_COLUMNS + c * 8 + LANE_COLUMN * 8 + i % 2 * 4) =
+                (float4)(sums[pass][c][i], sums[pass][c + 1][i], sums[pass][c + 2][i], sums[pass][c + 3][i]);
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}

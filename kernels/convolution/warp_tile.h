@@ -1,0 +1,56 @@
+/*
+ * A product on tensor cores (tensor_core.h): a work-group makes TILE_UNITS x TILE_COLUMNS sums, a warp WARP_UNITS x
+ * WARP_COLUMNS of them in fragments of 16 x 8. STAGES steps of both factors, STAGE_ELEMENTS values each, lie in local
+ * memory or are on their way there.
+ */
+#define WARPS_X (TILE_COLUMNS / WARP_COLUMNS)
+#define WARPS_Y (TILE_UNITS / WARP_UNITS)
+#define WARPS (WARPS_X * WARPS_Y)
+#define ITEMS (32 * WARPS)
+#include "tensor_core.h"
+
+#define WARP ((int)get_local_id(0) / 32)
+#define WARP_X (WARP % WARPS_X)
+#define WARP_Y (WARP / WARPS_X)
+#define UNIT_FRAGMENTS (WARP_UNITS / 16)
+#define COLUMN_FRAGMENTS (WARP_COLUMNS / 8)
+
+typedef real_t sums_t[UNIT_FRAGMENTS][COLUMN_FRAGMENTS][4];
+
+INLINE void clear(sums_t sums)
+{
+#pragma unroll
+    for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+#pragma unroll
+        for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums[u][c][i] = 0;
+            }
+        }
+    }
+}
+
+/* COPY(stage, step) begins to copy a step; MULTIPLY(stage) adds the product of one that has arrived. */
+#define PIPELINE(STEPS, MEMORY, COPY, MULTIPLY)                              \
+    do {                                                                     \
+        for (int step = 0; step < STAGES - 1; step++) {                      \
+            if (step < (STEPS)) {                                            \
+                COPY((MEMORY) + step * STAGE_ELEMENTS, step);                \
+            }                                                                \
+            END_COPIES();                                                    \
+        }                                                                    \
+        int used = 0;                                                        \
+        int filled = STAGES - 1;                                             \
+        for (int step = 0; step < (STEPS); step++) {                         \
+            AWAIT_COPIES(STAGES - 2);                                        \
+            barrier(CLK_LOCAL_MEM_FENCE);                                    \
+            if (step + STAGES - 1 < (STEPS)) {                               \
+                COPY((MEMORY) + filled * STAGE_ELEMENTS, step + STAGES - 1); \
+            }                                                                \
+            END_COPIES();                                                    \
+            MULTIPLY((MEMORY) + used * STAGE_ELEMENTS);                      \
+            used = used + 1 < STAGES ? used + 1 : 0;                         \
+            filled = filled + 1 < STAGES ? filled + 1 : 0;                   \
+        }                                                                    \
+    } while (0)
