@@ -39,12 +39,12 @@ INLINE void copy_value(__local real_t *to, __global const real_t *from, const bo
                      : "memory");
 }
 
-/* Begins to copy four values, aligned as float4. */
-INLINE void copy_quad(__local real_t *to, __global const real_t *from)
+/* The same for four values, aligned as float4. */
+INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
 {
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      :
-                     : "r"(LOCAL_ADDRESS(to)), "l"(from)
+                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? 16 : 0)
                      : "memory");
 }
 
@@ -78,9 +78,9 @@ INLINE void copy_value(__local real_t *to, __global const real_t *from, const bo
     *to = is_there ? *from : 0;
 }
 
-INLINE void copy_quad(__local real_t *to, __global const real_t *from)
+INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
 {
-    vstore4(vload4(0, from), 0, to);
+    vstore4(is_there ? vload4(0, from) : 0, 0, to);
 }
 
 #define END_COPIES()
@@ -115,3 +115,7 @@ INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t r
 }
 
 #endif
+
+/* Copies RUN values: 1, or 4 in a quad. */
+#define COPY_RUN(RUN, to, from, is_there) \
+    ((RUN) == 4 ? copy_quad(to, from, is_there) : copy_value(to, from, is_there))

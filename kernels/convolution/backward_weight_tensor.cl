@@ -47,69 +47,100 @@
 /* Where a position of a unit or column lies: odd rows have their halves swapped, to be in the other banks. */
 #define LOCAL_AT(row, position) ((row) * TILE_DEPTH + ((position) ^ (row) % 2 * 16))
 
-/* Begins to copy TILE_DEPTH positions: a warp copies every WARPS-th unit and column, a work-item one position. */
+/* A 1x1 convolution of planes without padding reads positions that lie side by side, from whole quads on: four at once. */
+#define IS_FLAT(ROLE)                                                                                       \
+    (ROLE##_UNIT_MEMORY_WIDTH == ROLE##_UNIT_WIDTH && ROLE##_UNIT_ELEMENTS % 4 == 0                         \
+     && ROLE##_UNIT_MEMORY_ELEMENTS % 4 == 0                                                                \
+     && (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET * ROLE##_UNIT_MEMORY_WIDTH + ROLE##_UNIT_MEMORY_WIDTH_OFFSET) % 4 \
+            == 0)
+#define RUN                                                                                   \
+    (FILTER_HEIGHT * FILTER_WIDTH * STRIDE_Y * STRIDE_X == 1 && PAD_TOP == 0 && PAD_LEFT == 0 \
+             && IS_FLAT(INPUT) && IS_FLAT(OUTPUT_DELTA)                                       \
+         ? 4                                                                                  \
+         : 1)
+/* A work-item copies one run of every ROW_STEP-th unit and column. */
+#define ROW_RUNS (TILE_DEPTH / RUN)
+#define ROW_STEP (ITEMS / ROW_RUNS)
+
+/* Begins to copy TILE_DEPTH positions. */
 INLINE void copy_step(__local real_t *stage, const int first, const int positions, READ_BLOB(output_delta),
                       READ_BLOB(input), __local const int *shifts, const int first_unit, const int group)
 {
     /* Positions past the last one, and units, are 0. */
-    const bool is_there = first + LANE < positions;
-    const int p = min(first + LANE, positions - 1);
+    const int position = first + (int)get_local_id(0) % ROW_RUNS * RUN;
+    const bool is_there = position < positions;
+    const int p = min(position, positions - RUN);
     const int n = p / POSITIONS;
     const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
     const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
-    const int unit = first_unit + WARP;
+    const int row = (int)get_local_id(0) / ROW_RUNS;
+    const int unit = first_unit + row;
     __global const real_t *deltas =
         output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS + unit, y, x);
     __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
-    __local real_t *to = stage + LOCAL_AT(WARP, LANE);
+    __local real_t *to = stage + LOCAL_AT(row, position - first);
 #pragma unroll
-    for (int i = 0; i < TILE_UNITS / WARPS; i++) {
-        const bool is_unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 || unit + i * WARPS < GROUP_OUTPUT_UNITS;
-        copy_value(to + i * WARPS * TILE_DEPTH, deltas + i * WARPS * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS,
-                   is_there && is_unit);
+    for (int i = 0; i < TILE_UNITS; i += ROW_STEP) {
+        const bool is_unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 || unit + i < GROUP_OUTPUT_UNITS;
+        COPY_RUN(RUN, to + i * TILE_DEPTH, deltas + i * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS,
+                 is_there && is_unit);
     }
     to += TILE_UNITS * TILE_DEPTH;
 #pragma unroll
-    for (int i = 0; i < TILE_COLUMNS / WARPS; i++) {
-        copy_value(to + i * WARPS * TILE_DEPTH, inputs + shifts[WARP + i * WARPS], is_there);
+    for (int i = 0; i < TILE_COLUMNS; i += ROW_STEP) {
+        COPY_RUN(RUN, to + i * TILE_DEPTH, inputs + shifts[row + i], is_there);
     }
 }
 
-/* The k-th of two fragments that four positions of a unit (or of two of them) and of a column belong to. */
-#define LEFT(k, low, high) \
-    ((k) ? (float4)(low.s2, high.s2, low.s3, high.s3) : (float4)(low.s0, high.s0, low.s1, high.s1))
+/* A step is two steps of fragments, 16 positions each. */
+#define FRAGMENT_STEPS 2
 
-INLINE float4 load_rounded(__local const real_t *stage, const int row, const int first)
+typedef struct {
+    float4 units[UNIT_FRAGMENTS][2];
+    float4 columns[COLUMN_FRAGMENTS];
+} fragments_t;
+
+INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, const int k)
 {
-    const float4 values = *(__local const float4 *)(stage + LOCAL_AT(row, first + LANE_COLUMN * 4));
-    return (float4)(ROUND_TF32(values.s0), ROUND_TF32(values.s1), ROUND_TF32(values.s2),
-                    ROUND_TF32(values.s3));
+    const int position = k * 16 + LANE_COLUMN * 4;
+#pragma unroll
+    for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+        const int row = WARP_Y * WARP_UNITS + u * 16 + LANE_ROW;
+        fragments->units[u][0] = *(__local const float4 *)(stage + LOCAL_AT(row, position));
+        fragments->units[u][1] = *(__local const float4 *)(stage + LOCAL_AT(row + 8, position));
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+        const int row = TILE_UNITS + WARP_X * WARP_COLUMNS + c * 8 + LANE_ROW;
+        fragments->columns[c] = *(__local const float4 *)(stage + LOCAL_AT(row, position));
+    }
 }
 
-INLINE void multiply_step(sums_t sums, __local const real_t *stage, __local real_t *exchange)
+INLINE float4 rounded(const float a, const float b, const float c, const float d)
 {
+    return (float4)(ROUND_TF32(a), ROUND_TF32(b), ROUND_TF32(c), ROUND_TF32(d));
+}
+
+INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *exchange)
+{
+    float4 columns[COLUMN_FRAGMENTS];
 #pragma unroll
-    for (int first = 0; first < TILE_DEPTH; first += 16) {
-        float4 columns[COLUMN_FRAGMENTS];
+    for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+        const float4 values = fragments->columns[c];
+        columns[c] = rounded(values.s0, values.s1, values.s2, values.s3);
+    }
+#pragma unroll
+    for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+        /* Of its four positions a work-item gives the first two to one product, the others to the next. */
+        const float4 low = fragments->units[u][0];
+        const float4 high = fragments->units[u][1];
+        const float4 left[2] = {rounded(low.s0, high.s0, low.s1, high.s1),
+                                rounded(low.s2, high.s2, low.s3, high.s3)};
 #pragma unroll
         for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-            columns[c] = load_rounded(stage, TILE_UNITS + WARP_X * WARP_COLUMNS + c * 8 + LANE_ROW, first);
-        }
-#pragma unroll
-        for (int u = 0; u < UNIT_FRAGMENTS; u++) {
-            const int row = WARP_Y * WARP_UNITS + u * 16 + LANE_ROW;
-            const float4 low = load_rounded(stage, row, first);
-            const float4 high = load_rounded(stage, row + 8, first);
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const float4 left = LEFT(k, low, high);
-#pragma unroll
-                for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-                    const real_t right[2] = {k ? columns[c].s2 : columns[c].s0,
-                                             k ? columns[c].s3 : columns[c].s1};
-                    multiply_fragments(sums[u][c], left, right, exchange);
-                }
-            }
+            const real_t right[2][2] = {{columns[c].s0, columns[c].s1}, {columns[c].s2, columns[c].s3}};
+            multiply_fragments(sums[u][c], left[0], right[0], exchange);
+            multiply_fragments(sums[u][c], left[1], right[1], exchange);
         }
     }
 }
@@ -144,8 +175,10 @@ convolution_backward_weight_tensor(READ_BLOB(input), READ_BLOB(output_delta), WR
 #define COPY_STEP(stage, step)                                                                              \
     copy_step(stage, (first_step + (step)) * TILE_DEPTH, positions, output_delta, output_delta_unit_offset, \
               input, input_unit_offset, shifts, first_unit, group)
-#define MULTIPLY_STEP(stage) multiply_step(sums, stage, memory + STAGES * STAGE_ELEMENTS)
-    PIPELINE(steps, memory, COPY_STEP, MULTIPLY_STEP);
+#define LOAD(part, stage, k) load_fragments(&fragments[part], stage, k)
+#define MULTIPLY(part) multiply(sums, &fragments[part], memory + STAGES * STAGE_ELEMENTS)
+    fragments_t fragments[2];
+    PIPELINE(steps, memory, COPY_STEP, LOAD, MULTIPLY);
 
     __global real_t *results =
         ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS;

@@ -11,7 +11,7 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(COLUMN_POSITION(j), count * POSITIONS - 1);
+        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
         const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
         const int x = p % OUTPUT_UNIT_WIDTH;
         columns[j] =
@@ -27,8 +27,8 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), __global const real_t *b
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
         stage(sums, pass, staged);
 #pragma unroll
-        for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            const int p = COLUMN_POSITION(j);
+        for (int j = 0; j < STAGED_COLUMNS; j++) {
+            const int p = FIRST_POSITION + STAGED_COLUMN(j);
             const int y = p % POSITIONS / OUTPUT_UNIT_WIDTH;
             const int x = p % OUTPUT_UNIT_WIDTH;
             __global real_t *to =

@@ -15,7 +15,7 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(COLUMN_POSITION(j), count * POSITIONS - 1);
+        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
         columns[j] = output_delta
                      + BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
                                   p % POSITIONS / PHASE_WIDTH, p % PHASE_WIDTH);
@@ -29,8 +29,8 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *sta
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
         stage(sums, pass, staged);
 #pragma unroll
-        for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            const int p = COLUMN_POSITION(j);
+        for (int j = 0; j < STAGED_COLUMNS; j++) {
+            const int p = FIRST_POSITION + STAGED_COLUMN(j);
             __global real_t *to = input_delta
                                   + BLOB_INDEX(INPUT_DELTA, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
                                                p % POSITIONS / PHASE_WIDTH * STRIDE_Y + PHASE_Y,

@@ -1,8 +1,7 @@
 /*
- * A work-group's tile of a product with positions as columns, tile after tile of units, and this work-item's columns.
+ * A work-group's tile of a product with positions as columns, tile after tile of units.
  */
 #define BLOCKS (UNIT_COLUMNS / TILE_UNITS)
 #define GROUP ((int)get_global_id(1))
 #define FIRST_UNIT ((int)get_group_id(0) % BLOCKS * TILE_UNITS)
-#define COLUMN_POSITION(j) \
-    ((int)get_group_id(0) / BLOCKS * TILE_COLUMNS + (int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+#define FIRST_POSITION ((int)get_group_id(0) / BLOCKS * TILE_COLUMNS)

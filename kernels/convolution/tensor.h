@@ -15,10 +15,19 @@
 #define COLUMN_PITCH (TILE_COLUMNS + 8)
 #define STAGE_WEIGHTS (TILE_DEPTH * TILE_UNITS)
 #define STAGE_ELEMENTS (STAGE_WEIGHTS + TILE_DEPTH * COLUMN_PITCH)
-/* Source: every work-item copies SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */
-#define SOURCE_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
-#define SOURCE_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
-#define SOURCE_ROWS (TILE_DEPTH / SOURCE_STEP)
+/* Positions that lie side by side in the source, from a whole quad on, come four at a time. */
+#define SOURCE_RUN                                                                                  \
+    (FILTER_HEIGHT * FILTER_WIDTH * STRIDE_Y * STRIDE_X == 1 && ROW_FIRST == 0 && COLUMN_FIRST == 0 \
+             && SOURCE_PITCH == SOURCE_WIDTH && SOURCE_PLANE % 4 == 0 && SOURCE_ORIGIN % 4 == 0     \
+             && SOURCE_ELEMENTS % 4 == 0                                                            \
+         ? 4                                                                                        \
+         : 1)
+/* Source: every work-item copies SOURCE_COLUMNS runs of every SOURCE_STEP-th row. */
+#define SOURCE_RUNS (TILE_COLUMNS / SOURCE_RUN)
+#define SOURCE_STEP (ITEMS > SOURCE_RUNS ? ITEMS / SOURCE_RUNS : 1)
+#define SOURCE_COLUMNS (SOURCE_RUNS > ITEMS ? SOURCE_RUNS / ITEMS : 1)
+#define SOURCE_COLUMN(j) (((int)get_local_id(0) % SOURCE_RUNS + (j) * ITEMS) * SOURCE_RUN)
+#define SOURCE_ROWS ((TILE_DEPTH + SOURCE_STEP - 1) / SOURCE_STEP)
 #define QUADS (STAGE_WEIGHTS / 4)
 #define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
 #define DEPTH_TILES (DEPTH_ROWS / TILE_DEPTH)
@@ -55,57 +64,68 @@ INLINE void copy_step(__local real_t *stage, const int step,
         const int quad = item + i * ITEMS;
         if (QUADS % ITEMS == 0 || quad < QUADS) {
             copy_quad(stage + quad * 4,
-                      packed + (quad / (TILE_UNITS * 2) * UNIT_COLUMNS * 8 + quad % (TILE_UNITS * 2) * 4));
+                      packed + (quad / (TILE_UNITS * 2) * UNIT_COLUMNS * 8 + quad % (TILE_UNITS * 2) * 4),
+                      true);
         }
     }
-    const int first = item / TILE_COLUMNS;
+    const int first = item / SOURCE_RUNS;
     const int shift = (depth + first) * SOURCE_PLANE + (ROW_FIRST + tap_y * ROW_STEP) * SOURCE_PITCH
                       + COLUMN_FIRST + tap_x * COLUMN_STEP;
-    __local real_t *sources = stage + STAGE_WEIGHTS + first * COLUMN_PITCH + item % TILE_COLUMNS;
+    __local real_t *sources = stage + STAGE_WEIGHTS + first * COLUMN_PITCH;
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         __global const real_t *from = columns[j] + shift;
+        __local real_t *to = sources + SOURCE_COLUMN(j);
 #pragma unroll
         for (int i = 0; i < SOURCE_ROWS; i++) {
+            const int row = i * SOURCE_STEP;
+            if (TILE_DEPTH % SOURCE_STEP != 0 && first + row >= TILE_DEPTH) {
+                break;
+            }
             /* Rows behind the last source unit are 0. */
-            const bool is_there = DEPTH % TILE_DEPTH == 0 || depth + first + i * SOURCE_STEP < DEPTH;
-            copy_value(sources + i * SOURCE_STEP * COLUMN_PITCH + j * ITEMS,
-                       from + i * SOURCE_STEP * SOURCE_PLANE, is_there);
+            const bool is_there = DEPTH % TILE_DEPTH == 0 || depth + first + row < DEPTH;
+            COPY_RUN(SOURCE_RUN, to + row * COLUMN_PITCH, from + row * SOURCE_PLANE, is_there);
         }
     }
 }
 
-INLINE void multiply_step(sums_t sums, __local const real_t *stage, __local real_t *exchange)
+#define FRAGMENT_STEPS (TILE_DEPTH / 8)
+
+typedef struct {
+    float4 weights[UNIT_FRAGMENTS];
+    real_t sources[COLUMN_FRAGMENTS][2];
+} fragments_t;
+
+INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, const int k)
 {
-    __local const real_t *weights = stage + (WARP_Y * UNIT_FRAGMENTS * 32 + LANE) * 4;
+    __local const real_t *weights = stage + (WARP_Y * UNIT_FRAGMENTS * 32 + LANE) * 4 + k * 8 * TILE_UNITS;
     __local const real_t *sources =
-        stage + STAGE_WEIGHTS + LANE_COLUMN * COLUMN_PITCH + WARP_X * WARP_COLUMNS + LANE_ROW * 4;
+        stage + STAGE_WEIGHTS + (k * 8 + LANE_COLUMN) * COLUMN_PITCH + WARP_X * WARP_COLUMNS + LANE_ROW * 4;
 #pragma unroll
-    for (int k = 0; k < TILE_DEPTH; k += 8) {
-        float4 left[UNIT_FRAGMENTS];
-        real_t right[COLUMN_FRAGMENTS][2];
+    for (int u = 0; u < UNIT_FRAGMENTS; u++) {
+        fragments->weights[u] = *(__local const float4 *)(weights + u * 128);
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 values = *(__local const float4 *)(sources + i * 4 * COLUMN_PITCH + c * 8);
+            fragments->sources[c][i] = values.s0;
+            fragments->sources[c + 1][i] = values.s1;
+            fragments->sources[c + 2][i] = values.s2;
+            fragments->sources[c + 3][i] = values.s3;
+        }
+    }
+}
+
+INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *exchange)
+{
+#pragma unroll
+    for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
+        const real_t right[2] = {ROUND_TF32(fragments->sources[c][0]), ROUND_TF32(fragments->sources[c][1])};
 #pragma unroll
         for (int u = 0; u < UNIT_FRAGMENTS; u++) {
-            left[u] = *(__local const float4 *)(weights + k * TILE_UNITS + u * 128);
-        }
-#pragma unroll
-        for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
-#pragma unroll
-            for (int k_half = 0; k_half < 2; k_half++) {
-                const float4 values =
-                    *(__local const float4 *)(sources + (k + k_half * 4) * COLUMN_PITCH + c * 8);
-                right[c][k_half] = ROUND_TF32(values.s0);
-                right[c + 1][k_half] = ROUND_TF32(values.s1);
-                right[c + 2][k_half] = ROUND_TF32(values.s2);
-                right[c + 3][k_half] = ROUND_TF32(values.s3);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < UNIT_FRAGMENTS; u++) {
-#pragma unroll
-            for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-                multiply_fragments(sums[u][c], left[u], right[c], exchange);
-            }
+            multiply_fragments(sums[u][c], fragments->weights[u], right, exchange);
         }
     }
 }
@@ -119,20 +139,25 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[S
     clear(sums);
 #if DEPTH_STEPS > 0
 #define COPY_STEP(stage, step) copy_step(stage, step, columns, packed)
-#define MULTIPLY_STEP(stage) multiply_step(sums, stage, memory + LOCAL_ELEMENTS - TENSOR_EXCHANGE)
-    PIPELINE(DEPTH_STEPS, memory, COPY_STEP, MULTIPLY_STEP);
+#define LOAD(part, stage, k) load_fragments(&fragments[part], stage, k)
+#define MULTIPLY(part) multiply(sums, &fragments[part], memory + LOCAL_ELEMENTS - TENSOR_EXCHANGE)
+    fragments_t fragments[2];
+    PIPELINE(DEPTH_STEPS, memory, COPY_STEP, LOAD, MULTIPLY);
 #endif
 }
 
 /*
- * Sums in local memory: unit STAGED_UNIT(pass, i) of this work-item's columns is staged[STAGED_AT(i, j)], for
- * i < STAGED_ROWS.
+ * Sums in local memory: unit STAGED_UNIT(pass, i) of column STAGED_COLUMN(j) is staged[STAGED_AT(i, j)], for i <
+ * STAGED_ROWS and j < STAGED_COLUMNS.
  */
 #define STAGED_PASSES UNIT_FRAGMENTS
-#define STAGED_ROWS (STAGED_UNITS / SOURCE_STEP)
-#define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
+#define STAGED_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
+#define STAGED_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
+#define STAGED_COLUMN(j) ((int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+#define STAGED_ROWS (STAGED_UNITS / STAGED_STEP)
+#define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * STAGED_STEP)
 #define STAGED_UNIT(pass, i) (STAGED_ROW(i) / 16 * WARP_UNITS + (pass) * 16 + STAGED_ROW(i) % 16)
-#define STAGED_AT(i, j) (STAGED_ROW(i) * STAGED_PITCH + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+#define STAGED_AT(i, j) (STAGED_ROW(i) * STAGED_PITCH + STAGED_COLUMN(j))
 
 INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {

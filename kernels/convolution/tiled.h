@@ -20,6 +20,8 @@
 #define SOURCE_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
 #define SOURCE_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
 #define SOURCE_ROWS (TILE_DEPTH / SOURCE_STEP)
+#define SOURCE_COLUMN(j) ((int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+#define SOURCE_RUN 1
 /* Weights: in quads. */
 #define QUADS (TILE_DEPTH * TILE_UNITS / 4)
 #define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
@@ -146,9 +148,11 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[S
 
 /*
  * Sums leave through local memory, ITEMS_Y units a pass, so that neighbours store neighbouring positions: unit
- * STAGED_UNIT(pass, i) of this work-item's columns is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
+ * STAGED_UNIT(pass, i) of column STAGED_COLUMN(j) is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
  */
 #define STAGED_PASSES ITEM_UNITS
+#define STAGED_COLUMNS SOURCE_COLUMNS
+#define STAGED_COLUMN(j) SOURCE_COLUMN(j)
 #define STAGED_ROWS (ITEMS_Y / SOURCE_STEP)
 #define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
 #define STAGED_UNIT(pass, i) ((pass) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (pass) % 4)

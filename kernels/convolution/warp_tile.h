@@ -31,26 +31,44 @@ INLINE void clear(sums_t sums)
     }
 }
 
-/* COPY(stage, step) begins to copy a step; MULTIPLY(stage) adds the product of one that has arrived. */
-#define PIPELINE(STEPS, MEMORY, COPY, MULTIPLY)                              \
-    do {                                                                     \
-        for (int step = 0; step < STAGES - 1; step++) {                      \
-            if (step < (STEPS)) {                                            \
-                COPY((MEMORY) + step * STAGE_ELEMENTS, step);                \
-            }                                                                \
-            END_COPIES();                                                    \
-        }                                                                    \
-        int used = 0;                                                        \
-        int filled = STAGES - 1;                                             \
-        for (int step = 0; step < (STEPS); step++) {                         \
-            AWAIT_COPIES(STAGES - 2);                                        \
-            barrier(CLK_LOCAL_MEM_FENCE);                                    \
-            if (step + STAGES - 1 < (STEPS)) {                               \
-                COPY((MEMORY) + filled * STAGE_ELEMENTS, step + STAGES - 1); \
-            }                                                                \
-            END_COPIES();                                                    \
-            MULTIPLY((MEMORY) + used * STAGE_ELEMENTS);                      \
-            used = used + 1 < STAGES ? used + 1 : 0;                         \
-            filled = filled + 1 < STAGES ? filled + 1 : 0;                   \
-        }                                                                    \
+/*
+ * COPY(stage, step) begins to copy a step; LOAD(part, stage, k) takes the k-th of its FRAGMENT_STEPS (an even number)
+ * into fragments `part`, 0 or 1; MULTIPLY(part) adds the product of those. Loads run one ahead of products, copies
+ * STAGES - 1 steps.
+ */
+#define PIPELINE(STEPS, MEMORY, COPY, LOAD, MULTIPLY)                                \
+    do {                                                                             \
+        for (int step = 0; step < STAGES - 1; step++) {                              \
+            if (step < (STEPS)) {                                                    \
+                COPY((MEMORY) + step * STAGE_ELEMENTS, step);                        \
+            }                                                                        \
+            END_COPIES();                                                            \
+        }                                                                            \
+        AWAIT_COPIES(STAGES - 2);                                                    \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                \
+        LOAD(0, MEMORY, 0);                                                          \
+        int used = 0;                                                                \
+        int filled = STAGES - 1;                                                     \
+        for (int step = 0; step < (STEPS); step++) {                                 \
+            const int next = used + 1 < STAGES ? used + 1 : 0;                       \
+            _Pragma("unroll") for (int k = 0; k < FRAGMENT_STEPS; k++)               \
+            {                                                                        \
+                if (k < FRAGMENT_STEPS - 1) {                                        \
+                    LOAD((k + 1) % 2, (MEMORY) + used * STAGE_ELEMENTS, k + 1);      \
+                } else {                                                             \
+                    AWAIT_COPIES(STAGES - 2);                                        \
+                    barrier(CLK_LOCAL_MEM_FENCE);                                    \
+                    LOAD(0, (MEMORY) + next * STAGE_ELEMENTS, 0);                    \
+                }                                                                    \
+                if (k == 0) {                                                        \
+                    if (step + STAGES - 1 < (STEPS)) {                               \
+                        COPY((MEMORY) + filled * STAGE_ELEMENTS, step + STAGES - 1); \
+                    }                                                                \
+                    END_COPIES();                                                    \
+                }                                                                    \
+                MULTIPLY(k % 2);                                                     \
+            }                                                                        \
+            filled = used;                                                           \
+            used = next;                                                             \
+        }                                                                            \
     } while (0)

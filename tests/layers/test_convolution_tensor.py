@@ -24,8 +24,8 @@ WAYS = {
     BACKWARD_DATA: (convolution_tensor.backward_data,),
     BACKWARD_WEIGHTS: (convolution_tensor.backward_weight,),
 }
-SMALL = WarpTile(32, 32, 8, 16, 32, 2, speed=1)
-SMALL_WEIGHTS = WarpTile(32, 16, 32, 16, 16, 2, speed=1)
+SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
+SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 
 
 def exact(
@@ -86,6 +86,10 @@ def test_products(device: Device, small_tiles: None, case: str) -> None:
 def test_products_in_every_arrangement(device: Device, small_tiles: None) -> None:
     layer = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position")
     exact(device, layer, Shape(8, 5, 9), fused=("sigmoid",))
+
+
+def test_positions_in_quads(device: Device, small_tiles: None) -> None:
+    exact(device, Conv2D(37, 1, bias=False), Shape(36, 6, 6), ["tight"])
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
