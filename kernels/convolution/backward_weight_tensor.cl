@@ -61,6 +61,8 @@
 /* A work-item copies one run of every ROW_STEP-th unit and column. */
 #define ROW_RUNS (TILE_DEPTH / RUN)
 #define ROW_STEP (ITEMS / ROW_RUNS)
+/* The shifts of one work-item's columns lie side by side: it loads them at once, since no load may pass a copy. */
+#define COLUMN_LOADS (TILE_COLUMNS / ROW_STEP)
 
 /* Begins to copy TILE_DEPTH positions. */
 INLINE void copy_step(__local real_t *stage, const int first, const int positions, READ_BLOB(output_delta),
@@ -86,9 +88,14 @@ INLINE void copy_step(__local real_t *stage, const int first, const int position
                  is_there && is_unit);
     }
     to += TILE_UNITS * TILE_DEPTH;
+    int own[COLUMN_LOADS];
 #pragma unroll
-    for (int i = 0; i < TILE_COLUMNS; i += ROW_STEP) {
-        COPY_RUN(RUN, to + i * TILE_DEPTH, inputs + shifts[row + i], is_there);
+    for (int i = 0; i < COLUMN_LOADS; i += 4) {
+        vstore4(*(__local const int4 *)(shifts + row * COLUMN_LOADS + i), 0, own + i);
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMN_LOADS; i++) {
+        COPY_RUN(RUN, to + i * ROW_STEP * TILE_DEPTH, inputs + own[i], is_there);
     }
 }
 
@@ -150,7 +157,7 @@ convolution_backward_weight_tensor(READ_BLOB(input), READ_BLOB(output_delta), WR
                                    const int count)
 {
     __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
-    __local int shifts[TILE_COLUMNS];
+    __local int shifts[TILE_COLUMNS] __attribute__((aligned(16)));
     const int first_unit = get_group_id(0) % UNIT_TILES * TILE_UNITS;
     const int first_column = get_group_id(0) / UNIT_TILES * TILE_COLUMNS;
     const int split = get_global_id(1);
@@ -158,7 +165,7 @@ convolution_backward_weight_tensor(READ_BLOB(input), READ_BLOB(output_delta), WR
 
     for (int i = get_local_id(0); i < TILE_COLUMNS; i += ITEMS) {
         /* Columns past the last one repeat it; their sums are not stored. */
-        const int k = min(first_column + i, COLUMNS - 1);
+        const int k = min(first_column + i / COLUMN_LOADS + i % COLUMN_LOADS * ROW_STEP, COLUMNS - 1);
         shifts[i] =
             (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
             + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH

@@ -60,13 +60,13 @@ INLINE void clear(sums_t sums)
                     barrier(CLK_LOCAL_MEM_FENCE);                                    \
                     LOAD(0, (MEMORY) + next * STAGE_ELEMENTS, 0);                    \
                 }                                                                    \
+                MULTIPLY(k % 2);                                                     \
                 if (k == 0) {                                                        \
                     if (step + STAGES - 1 < (STEPS)) {                               \
                         COPY((MEMORY) + filled * STAGE_ELEMENTS, step + STAGES - 1); \
                     }                                                                \
                     END_COPIES();                                                    \
                 }                                                                    \
-                MULTIPLY(k % 2);                                                     \
             }                                                                        \
             filled = used;                                                           \
             used = next;                                                             \
