@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Problem
 from blobnet.layers.convolution_tiled import (
     PackedWeights,
+    Positions,
     backward_data_products,
     backward_weight_products,
     forward_products,
@@ -57,20 +58,21 @@ class WarpTile:
         }
 
 
-#: Tiles of forward and backward data.
+#: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    WarpTile(128, 128, 16, 64, 64, 4, speed=4.0),
-    WarpTile(128, 64, 16, 64, 32, 4, speed=3.5),
-    WarpTile(64, 128, 16, 32, 64, 4, speed=3.5),
-    WarpTile(64, 64, 32, 32, 32, 3, speed=3.0),
+    WarpTile(128, 128, 16, 64, 64, 4, speed=3.3, busy=2),
+    WarpTile(128, 64, 16, 64, 32, 4, speed=2.95, busy=2),
+    WarpTile(64, 128, 16, 32, 64, 4, speed=2.8, busy=2),
+    WarpTile(64, 64, 16, 32, 32, 4, speed=2.3, busy=3),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
-    WarpTile(128, 128, 32, 64, 64, 3, speed=3.0),
-    WarpTile(64, 64, 32, 32, 32, 4, speed=2.5),
+    WarpTile(128, 128, 32, 64, 64, 3, speed=2.5),
+    WarpTile(64, 128, 32, 32, 64, 3, speed=2.1),
+    WarpTile(64, 64, 32, 32, 32, 3, speed=1.75),
 )
 #: Tiles for each compute unit that a split sum should have.
-SPLIT_TILES = 2
+SPLIT_TILES = 8
 
 
 class FragmentWeights(PackedWeights):
@@ -83,6 +85,11 @@ class FragmentWeights(PackedWeights):
     @property
     def elements(self) -> int:
         return self.groups * self.taps * self.depth_rows * self.columns
+
+    @staticmethod
+    def positions(height: int, width: int, source: Blob, stride: int) -> Positions:
+        # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
+        return Positions(height, width, source.layout.unit_memory_width if stride == 1 else width)
 
     def call(self, site: Site) -> KernelCall:
         size = GlobalSize(self.columns * 8, self.depth_rows // 8, self.groups, per_sample=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
@@ -104,6 +104,23 @@ def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compu
 
 
 @dataclass(frozen=True)
+class Positions:
+    """The columns of a product: ``row`` positions for each row of ``height`` x ``width`` results.
+
+    With a ``row`` above the width there are positions between two rows, whose sums are not stored.
+    """
+
+    height: int
+    width: int
+    row: int
+
+    @property
+    def count(self) -> int:
+        """Positions of a sample."""
+        return (self.height - 1) * self.row + self.width
+
+
+@dataclass(frozen=True)
 class PackedWeights:
     """The weights as a matrix for products: a row is a tap and a source unit, a column a unit of the result.
 
@@ -174,15 +191,37 @@ class PackedWeights:
             local_size=(local, 1, 1),
         )
 
+    @staticmethod
+    def positions(height: int, width: int, source: Blob, stride: int) -> Positions:
+        """The positions of results that read every ``stride``-th column of ``source``."""
+        return Positions(height, width, width)
+
     def product_cost(self, positions: int, taps: int, compute_units: int) -> float:
         """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
         rows = taps * self.depth_rows + self.tile.overhead
         return rows * product_cost(self.tile, self.units, positions, self.groups, compute_units)
 
-    def product_size(self, positions: int) -> GlobalSize:
-        """The work of a product with ``positions`` results a unit and sample."""
+    def product(
+        self,
+        site: Site,
+        kernel: str,
+        label: str,
+        positions: Positions,
+        blobs: Mapping[str, Blob],
+        arrays: Mapping[str, Array],
+        macros: Mapping[str, Macro],
+    ) -> KernelCall:
+        """The launch that multiplies: a ``kernel`` that reads the matrix, besides what else it takes."""
         width = self.columns // self.tile.units * self.tile.items
-        return GlobalSize(width, self.groups, positions=positions, tile=self.tile.columns)
+        return KernelCall(
+            kernel,
+            label,
+            GlobalSize(width, self.groups, positions=positions.count, tile=self.tile.columns),
+            blobs,
+            {"PACKED": self.array(site), **arrays},
+            {**macros, **self.macros, "ROW_POSITIONS": positions.row},
+            local_size=(self.tile.items, 1, 1),
+        )
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -194,7 +233,8 @@ def forward_products(
     site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
 ) -> Iterator[Candidate]:
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the input."""
-    positions = site.batch_size * site.output.shape.height * site.output.shape.width
+    shape = site.output.shape
+    positions = weights.positions(shape.height, shape.width, site.inputs[0], problem.horizontal.stride)
     for tile in tiles:
         packed = weights(
             "forward",
@@ -206,19 +246,21 @@ def forward_products(
             taps=problem.taps,
             tile=tile,
         )
-        cost = packed.product_cost(positions, problem.taps, site.tuning.compute_units)
-        yield Candidate(f"{name} {tile}", cost, partial(_forward_calls, site, problem, packed, kernel))
+        cost = packed.product_cost(site.batch_size * positions.count, problem.taps, site.tuning.compute_units)
+        yield Candidate(f"{name} {tile}", cost, partial(_forward_calls, site, problem, positions, packed, kernel))
 
 
-def _forward_calls(site: Site, problem: Problem, packed: PackedWeights, kernel: str) -> list[KernelCall]:
-    product = KernelCall(
+def _forward_calls(
+    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str
+) -> list[KernelCall]:
+    product = packed.product(
+        site,
         kernel,
         f"{site.name} forward",
-        packed.product_size(site.output.shape.height * site.output.shape.width),
-        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-        arrays={"PACKED": packed.array(site), "BIAS": problem.bias(site)},
-        macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
-        local_size=(packed.tile.items, 1, 1),
+        positions,
+        {"INPUT": site.inputs[0], "OUTPUT": site.output},
+        {"BIAS": problem.bias(site)},
+        {**problem.macros, **problem.epilogue_macros(site)},
     )
     return [packed.call(site), product]
 
@@ -234,7 +276,11 @@ def backward_data_products(
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
     target = site.input_deltas[0]
     assert target is not None
-    phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
+    # Whatever the stride, neighbours in a phase read neighbours in the delta.
+    phases = [
+        (phase, weights.positions(phase.height, phase.width, site.delta, 1))
+        for phase in problem.phases(target.shape, accumulate=site.accumulate[0])
+    ]
     for tile in tiles:
         packed = weights(
             "backward data",
@@ -247,36 +293,30 @@ def backward_data_products(
             tile=tile,
         )
         cost = sum(
-            packed.product_cost(site.batch_size * phase.height * phase.width, phase.taps, site.tuning.compute_units)
-            for phase in phases
+            packed.product_cost(site.batch_size * positions.count, phase.taps, site.tuning.compute_units)
+            for phase, positions in phases
         )
         yield Candidate(f"{name} {tile}", cost, partial(_backward_data_calls, site, problem, phases, packed, kernel))
 
 
 def _backward_data_calls(
-    site: Site, problem: Problem, phases: Sequence[Phase], packed: PackedWeights, kernel: str
+    site: Site, problem: Problem, phases: Sequence[tuple[Phase, Positions]], packed: PackedWeights, kernel: str
 ) -> list[KernelCall]:
-    products = [_backward_phase(site, problem, phase, packed, kernel) for phase in phases]
-    return [packed.call(site), *products] if products else []
-
-
-def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights, kernel: str) -> KernelCall:
     target = site.input_deltas[0]
     assert target is not None
-    return KernelCall(
-        kernel,
-        f"{site.name} backward data",
-        packed.product_size(phase.height * phase.width),
-        blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-        arrays={"PACKED": packed.array(site)},
-        macros={
-            **problem.filter_macros,
-            **phase.macros,
-            **packed.macros,
-            "ACCUMULATE": int(site.accumulate[0]),
-        },
-        local_size=(packed.tile.items, 1, 1),
-    )
+    products = [
+        packed.product(
+            site,
+            kernel,
+            f"{site.name} backward data",
+            positions,
+            {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            {},
+            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(site.accumulate[0])},
+        )
+        for phase, positions in phases
+    ]
+    return [packed.call(site), *products] if products else []
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:

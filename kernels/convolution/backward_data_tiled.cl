@@ -31,6 +31,7 @@
  *   COLUMN_STEP
  *   DEPTH_ROWS      rows a tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
+ *   ROW_POSITIONS   positions a row: its width, or the pitch of the delta where that may be
  *   ACCUMULATE      1: add to INPUT_DELTA
  *   TILE_UNITS      input units a work-group
  *   TILE_COLUMNS    positions a work-group

@@ -41,7 +41,16 @@
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
-#define POSITIONS (OUTPUT_DELTA_UNIT_HEIGHT * OUTPUT_DELTA_UNIT_WIDTH)
+/*
+ * Planes of one pitch are read as they lie, flat: the delta is 0 between its rows. That spares copies whose neighbours
+ * are not neighbours in memory, which take several times as long.
+ */
+#if STRIDE_Y * STRIDE_X == 1 && INPUT_UNIT_MEMORY_WIDTH == OUTPUT_DELTA_UNIT_MEMORY_WIDTH
+#define ROW_POSITIONS OUTPUT_DELTA_UNIT_MEMORY_WIDTH
+#else
+#define ROW_POSITIONS OUTPUT_DELTA_UNIT_WIDTH
+#endif
+#define POSITIONS ((OUTPUT_DELTA_UNIT_HEIGHT - 1) * ROW_POSITIONS + OUTPUT_DELTA_UNIT_WIDTH)
 #define STAGE_ELEMENTS ((TILE_UNITS + TILE_COLUMNS) * TILE_DEPTH)
 #define LOCAL_ELEMENTS (STAGES * STAGE_ELEMENTS + TENSOR_EXCHANGE)
 /* Where a position of a unit or column lies: odd rows have their halves swapped, to be in the other banks. */
@@ -73,8 +82,8 @@ INLINE void copy_step(__local real_t *stage, const int first, const int position
     const bool is_there = position < positions;
     const int p = min(position, positions - RUN);
     const int n = p / POSITIONS;
-    const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
-    const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
+    const int y = p % POSITIONS / ROW_POSITIONS;
+    const int x = p % POSITIONS % ROW_POSITIONS;
     const int row = (int)get_local_id(0) / ROW_RUNS;
     const int unit = first_unit + row;
     __global const real_t *deltas =

@@ -23,6 +23,7 @@
  *   PAD_LEFT
  *   DEPTH_ROWS      rows a tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
+ *   ROW_POSITIONS   positions a row: its width, or the pitch of the input where that may be
  *   BIAS_MODE       0 none, 1 one a unit, 2 one a position
  *   ACTIVATION      applied to what is stored
  *   TILE_UNITS      output units a work-group

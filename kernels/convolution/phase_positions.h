@@ -1,11 +1,11 @@
 /*
  * Where the columns of a product lie in one phase of a convolution's backward pass to its input, and what happens to its
  * sums: for the kernels whose header (tiled.h, tensor.h) makes the product. Positions are the cells (n, y, x) of the
- * phase.
+ * phase; see forward_positions.h for ROW_POSITIONS.
  */
 #define PHASE_HEIGHT ((INPUT_DELTA_UNIT_HEIGHT - PHASE_Y + STRIDE_Y - 1) / STRIDE_Y)
 #define PHASE_WIDTH ((INPUT_DELTA_UNIT_WIDTH - PHASE_X + STRIDE_X - 1) / STRIDE_X)
-#define POSITIONS (PHASE_HEIGHT * PHASE_WIDTH)
+#define POSITIONS ((PHASE_HEIGHT - 1) * ROW_POSITIONS + PHASE_WIDTH)
 #include "convolution/product_tile.h"
 
 /* The delta at this work-item's columns. */
@@ -18,7 +18,7 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
         const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
         columns[j] = output_delta
                      + BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
-                                  p % POSITIONS / PHASE_WIDTH, p % PHASE_WIDTH);
+                                  p % POSITIONS / ROW_POSITIONS, p % POSITIONS % ROW_POSITIONS);
     }
 }
 
@@ -31,14 +31,15 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *sta
 #pragma unroll
         for (int j = 0; j < STAGED_COLUMNS; j++) {
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
+            const int y = p % POSITIONS / ROW_POSITIONS;
+            const int x = p % POSITIONS % ROW_POSITIONS;
             __global real_t *to = input_delta
                                   + BLOB_INDEX(INPUT_DELTA, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
-                                               p % POSITIONS / PHASE_WIDTH * STRIDE_Y + PHASE_Y,
-                                               p % PHASE_WIDTH * STRIDE_X + PHASE_X);
+                                               y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
-                if (p < count * POSITIONS && unit < GROUP_INPUT_UNITS) {
+                if (p < count * POSITIONS && x < PHASE_WIDTH && unit < GROUP_INPUT_UNITS) {
                     PUT(staged[STAGED_AT(i, j)], to + unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
                 }
             }

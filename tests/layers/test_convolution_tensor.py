@@ -88,6 +88,10 @@ def test_products_in_every_arrangement(device: Device, small_tiles: None) -> Non
     exact(device, layer, Shape(8, 5, 9), fused=("sigmoid",))
 
 
+def test_flat_planes(device: Device, small_tiles: None) -> None:
+    exact(device, Conv2D(34, (3, 2), padding=((1, 1), (1, 0)), bias="position"), Shape(17, 5, 7), ["one pitch"])
+
+
 def test_positions_in_quads(device: Device, small_tiles: None) -> None:
     exact(device, Conv2D(37, 1, bias=False), Shape(36, 6, 6), ["tight"])
 
