@@ -12,6 +12,8 @@ from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_source import Macro
 
+#: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
+PRECISIONS = ("fp32", "tf32")
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
@@ -130,8 +132,8 @@ class Tuning:
 
     ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
     work-groups the device runs side by side. ``choices`` names the candidate (blobnet/layers/candidates.py) that was
-    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly. With the ``precision``
-    tf32 products may round their factors to tf32 (10 bits of fraction); with fp32 nothing is rounded to less.
+    measured as the fastest for a task, ``broken`` the variants that this driver builds wrongly. ``precision`` is one
+    of PRECISIONS.
     """
 
     device_class: str = "cpu"

@@ -21,6 +21,7 @@
 #ifdef __NV_CL_C_VERSION
 
 #define TENSOR_EXCHANGE 0
+#define UNROLL _Pragma("unroll")
 #define LOCAL_ADDRESS(pointer) ((uint)(size_t)(pointer))
 
 INLINE float ROUND_TF32(const float value)
@@ -67,6 +68,8 @@ INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t r
 #else
 
 #define TENSOR_EXCHANGE (6 * ITEMS)
+/* NOTE: with a barrier in each step of the innermost loops, unrolled ones take drivers for CPUs many seconds to build. */
+#define UNROLL
 
 INLINE float ROUND_TF32(const float value)
 {

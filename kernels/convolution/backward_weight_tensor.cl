@@ -90,7 +90,7 @@ INLINE void copy_step(__local real_t *stage, const int first, const int position
         output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS + unit, y, x);
     __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
     __local real_t *to = stage + LOCAL_AT(row, position - first);
-#pragma unroll
+    UNROLL
     for (int i = 0; i < TILE_UNITS; i += ROW_STEP) {
         const bool is_unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 || unit + i < GROUP_OUTPUT_UNITS;
         COPY_RUN(RUN, to + i * TILE_DEPTH, deltas + i * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS,
@@ -98,11 +98,11 @@ INLINE void copy_step(__local real_t *stage, const int first, const int position
     }
     to += TILE_UNITS * TILE_DEPTH;
     int own[COLUMN_LOADS];
-#pragma unroll
+    UNROLL
     for (int i = 0; i < COLUMN_LOADS; i += 4) {
         vstore4(*(__local const int4 *)(shifts + row * COLUMN_LOADS + i), 0, own + i);
     }
-#pragma unroll
+    UNROLL
     for (int i = 0; i < COLUMN_LOADS; i++) {
         COPY_RUN(RUN, to + i * ROW_STEP * TILE_DEPTH, inputs + own[i], is_there);
     }
@@ -119,13 +119,13 @@ typedef struct {
 INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, const int k)
 {
     const int position = k * 16 + LANE_COLUMN * 4;
-#pragma unroll
+    UNROLL
     for (int u = 0; u < UNIT_FRAGMENTS; u++) {
         const int row = WARP_Y * WARP_UNITS + u * 16 + LANE_ROW;
         fragments->units[u][0] = *(__local const float4 *)(stage + LOCAL_AT(row, position));
         fragments->units[u][1] = *(__local const float4 *)(stage + LOCAL_AT(row + 8, position));
     }
-#pragma unroll
+    UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
         const int row = TILE_UNITS + WARP_X * WARP_COLUMNS + c * 8 + LANE_ROW;
         fragments->columns[c] = *(__local const float4 *)(stage + LOCAL_AT(row, position));
@@ -140,19 +140,19 @@ INLINE float4 rounded(const float a, const float b, const float c, const float d
 INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *exchange)
 {
     float4 columns[COLUMN_FRAGMENTS];
-#pragma unroll
+    UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
         const float4 values = fragments->columns[c];
         columns[c] = rounded(values.s0, values.s1, values.s2, values.s3);
     }
-#pragma unroll
+    UNROLL
     for (int u = 0; u < UNIT_FRAGMENTS; u++) {
         /* Of its four positions a work-item gives the first two to one product, the others to the next. */
         const float4 low = fragments->units[u][0];
         const float4 high = fragments->units[u][1];
         const float4 left[2] = {rounded(low.s0, high.s0, low.s1, high.s1),
                                 rounded(low.s2, high.s2, low.s3, high.s3)};
-#pragma unroll
+        UNROLL
         for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
             const real_t right[2][2] = {{columns[c].s0, columns[c].s1}, {columns[c].s2, columns[c].s3}};
             multiply_fragments(sums[u][c], left[0], right[0], exchange);
@@ -198,11 +198,11 @@ convolution_backward_weight_tensor(READ_BLOB(input), READ_BLOB(output_delta), WR
 
     __global real_t *results =
         ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS;
-#pragma unroll
+    UNROLL
     for (int u = 0; u < UNIT_FRAGMENTS; u++) {
-#pragma unroll
+        UNROLL
         for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-#pragma unroll
+            UNROLL
             for (int i = 0; i < 4; i++) {
                 const int unit = first_unit + WARP_Y * WARP_UNITS + u * 16 + LANE_ROW + i / 2 * 8;
                 const int column = first_column + WARP_X * WARP_COLUMNS + c * 8 + LANE_COLUMN * 2 + i % 2;

@@ -59,7 +59,7 @@ INLINE void copy_step(__local real_t *stage, const int step,
         ((TAP_Y_FIRST + tap_y * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + tap_x * TAP_X_STEP) * DEPTH_ROWS
         + depth;
     packed += row * UNIT_COLUMNS;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < QUAD_LOADS; i++) {
         const int quad = item + i * ITEMS;
         if (QUADS % ITEMS == 0 || quad < QUADS) {
@@ -72,11 +72,11 @@ INLINE void copy_step(__local real_t *stage, const int step,
     const int shift = (depth + first) * SOURCE_PLANE + (ROW_FIRST + tap_y * ROW_STEP) * SOURCE_PITCH
                       + COLUMN_FIRST + tap_x * COLUMN_STEP;
     __local real_t *sources = stage + STAGE_WEIGHTS + first * COLUMN_PITCH;
-#pragma unroll
+    UNROLL
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         __global const real_t *from = columns[j] + shift;
         __local real_t *to = sources + SOURCE_COLUMN(j);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < SOURCE_ROWS; i++) {
             const int row = i * SOURCE_STEP;
             if (TILE_DEPTH % SOURCE_STEP != 0 && first + row >= TILE_DEPTH) {
@@ -101,13 +101,13 @@ INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, 
     __local const real_t *weights = stage + (WARP_Y * UNIT_FRAGMENTS * 32 + LANE) * 4 + k * 8 * TILE_UNITS;
     __local const real_t *sources =
         stage + STAGE_WEIGHTS + (k * 8 + LANE_COLUMN) * COLUMN_PITCH + WARP_X * WARP_COLUMNS + LANE_ROW * 4;
-#pragma unroll
+    UNROLL
     for (int u = 0; u < UNIT_FRAGMENTS; u++) {
         fragments->weights[u] = *(__local const float4 *)(weights + u * 128);
     }
-#pragma unroll
+    UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 2; i++) {
             const float4 values = *(__local const float4 *)(sources + i * 4 * COLUMN_PITCH + c * 8);
             fragments->sources[c][i] = values.s0;
@@ -120,10 +120,10 @@ INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, 
 
 INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *exchange)
 {
-#pragma unroll
+    UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
         const real_t right[2] = {ROUND_TF32(fragments->sources[c][0]), ROUND_TF32(fragments->sources[c][1])};
-#pragma unroll
+        UNROLL
         for (int u = 0; u < UNIT_FRAGMENTS; u++) {
             multiply_fragments(sums[u][c], fragments->weights[u], right, exchange);
         }
@@ -162,9 +162,9 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[S
 INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
+    UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c += 4) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 4; i++) {
             *(__local float4 *)(staged + (WARP_Y * 16 + LANE_ROW + i / 2 * 8) * STAGED_PITCH
                                 + WARP_X * WARP_COLUMNS + c * 8 + LANE_COLUMN * 8 + i % 2 * 4) =

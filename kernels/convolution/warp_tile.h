@@ -19,11 +19,11 @@ typedef real_t sums_t[UNIT_FRAGMENTS][COLUMN_FRAGMENTS][4];
 
 INLINE void clear(sums_t sums)
 {
-#pragma unroll
+    UNROLL
     for (int u = 0; u < UNIT_FRAGMENTS; u++) {
-#pragma unroll
+        UNROLL
         for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-#pragma unroll
+            UNROLL
             for (int i = 0; i < 4; i++) {
                 sums[u][c][i] = 0;
             }
@@ -51,7 +51,7 @@ INLINE void clear(sums_t sums)
         int filled = STAGES - 1;                                                     \
         for (int step = 0; step < (STEPS); step++) {                                 \
             const int next = used + 1 < STAGES ? used + 1 : 0;                       \
-            _Pragma("unroll") for (int k = 0; k < FRAGMENT_STEPS; k++)               \
+            UNROLL for (int k = 0; k < FRAGMENT_STEPS; k++)                          \
             {                                                                        \
                 if (k < FRAGMENT_STEPS - 1) {                                        \
                     LOAD((k + 1) % 2, (MEMORY) + used * STAGE_ELEMENTS, k + 1);      \
