@@ -107,8 +107,8 @@ def _few_positions() -> Graph:
 
 
 def _many_units() -> Graph:
-    """Enough units to fill a tile of any device."""
-    images = layers.Input(16, 4, 5)()
+    """Enough units and positions for the largest tiles."""
+    images = layers.Input(16, 9, 9)()
     node = layers.Conv2D(64, 3, padding=1, activation="relu")(images)
     return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
 

@@ -24,7 +24,7 @@ class WarpTile:
     """What one work-group computes: ``units`` x ``columns`` sums, of which a warp keeps a part.
 
     ``stages`` steps of ``depth`` rows of both factors lie in local memory. ``speed`` is relative to the fastest tile of
-    convolution_tiled.
+    convolution_tiled; ``busy`` and ``overhead`` are as there.
     """
 
     units: int
@@ -60,10 +60,10 @@ class WarpTile:
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    WarpTile(128, 128, 16, 64, 64, 4, speed=3.3, busy=2),
-    WarpTile(128, 64, 16, 64, 32, 4, speed=2.95, busy=2),
-    WarpTile(64, 128, 16, 32, 64, 4, speed=2.8, busy=2),
-    WarpTile(64, 64, 16, 32, 32, 4, speed=2.3, busy=3),
+    WarpTile(128, 128, 16, 64, 64, 4, speed=3.3, busy=2, overhead=110),
+    WarpTile(128, 64, 16, 64, 32, 4, speed=2.95, busy=2, overhead=75),
+    WarpTile(64, 128, 16, 32, 64, 4, speed=2.8, busy=2, overhead=90),
+    WarpTile(64, 64, 16, 32, 32, 4, speed=2.3, busy=3, overhead=57),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (

@@ -3,8 +3,6 @@
  * (tiled.h, tensor.h) makes the product. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
  * there are some behind each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
  */
-#define POSITIONS ((OUTPUT_UNIT_HEIGHT - 1) * ROW_POSITIONS + OUTPUT_UNIT_WIDTH)
-#include "convolution/product_tile.h"
 
 /* The input at this work-item's columns. */
 INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)

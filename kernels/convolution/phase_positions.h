@@ -3,10 +3,6 @@
  * sums: for the kernels whose header (tiled.h, tensor.h) makes the product. Positions are the cells (n, y, x) of the
  * phase; see forward_positions.h for ROW_POSITIONS.
  */
-#define PHASE_HEIGHT ((INPUT_DELTA_UNIT_HEIGHT - PHASE_Y + STRIDE_Y - 1) / STRIDE_Y)
-#define PHASE_WIDTH ((INPUT_DELTA_UNIT_WIDTH - PHASE_X + STRIDE_X - 1) / STRIDE_X)
-#define POSITIONS ((PHASE_HEIGHT - 1) * ROW_POSITIONS + PHASE_WIDTH)
-#include "convolution/product_tile.h"
 
 /* The delta at this work-item's columns. */
 INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
@@ -39,7 +35,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *sta
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
-                if (p < count * POSITIONS && x < PHASE_WIDTH && unit < GROUP_INPUT_UNITS) {
+                if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS) {
                     PUT(staged[STAGED_AT(i, j)], to + unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
                 }
             }

@@ -9,6 +9,7 @@
  * Sources lie as they come, a row of positions a source unit. To load four of them as one float4, fragment f of a warp
  * has every 4th of 32 columns: its column n is number f / 4 * 32 + n * 4 + f % 4.
  */
+#include "convolution/product_tile.h"
 #include "convolution/warp_tile.h"
 
 /* A pitch with which the rows of a fragment lie in different banks. */
@@ -18,8 +19,8 @@
 /* Positions that lie side by side in the source, from a whole quad on, come four at a time. */
 #define SOURCE_RUN                                                                                  \
     (FILTER_HEIGHT * FILTER_WIDTH * STRIDE_Y * STRIDE_X == 1 && ROW_FIRST == 0 && COLUMN_FIRST == 0 \
-             && SOURCE_PITCH == SOURCE_WIDTH && SOURCE_PLANE % 4 == 0 && SOURCE_ORIGIN % 4 == 0     \
-             && SOURCE_ELEMENTS % 4 == 0                                                            \
+             && ROW_POSITIONS == SOURCE_PITCH && POSITIONS % 4 == 0 && SOURCE_PLANE % 4 == 0        \
+             && SOURCE_ORIGIN % 4 == 0                                                              \
          ? 4                                                                                        \
          : 1)
 /* Source: every work-item copies SOURCE_COLUMNS runs of every SOURCE_STEP-th row. */

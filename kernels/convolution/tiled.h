@@ -14,6 +14,7 @@
 #define UNIT_PITCH TILE_UNITS
 #define COLUMN_PITCH TILE_COLUMNS
 #include "convolution/product.h"
+#include "convolution/product_tile.h"
 
 #define STAGED_STEPS (ITEMS_Y > 2 * TILE_DEPTH ? ITEMS_Y : 2 * TILE_DEPTH)
 /* Source: every work-item loads SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */

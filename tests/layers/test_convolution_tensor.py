@@ -93,8 +93,10 @@ def test_strides_and_sums(device: Device, small_tiles: None) -> None:
     exact(device, layer, Shape(17, 5, 9), ["own pitches"], fused=("sigmoid",))
 
 
-def test_positions_in_quads(device: Device, small_tiles: None) -> None:
-    exact(device, Conv2D(37, 1, bias=False), Shape(36, 6, 6), ["tight"])
+@pytest.mark.parametrize("padding", [0, ((0, 1), (0, 0)), ((0, 0), (0, 2))], ids=str)
+def test_positions_in_quads(device: Device, small_tiles: None, padding: Any) -> None:
+    # Quads; none, since the positions of a sample are not a multiple of 4; quads on rows of a longer pitch.
+    exact(device, Conv2D(37, 1, bias=False, padding=padding), Shape(36, 6, 6), ["tight"])
 
 
 def test_groups_and_dilation(device: Device, small_tiles: None) -> None:
