@@ -106,13 +106,6 @@ def _few_positions() -> Graph:
     return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 4)(node)))
 
 
-def _many_units() -> Graph:
-    """Enough units and positions for the largest tiles."""
-    images = layers.Input(16, 9, 9)()
-    node = layers.Conv2D(64, 3, padding=1, activation="relu")(images)
-    return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
-
-
 def _vectors() -> Graph:
     """A network without planes."""
     rows = layers.Input(5)()
@@ -132,7 +125,6 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "one dimension": _one_dimension,
     "depthwise": _depthwise,
     "few positions": _few_positions,
-    "many units": _many_units,
     "vectors": _vectors,
 }
 

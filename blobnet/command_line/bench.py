@@ -121,7 +121,11 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "ladder":
         del header["batch_size"]  # Each ladder has its own.
     else:
-        say("; ".join([f"batch {options.samples}, {device.precision}", *([str(header["torch"])] if options.where else [])]))
+        say(
+            "; ".join(
+                [f"batch {options.samples}, {device.precision}", *([str(header["torch"])] if options.where else [])]
+            )
+        )
     processors = os.cpu_count() or 1
     if load > processors * _BUSY:
         say(f"NOTE: a load of {load:.1f} on {processors} processors: others are at work here, and times mean little")
