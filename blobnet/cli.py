@@ -19,7 +19,7 @@ from typing import Any
 from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
-from blobnet.errors import BlobnetError, BlobnetWarning, FileError, OptionError, PlanError, ShapeError
+from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
 from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
@@ -160,6 +160,8 @@ def _run(arguments: Sequence[str]) -> int:
         return 2
     command = commands[options.command]
     command.refuse_unknown(unknown)
+    if getattr(options, "precision", "fp32") != "fp32":
+        _check_precision(command, options)
     if options.command == "train":
         _check_train(command, options)
     elif options.command == "bench":
@@ -266,7 +268,7 @@ def _add_train(parser: Parser) -> None:
     )
     group.add_argument("--csv", metavar="FILE", type=Path, help="log the metrics, a line an epoch")
     group = parser.add_argument_group("device")
-    _add_device(group)
+    _add_device_and_precision(group)
     group.add_argument(
         "--check", action="store_true", help="check every launch for writes where it must not write (slow)"
     )
@@ -276,7 +278,7 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     _add_data(parser)
     _add_batch_size(parser)
-    _add_device(parser)
+    _add_device_and_precision(parser)
 
 
 def _add_predict(parser: Parser) -> None:
@@ -287,7 +289,7 @@ def _add_predict(parser: Parser) -> None:
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"
     )
-    _add_device(parser)
+    _add_device_and_precision(parser)
 
 
 def _add_plan(parser: Parser) -> None:
@@ -361,7 +363,7 @@ def _add_bench(parser: Parser) -> None:
     )
     group.add_argument("--activation", metavar="NAME", help="in the epilogue: relu, relu6, leaky_relu, ...")
     group.add_argument("--preactivation", action="store_true", help="also store what the activation is applied to")
-    _add_device(parser)
+    _add_device_and_precision(parser)
 
 
 def _add_tune(parser: Parser) -> None:
@@ -416,6 +418,28 @@ def _add_optimizer(parser: _Options, purpose: str = "") -> None:
 
 def _add_device(parser: _Options) -> None:
     parser.add_argument("--device", metavar="DEVICE", help=_DEVICE)
+
+
+def _add_device_and_precision(parser: _Options) -> None:
+    _add_device(parser)
+    parser.add_argument(
+        "--precision",
+        choices=("fp32", "tf32"),
+        default="fp32",
+        metavar="NAME",
+        help="fp32, or tf32 for convolutions on the tensor cores of NVIDIA GPUs (default: fp32)",
+    )
+
+
+def _check_precision(parser: Parser, options: argparse.Namespace) -> None:
+    """Ends with a usage error if the device cannot compute with --precision."""
+    from blobnet import device
+
+    info = device.choose(options.device)
+    try:
+        device.check_precision(info, options.precision)
+    except DeviceError as error:
+        parser.error(f"--{error}")
 
 
 def _check_bench(parser: Parser, options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import hashlib
 import os
 import shutil
@@ -23,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.cache import cache_folder, write_atomically
-from blobnet.errors import BuildError, DeviceError, near_matches
-from blobnet.kernel_call import Tuning
+from blobnet.errors import BuildError, DeviceError, OptionError, near_matches
+from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.tuning import Tunings
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
@@ -32,6 +33,8 @@ _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _DRIVER_LIMITS = {
     "PoCL 3.0": {"MAXIMUM_LANES": 8},  # its compiler aborts the process at mad() of 16 lanes
 }
+#: The compute capability of NVIDIA's first tensor cores for tf32.
+_TENSOR_CORES = (8, 0)
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
@@ -197,6 +200,29 @@ def _rank(info: DeviceInfo) -> tuple[int, int, int]:
     return kinds.get(info.kind, 0), speed if info.kind == "cpu" else 0, units
 
 
+def check_precision(info: DeviceInfo, precision: str) -> None:
+    """Raises unless the device can compute with a ``precision``.
+
+    Raises:
+        OptionError: there is no such precision.
+        DeviceError: the device has no tensor cores.
+    """
+    if precision not in PRECISIONS:
+        hint = near_matches(precision, list(PRECISIONS))
+        raise OptionError("precision", f"it must be {' or '.join(PRECISIONS)}", precision=precision, hint=hint)
+    if precision == "tf32" and _compute_capability(info) < _TENSOR_CORES:
+        rule = "tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0)"
+        raise DeviceError("precision", rule, device=info.name, hint="leave it at fp32, or choose another device.")
+
+
+def _compute_capability(info: DeviceInfo) -> tuple[int, int]:
+    """NVIDIA's version of what a device can do; (0, 0) for devices of others."""
+    try:
+        return info.handle.compute_capability_major_nv, info.handle.compute_capability_minor_nv
+    except cl.Error:
+        return 0, 0
+
+
 def no_platform_error() -> DeviceError:
     """What to say where the loader finds no platform: what it was told, what there is, what to install."""
     folder = Path(os.environ.get("OCL_ICD_VENDORS") or _SYSTEM_VENDORS)
@@ -221,7 +247,9 @@ def _processor_features() -> str:
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue."""
+    """One OpenCL device with its context and in-order queue, and the precision of its products."""
+
+    precision = "fp32"
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -259,7 +287,20 @@ class Device:
             local_memory=self.info.local_memory,
             choices=self.tunings.choices,
             broken=self.tunings.broken,
+            precision=self.precision,
         )
+
+    def at(self, precision: str) -> Device:
+        """The same device, context, queue and programs, for products of a precision: fp32 or tf32.
+
+        Raises:
+            OptionError: there is no such precision.
+            DeviceError: the device has no tensor cores.
+        """
+        check_precision(self.info, precision)
+        other = copy.copy(self)
+        other.precision = precision
+        return other
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_source import Macro
 
+#: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
+PRECISIONS = ("fp32", "tf32")
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
@@ -133,7 +135,8 @@ class Tuning:
     ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
     work-groups the device runs side by side, each of at most ``group_size`` work-items with ``local_memory`` bytes.
     ``choices`` names the candidate (blobnet/layers/candidates.py) that was measured as the fastest for a task,
-    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly.
+    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly. ``precision`` is
+    one of PRECISIONS.
     """
 
     device_class: str = "cpu"
@@ -144,6 +147,7 @@ class Tuning:
     local_memory: int = 1 << 15
     choices: Mapping[str, str] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()
+    precision: str = "fp32"
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

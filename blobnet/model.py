@@ -131,6 +131,7 @@ class Model:
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
+        precision: str = "fp32",
         debug: bool | None = None,
         verbose: bool = True,
     ) -> dict[str, list[float]]:
@@ -152,6 +153,8 @@ class Model:
             seed: of the samples' order and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
+            precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
+                stay fp32) for the tensor cores of NVIDIA GPUs.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verbose: show progress bars.
 
@@ -160,6 +163,7 @@ class Model:
 
         Raises:
             DataError, OptionError, ShapeError: what was given does not fit.
+            DeviceError: the device has no tensor cores for tf32.
             PlanError: the plan does not fit the device.
             TrainingError: the loss is not finite (callback StopOnNaN).
         """
@@ -177,7 +181,7 @@ class Model:
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
         trainer = Trainer(
-            self._on(device),
+            self._on(device).at(precision),
             self.graph,
             self._weights,
             loss,
@@ -209,27 +213,39 @@ class Model:
         loss: Loss | None = None,
         batch_size: int = 128,
         device: Device | str | None = None,
+        precision: str = "fp32",
     ) -> dict[str, float]:
-        """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training."""
+        """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
+
+        ``precision`` is as for :meth:`fit`.
+        """
         check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
-        return self._evaluator(device, min(batch_size, len(x)), loss).evaluate(x, labels)
+        return self._evaluator(device, precision, min(batch_size, len(x)), loss).evaluate(x, labels)
 
-    def predict(self, x: npt.NDArray[Any], *, batch_size: int = 128, device: Device | str | None = None) -> FloatArray:
-        """The model's output for every sample: (N, units[, height][, width])."""
+    def predict(
+        self,
+        x: npt.NDArray[Any],
+        *,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> FloatArray:
+        """The model's output for every sample: (N, units[, height][, width]); ``precision`` as for :meth:`fit`."""
         check_count("predict", "batch_size", batch_size)
         check_samples(self.graph, x, "x")
-        return self._evaluator(device, min(batch_size, len(x)), None).predict(x)
+        return self._evaluator(device, precision, min(batch_size, len(x)), None).predict(x)
 
-    def _evaluator(self, device: Device | str | None, batch_size: int, loss: Loss | None) -> Evaluator:
+    def _evaluator(self, device: Device | str | None, precision: str, batch_size: int, loss: Loss | None) -> Evaluator:
         """An evaluator with the weights of now; the last one, if it will do."""
-        where, kind = self._on(device), (batch_size, loss)
+        where, kind = self._on(device), (precision, batch_size, loss)
         if self._last_evaluator is None or self._last_evaluator[:2] != (where, kind):
             table = parameter_table(self.graph)
             parameters = where.allocate(4 * (table.elements + READ_OVERRUN))
-            self._last_evaluator = where, kind, Evaluator(where, self.graph, parameters, batch_size, loss)
+            evaluator = Evaluator(where.at(precision), self.graph, parameters, batch_size, loss)
+            self._last_evaluator = where, kind, evaluator
         evaluator = self._last_evaluator[2]
         evaluator.executor.write_array("parameters", evaluator.plan.parameters.pack(self._weights))
         return evaluator
@@ -242,15 +258,19 @@ class Model:
         loss: Loss | None = None,
         seed: int = 0,
         device: Device | str | None = None,
+        precision: str = "fp32",
         debug: bool | None = None,
     ) -> dict[str, FloatArray]:
-        """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are."""
+        """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are.
+
+        ``precision`` is as for :meth:`fit`.
+        """
         _check_seed("gradients", seed)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
         trainer = Trainer(
-            self._on(device),
+            self._on(device).at(precision),
             self.graph,
             self._weights,
             loss,

@@ -1,6 +1,6 @@
 """The same layers and networks in PyTorch, with the same names, so that weights can be carried over.
 
-PyTorch is imported only when it is asked for: blobnet does not depend on it. Arithmetic is fp32, without TF32.
+PyTorch is imported only when it is asked for: blobnet does not depend on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARAMETER_NAMES = {"scale": "weight", "shift": "bias", "running_variance": "run
 
 
 def load() -> Any:
-    """PyTorch, with TF32 off and cuDNN's choice by measurement.
+    """PyTorch, with cuDNN's choice by measurement.
 
     Raises:
         OptionError: it is not installed.
@@ -36,9 +36,18 @@ def load() -> Any:
         import torch
     except ImportError as error:
         raise OptionError("--against torch", "PyTorch must be installed", cause=error, hint=_HINT) from error
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     return torch
+
+
+def set_precision(precision: str) -> None:
+    """Lets PyTorch round to TF32, or not, as blobnet does; cuDNN may by default.
+
+    Raises:
+        OptionError: PyTorch is not installed.
+    """
+    torch = load()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def device_for(info: DeviceInfo) -> str:
@@ -58,8 +67,9 @@ def device_for(info: DeviceInfo) -> str:
 def description(where: str) -> str:
     """PyTorch's version and what it runs on."""
     torch = load()
+    tf32 = "on" if torch.backends.cudnn.allow_tf32 else "off"
     return f"PyTorch {torch.__version__}, " + (
-        f"{torch.get_num_threads()} threads" if where == "cpu" else f"{torch.cuda.get_device_name()}, TF32 off"
+        f"{torch.get_num_threads()} threads" if where == "cpu" else f"{torch.cuda.get_device_name()}, TF32 {tf32}"
     )
 
 

@@ -57,10 +57,12 @@ def prepare(options: argparse.Namespace) -> None:
     for name in _REFUSED[options.what]:
         if getattr(options, name):
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
+    if options.what == "ladder" and options.precision != "fp32":
+        raise OptionError("--precision", "bench ladder must be in fp32", precision=options.precision)
     if options.plot is not None:
         plotting.check(options.plot)
     if options.against:
-        torch_twin.load()
+        torch_twin.set_precision(options.precision)
     if options.what == "model":
         if options.subject is None:
             raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
@@ -68,7 +70,7 @@ def prepare(options: argparse.Namespace) -> None:
         options.model = build_for(options.source, options.size, options.classes)
     elif options.what != "ladder":
         _prepare_cases(options)
-    device = options.opened = Device(choose(options.device))
+    device = options.opened = Device(choose(options.device)).at(options.precision)
     options.samples = options.batch_size or BATCH_SIZES[device.kind]
     if options.what == "ladder":
         options.climbs = bench_ladder.prepare(options, device.kind)
@@ -105,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
         "driver": device.info.driver,
         "load_average": load,
         "batch_size": options.samples,
+        "precision": device.precision,
         "roofline": {
             "gflops": top.flops / 1e9,
             "copy_gb_per_s": top.copy / 1e9,
@@ -118,7 +121,11 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "ladder":
         del header["batch_size"]  # Each ladder has its own.
     else:
-        say("; ".join([f"batch {options.samples}", *([str(header["torch"])] if options.where else [])]))
+        say(
+            "; ".join(
+                [f"batch {options.samples}, {device.precision}", *([str(header["torch"])] if options.where else [])]
+            )
+        )
     processors = os.cpu_count() or 1
     if load > processors * _BUSY:
         say(f"NOTE: a load of {load:.1f} on {processors} processors: others are at work here, and times mean little")
@@ -263,7 +270,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         plotting.save_roofline(options.plot, groups, top.flops, top.bandwidth, title)
     cold = warm = math.nan
     if options.first_step:
-        arguments = source.text, shape, classes, batch_size, device.info.address
+        arguments = source.text, shape, classes, batch_size, device.info.address, device.precision
         cold, warm = first_step.seconds(*arguments)
         say(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
     total = sum(item.seconds for item in profile)

@@ -26,7 +26,9 @@ def run(options: argparse.Namespace) -> int:
     part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
     split = data.test or data.train
     loss = MeanSquaredError() if model.loss is None and not data.classes else None
-    measured = model.evaluate(split.x, split.y, loss=loss, batch_size=options.batch_size, device=device)
+    measured = model.evaluate(
+        split.x, split.y, loss=loss, batch_size=options.batch_size, device=device, precision=options.precision
+    )
     print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
     for name, value in measured.items():
         print(f"{_NAMES[name]:<9} {value:.4f}")

@@ -20,14 +20,16 @@ from blobnet.errors import DeviceError
 _CACHE_VARIABLES = ("XDG_CACHE_HOME", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "NEO_CACHE_DIR")
 
 
-def seconds(model: str, input_shape: Sequence[int], classes: int, batch_size: int, device: str) -> tuple[float, float]:
+def seconds(
+    model: str, input_shape: Sequence[int], classes: int, batch_size: int, device: str, precision: str = "fp32"
+) -> tuple[float, float]:
     """Seconds with cold and with warm program caches.
 
     Raises:
         DeviceError: the process fails.
     """
     command = [sys.executable, "-m", "blobnet.command_line.first_step", model, ",".join(map(str, input_shape))]
-    command += [str(classes), str(batch_size), device]
+    command += [str(classes), str(batch_size), device, precision]
     times = []
     with tempfile.TemporaryDirectory(prefix="blobnet-first-step-") as folder:
         environment = {**os.environ, **{name: str(Path(folder) / name.lower()) for name in _CACHE_VARIABLES}}
@@ -55,11 +57,12 @@ def main(arguments: Sequence[str]) -> None:
     from blobnet.optimizers import Adam
     from blobnet.trainer import Trainer
 
-    name, sizes, classes, count, address = arguments
+    name, sizes, classes, count, address, precision = arguments
     shape = tuple(int(size) for size in sizes.split(","))
     batch_size = int(count)
     model = find_model(name).build(shape, int(classes), (), 0)
-    trainer = Trainer(Device(address), model.graph, model.weights, CrossEntropy(), Adam(), batch_size)
+    device = Device(address).at(precision)
+    trainer = Trainer(device, model.graph, model.weights, CrossEntropy(), Adam(), batch_size)
     random = np.random.default_rng(0)
     x = random.standard_normal((batch_size, *shape), dtype=np.float32)
     trainer.load_batch(x, random.integers(0, model.graph.output.shape.units, batch_size).astype(np.int32))

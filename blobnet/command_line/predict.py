@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
                 print(f"error: {error}", file=sys.stderr)
                 failed = True
         if names:
-            values = model.predict(np.stack(samples), device=device)
+            values = model.predict(np.stack(samples), device=device, precision=options.precision)
             for name, row in zip(names, values, strict=True):
                 print(f"{plain(name):<{width}}  {_described(model, row, options.top)}")
     return int(failed)

@@ -168,6 +168,7 @@ def _fit(options: argparse.Namespace, model: Model, data: Dataset, **settings: A
         validation=(data.test.x, data.test.y),
         seed=options.seed,
         resume=options.resume,
+        precision=options.precision,
         debug=options.check or None,
         **settings,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Protocol
 
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
@@ -16,13 +17,40 @@ from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
 
+class ProductTile(Protocol):
+    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
+
+    ``overhead`` is what its beginning and its end cost, in rows.
+    """
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def speed(self) -> float: ...
+    @property
+    def busy(self) -> int: ...
+    @property
+    def overhead(self) -> int: ...
+    @property
+    def is_guess(self) -> bool: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def macros(self) -> Mapping[str, Macro]: ...
+
+
 @dataclass(frozen=True)
 class Tile:
     """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
 
     A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
     factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
-    a compute unit is busy with ``busy`` tiles side by side. ``is_guess``: nobody has measured the speed.
+    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
+    end cost. ``is_guess``: nobody has measured the speed.
     """
 
     units: int
@@ -32,6 +60,7 @@ class Tile:
     item_columns: int
     speed: float
     busy: int = 1
+    overhead: int = 0
     is_guess: bool = False
 
     @property
@@ -135,10 +164,27 @@ def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
 SPLIT_TILES, MOST_SPLITS = 8, 256
 
 
-def product_cost(tile: Tile, units: int, columns: int, groups: int, compute_units: int) -> float:
+def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
     """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
     count = groups * -(-units // tile.units) * -(-columns // tile.columns)
     return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The columns of a product: ``row`` positions for each row of ``height`` x ``width`` results.
+
+    With a ``row`` above the width there are positions between two rows, whose sums are not stored.
+    """
+
+    height: int
+    width: int
+    row: int
+
+    @property
+    def count(self) -> int:
+        """Positions of a sample."""
+        return (self.height - 1) * self.row + self.width
 
 
 @dataclass(frozen=True)
@@ -160,7 +206,7 @@ class PackedWeights:
     depth_stride: int
     groups: int
     taps: int
-    tile: Tile
+    tile: ProductTile
 
     @property
     def depth_rows(self) -> int:
@@ -178,19 +224,26 @@ class PackedWeights:
         """What a kernel that reads the matrix must know."""
         return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.columns, **self.tile.macros}
 
+    @property
+    def elements(self) -> int:
+        """Values of the matrix; behind the last tap it has a row of zeros."""
+        return self.groups * (self.taps * self.depth_rows + 1) * self.columns
+
     def array(self, site: Site) -> Array:
-        """The matrix's memory; behind the last tap it has a row of zeros."""
-        return site.memory(
-            f"weights packed for {self.name}", self.groups * (self.taps * self.depth_rows + 1) * self.columns
-        )
+        """The matrix's memory."""
+        return site.memory(f"weights packed for {self.name}", self.elements)
 
     def call(self, site: Site) -> KernelCall:
         """The launch that packs."""
+        size = GlobalSize(self.columns, self.depth_rows + 1, self.groups, per_sample=False)
+        return self._pack(site, "convolution/pack_weight", size, 32)
+
+    def _pack(self, site: Site, kernel: str, size: GlobalSize, local: int) -> KernelCall:
         weight = site.parameter("weight")
         return KernelCall(
-            "convolution/pack_weight",
+            kernel,
             f"{site.name} {self.name}: pack",
-            GlobalSize(self.columns, self.depth_rows + 1, self.groups, per_sample=False),
+            size,
             arrays={"WEIGHT": weight, "PACKED": self.array(site)},
             macros={
                 "UNITS": self.units,
@@ -202,123 +255,176 @@ class PackedWeights:
                 "DEPTH_STRIDE": self.depth_stride,
                 "GROUP_STRIDE": weight.elements // self.groups,
             },
-            local_size=(32, 1, 1),
+            local_size=(local, 1, 1),
         )
 
-    def product_size(self, positions: int) -> GlobalSize:
-        """The work of a product with ``positions`` results a unit and sample."""
+    @staticmethod
+    def positions(height: int, width: int, source: Blob, stride: int) -> Positions:
+        """The positions of results that read every ``stride``-th column of ``source``."""
+        return Positions(height, width, width)
+
+    def product_cost(self, positions: int, taps: int, compute_units: int) -> float:
+        """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
+        rows = taps * self.depth_rows + self.tile.overhead
+        return rows * product_cost(self.tile, self.units, positions, self.groups, compute_units)
+
+    def product(
+        self,
+        site: Site,
+        kernel: str,
+        label: str,
+        positions: Positions,
+        blobs: Mapping[str, Blob],
+        arrays: Mapping[str, Array],
+        macros: Mapping[str, Macro],
+    ) -> KernelCall:
+        """The launch that multiplies: a ``kernel`` that reads the matrix, besides what else it takes."""
         width = self.columns // self.tile.units * self.tile.items
-        return GlobalSize(width, self.groups, positions=positions, tile=self.tile.columns)
+        return KernelCall(
+            kernel,
+            label,
+            GlobalSize(width, self.groups, positions=positions.count, tile=self.tile.columns),
+            blobs,
+            {"PACKED": self.array(site), **arrays},
+            {**macros, **self.macros, "ROW_POSITIONS": positions.row},
+            local_size=(self.tile.items, 1, 1),
+        )
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the input."""
-    positions = site.batch_size * site.output.shape.height * site.output.shape.width
-    for tile in tiles_for(TILES, site.tuning):
-        cost = product_cost(tile, problem.output_units, positions, problem.groups, site.tuning.compute_units)
-        calls = partial(_forward_calls, site, problem, tile)
-        yield Candidate(f"tiled {tile}", cost * problem.columns, calls, tile.is_guess)
+    tiles = tiles_for(TILES, site.tuning)
+    return forward_products(site, problem, tiles, "tiled", PackedWeights, "convolution/forward_tiled")
 
 
-def _forward_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
-    packed = PackedWeights(
-        "forward",
-        units=problem.output_units,
-        depth=problem.input_units,
-        unit_stride=problem.columns,
-        depth_stride=problem.taps,
-        groups=problem.groups,
-        taps=problem.taps,
-        tile=tile,
-    )
-    product = KernelCall(
-        "convolution/forward_tiled",
+def forward_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the input."""
+    shape = site.output.shape
+    positions = weights.positions(shape.height, shape.width, site.inputs[0], problem.horizontal.stride)
+    for tile in tiles:
+        packed = weights(
+            "forward",
+            units=problem.output_units,
+            depth=problem.input_units,
+            unit_stride=problem.columns,
+            depth_stride=problem.taps,
+            groups=problem.groups,
+            taps=problem.taps,
+            tile=tile,
+        )
+        cost = packed.product_cost(site.batch_size * positions.count, problem.taps, site.tuning.compute_units)
+        calls = partial(_forward_calls, site, problem, positions, packed, kernel)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+
+
+def _forward_calls(
+    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str
+) -> list[KernelCall]:
+    product = packed.product(
+        site,
+        kernel,
         f"{site.name} forward",
-        packed.product_size(site.output.shape.height * site.output.shape.width),
-        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
-        arrays={"PACKED": packed.array(site), **problem.epilogue_arrays(site)},
-        macros={**problem.macros, **problem.epilogue_macros(site), **packed.macros},
-        local_size=(tile.items, 1, 1),
+        positions,
+        {"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
+        problem.epilogue_arrays(site),
+        {**problem.macros, **problem.epilogue_macros(site)},
     )
     return [packed.call(site), product]
 
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the delta, phase by phase."""
+    tiles = tiles_for(TILES, site.tuning)
+    return backward_data_products(site, problem, tiles, "tiled", PackedWeights, "convolution/backward_data_tiled")
+
+
+def backward_data_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
     target = site.input_deltas[0]
     assert target is not None
-    phases = list(problem.phases(target.shape, accumulate=site.accumulate[0]))
-    for tile in tiles_for(TILES, site.tuning):
-        cost = sum(
-            product_cost(
-                tile,
-                problem.input_units,
-                site.batch_size * phase.height * phase.width,
-                problem.groups,
-                site.tuning.compute_units,
-            )
-            * (phase.taps * problem.output_units)
-            for phase in phases
+    # Whatever the stride, neighbours in a phase read neighbours in the delta.
+    phases = [
+        (phase, weights.positions(phase.height, phase.width, site.delta, 1))
+        for phase in problem.phases(target.shape, accumulate=site.accumulate[0])
+    ]
+    for tile in tiles:
+        packed = weights(
+            "backward data",
+            units=problem.input_units,
+            depth=problem.output_units,
+            unit_stride=problem.taps,
+            depth_stride=problem.columns,
+            groups=problem.groups,
+            taps=problem.taps,
+            tile=tile,
         )
-        calls = partial(_backward_data_calls, site, problem, phases, tile)
-        yield Candidate(f"tiled {tile}", cost, calls, tile.is_guess)
+        cost = sum(
+            packed.product_cost(site.batch_size * positions.count, phase.taps, site.tuning.compute_units)
+            for phase, positions in phases
+        )
+        calls = partial(_backward_data_calls, site, problem, phases, packed, kernel)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
 
 
-def _backward_data_calls(site: Site, problem: Problem, phases: Sequence[Phase], tile: Tile) -> list[KernelCall]:
-    packed = PackedWeights(
-        "backward data",
-        units=problem.input_units,
-        depth=problem.output_units,
-        unit_stride=problem.taps,
-        depth_stride=problem.columns,
-        groups=problem.groups,
-        taps=problem.taps,
-        tile=tile,
-    )
-    products = [_backward_phase(site, problem, phase, packed) for phase in phases]
-    return [packed.call(site), *products] if products else []
-
-
-def _backward_phase(site: Site, problem: Problem, phase: Phase, packed: PackedWeights) -> KernelCall:
+def _backward_data_calls(
+    site: Site, problem: Problem, phases: Sequence[tuple[Phase, Positions]], packed: PackedWeights, kernel: str
+) -> list[KernelCall]:
     target = site.input_deltas[0]
     assert target is not None
-    return KernelCall(
-        "convolution/backward_data_tiled",
-        f"{site.name} backward data",
-        packed.product_size(phase.height * phase.width),
-        blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-        arrays={"PACKED": packed.array(site)},
-        macros={
-            **problem.filter_macros,
-            **phase.macros,
-            **packed.macros,
-            "ACCUMULATE": int(site.accumulate[0]),
-        },
-        local_size=(packed.tile.items, 1, 1),
-    )
+    products = [
+        packed.product(
+            site,
+            kernel,
+            f"{site.name} backward data",
+            positions,
+            {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+            {},
+            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(site.accumulate[0])},
+        )
+        for phase, positions in phases
+    ]
+    return [packed.call(site), *products] if products else []
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
+    kernel = "convolution/backward_weight_tiled"
+    tiles = tiles_for(WEIGHT_TILES, site.tuning)
+    return backward_weight_products(site, problem, tiles, "tiled", kernel, SPLIT_TILES)
+
+
+def backward_weight_products(
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str, split_tiles: int
+) -> Iterator[Candidate]:
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in splits.
+
+    The splits make ``split_tiles`` tiles for each compute unit, if there are enough positions.
+    """
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
-    for tile in tiles_for(WEIGHT_TILES, site.tuning):
+    for tile in tiles:
         # Splits fill the device, whatever the tile.
         cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
-        cost *= positions / site.tuning.compute_units
-        calls = partial(_backward_weight_calls, site, problem, tile)
-        yield Candidate(f"tiled {tile}", cost, calls, tile.is_guess)
+        cost *= (positions + tile.overhead) / site.tuning.compute_units
+        calls = partial(_backward_weight_calls, site, problem, tile, kernel, split_tiles)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
 
 
-def _backward_weight_calls(site: Site, problem: Problem, tile: Tile) -> list[KernelCall]:
+def _backward_weight_calls(
+    site: Site, problem: Problem, tile: ProductTile, kernel: str, split_tiles: int
+) -> list[KernelCall]:
     units, columns = problem.output_units, problem.columns
     compute_units = site.tuning.compute_units
     tiles = -(-units // tile.units) * -(-columns // tile.columns)
     steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
-    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
+    splits = splits_for(tiles * problem.groups, split_tiles * compute_units, min(MOST_SPLITS, steps))
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(
-        "convolution/backward_weight_tiled",
+        kernel,
         label,
         GlobalSize(tiles * tile.items, splits, problem.groups, per_sample=False),
         blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta},

@@ -30,6 +30,12 @@
     READ_ARRAY(real_t, bias), READ_ARRAY(real_t, running_mean), READ_ARRAY(real_t, running_variance), \
         READ_ARRAY(real_t, scale), READ_ARRAY(real_t, shift)
 
+/* To hand all of it on to a function that takes EPILOGUE_BLOBS and EPILOGUE_ARRAYS. */
+#define EPILOGUE_ARGUMENTS                                                                            \
+    residual, residual_unit_offset, bias_array, bias_offset, running_mean_array, running_mean_offset, \
+        running_variance_array, running_variance_offset, scale_array, scale_offset, shift_array,      \
+        shift_offset
+
 typedef struct {
     real_t bias;
     running_norm_t norm;

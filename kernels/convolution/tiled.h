@@ -14,12 +14,15 @@
 #define UNIT_PITCH TILE_UNITS
 #define COLUMN_PITCH TILE_COLUMNS
 #include "convolution/product.h"
+#include "convolution/product_tile.h"
 
 #define STAGED_STEPS (ITEMS_Y > 2 * TILE_DEPTH ? ITEMS_Y : 2 * TILE_DEPTH)
 /* Source: every work-item loads SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */
 #define SOURCE_STEP (ITEMS > TILE_COLUMNS ? ITEMS / TILE_COLUMNS : 1)
 #define SOURCE_COLUMNS (TILE_COLUMNS > ITEMS ? TILE_COLUMNS / ITEMS : 1)
 #define SOURCE_ROWS (TILE_DEPTH / SOURCE_STEP)
+#define SOURCE_COLUMN(j) ((int)get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
+#define SOURCE_RUN 1
 /* Weights: in quads. */
 #define QUADS (TILE_DEPTH * TILE_UNITS / 4)
 #define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
@@ -33,6 +36,8 @@
 #define BY_TAP 0
 #define DEPTH_STEPS ((TAPS_Y * TAPS_X * DEPTH + TILE_DEPTH - 1) / TILE_DEPTH)
 #endif
+
+typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
 
 typedef struct {
     float4 weights[QUAD_LOADS];
@@ -120,8 +125,7 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 }
 
 /* sums[u][p] = sum over all rows of packed weight * source. */
-INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
-                             __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed,
                              __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
@@ -144,21 +148,24 @@ INLINE void accumulate_tiles(real_t sums[ITEM_UNITS][ITEM_COLUMNS],
 }
 
 /*
- * Sums leave through local memory, ITEMS_Y units at a time, so that neighbours store neighbouring positions: unit
- * STAGED_UNIT(u, i) of this work-item's columns is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
+ * Sums leave through local memory, ITEMS_Y units a pass, so that neighbours store neighbouring positions: unit
+ * STAGED_UNIT(pass, i) of column STAGED_COLUMN(j) is staged[STAGED_AT(i, j)], for i < STAGED_ROWS.
  */
+#define STAGED_PASSES ITEM_UNITS
+#define STAGED_COLUMNS SOURCE_COLUMNS
+#define STAGED_COLUMN(j) SOURCE_COLUMN(j)
 #define STAGED_ROWS (ITEMS_Y / SOURCE_STEP)
 #define STAGED_ROW(i) (get_local_id(0) / TILE_COLUMNS + (i) * SOURCE_STEP)
-#define STAGED_UNIT(u, i) ((u) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (u) % 4)
+#define STAGED_UNIT(pass, i) ((pass) / 4 * (ITEMS_Y * 4) + STAGED_ROW(i) * 4 + (pass) % 4)
 #define STAGED_AT(i, j) (STAGED_ROW(i) * TILE_COLUMNS + get_local_id(0) % TILE_COLUMNS + (j) * ITEMS)
 
-INLINE void stage(const real_t sums[ITEM_COLUMNS], __local real_t *staged)
+INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int p = 0; p < ITEM_COLUMNS; p += 4) {
         *(__local float4 *)(staged + get_local_id(0) / ITEMS_X * TILE_COLUMNS + ITEM_COLUMN(p)) =
-            vload4(0, sums + p);
+            vload4(0, sums[pass] + p);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 }

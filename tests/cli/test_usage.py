@@ -41,6 +41,7 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--validation-fraction", "x"], f"argument --validation-fraction: it must be {POSITIVE}, not 'x'"),
         ([*DIGITS, "--image-size", "28"], "argument --image-size: it must be HEIGHTxWIDTH such as 32x32, not '28'"),
         ([*DIGITS, "--optimizer", "adm"], "argument --optimizer: unknown name 'adm': did you mean 'adam' or 'adamw'?"),
+        ([*DIGITS, "--precision", "tf33"], "argument --precision: unknown name 'tf33': did you mean 'tf32' or 'fp32'?"),
         ([*DIGITS, "--schedule", "cos"], "argument --schedule: unknown name 'cos': did you mean 'cosine'"),
         ([*DIGITS, "--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
         ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd or rmsprop"),
@@ -61,6 +62,17 @@ def test_usage_errors(run, arguments, message) -> None:
     assert result.out == ""
     assert result.err.startswith(f"error: {message}")
     assert result.err.endswith(f"\nSee 'blobnet {command}".rstrip() + " --help'.\n")
+
+
+@pytest.mark.parametrize("command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"]])
+def test_a_precision_that_the_device_does_not_have(run, monkeypatch, command) -> None:
+    monkeypatch.setattr("blobnet.device._compute_capability", lambda _: (0, 0))
+    result = run(*command, "--precision", "tf32")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(
+        "error: --precision: tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0)."
+    )
+    assert result.err.endswith(f"\nSee 'blobnet {command[0]} --help'.\n")
 
 
 def test_no_command_is_a_usage_error(run) -> None:

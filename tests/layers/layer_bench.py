@@ -101,6 +101,7 @@ def make_problem(
     seed: int = 0,
     inputs: Sequence[npt.ArrayLike] | None = None,
     parameters: Mapping[str, npt.ArrayLike] | None = None,
+    delta: npt.ArrayLike | None = None,
     shared: Mapping[str, Any4] | None = None,
     ordinal: int = 0,
 ) -> Problem:
@@ -112,7 +113,7 @@ def make_problem(
         return generator.standard_normal((count, shape.units, shape.height, shape.width)).astype(np.float32)
 
     made = [normal(shape) for shape in shapes]
-    delta = normal(named.output_shape(shapes))
+    made_delta = normal(named.output_shape(shapes))
     values = {spec.name: _random_parameter(spec, generator) for spec in named.parameters(shapes)}
     for name, value in (parameters or {}).items():
         values[name] = np.asarray(value, np.float32).reshape(values[name].shape)
@@ -123,7 +124,7 @@ def make_problem(
         shapes=tuple(shapes),
         count=count,
         inputs=tuple(value.reshape(like.shape) for value, like in zip(given, made, strict=True)),
-        delta=delta,
+        delta=made_delta if delta is None else np.asarray(delta, np.float32).reshape(made_delta.shape),
         old_deltas=old,
         parameters=values,
         shared={"step": np.zeros(STEP_WORDS, np.uint32), **(shared or {})},

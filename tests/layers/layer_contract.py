@@ -71,6 +71,7 @@ def run_layer_contract(
     reference_state: ReferenceState | None = None,
     inputs: Sequence[npt.ArrayLike] | None = None,
     parameters: Mapping[str, npt.ArrayLike] | None = None,
+    delta: npt.ArrayLike | None = None,
     shared: Mapping[str, npt.NDArray[Any]] | None = None,
     training: bool = True,
     count: int = 3,
@@ -95,7 +96,7 @@ def run_layer_contract(
         reference_forward, reference_backward, reference_state: float64, on (N, C, H, W) arrays; results may leave out
             the axes that the layer's shape leaves out. Without ``reference_backward`` only the forward pass runs;
             without ``reference_state`` parameters must keep their bits.
-        inputs, parameters: instead of random ones.
+        inputs, parameters, delta: instead of random ones.
         shared: contents of the trainer's arrays: ``samples``, ``step`` (0 by default).
         training: whether as in a training plan; if not, only the forward pass runs.
         count: samples; the buffers have room for one more.
@@ -114,6 +115,7 @@ def run_layer_contract(
         seed=seed,
         inputs=inputs,
         parameters=parameters,
+        delta=delta,
         shared=shared,
         ordinal=ordinal,
     )

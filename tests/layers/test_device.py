@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blobnet import device as devices
 from blobnet.device import Device
-from blobnet.errors import BuildError, DeviceError
+from blobnet.errors import BuildError, DeviceError, OptionError
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 
@@ -48,3 +49,24 @@ def test_programs_are_built_once(device: Device) -> None:
     kernels = [device.kernel(GOOD, "good", "a good kernel") for _ in range(2)]
     assert kernels[0] != kernels[1], "every launch site has a kernel object of its own"
     assert kernels[0].program == kernels[1].program
+
+
+def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_compute_capability", lambda _: (8, 0))
+    other = device.at("tf32")
+    assert (other.tuning.precision, device.tuning.precision) == ("tf32", "fp32")
+    assert other.at("fp32").tuning == device.tuning
+    assert other.kernel(GOOD, "good", "a good kernel").program == device.kernel(GOOD, "good", "a good kernel").program
+    rule = "precision: it must be fp32 or tf32. Received precision=tf16. Hint: did you mean 'tf32'"
+    with pytest.raises(OptionError, match=re.escape(rule)):
+        device.at("tf16")
+    monkeypatch.setattr(devices, "_compute_capability", lambda _: (7, 5))
+    rule = "precision: tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0). Received device="
+    with pytest.raises(DeviceError, match=re.escape(rule)) as caught:
+        device.at("tf32")
+    assert str(caught.value).endswith("Hint: leave it at fp32, or choose another device.")
+    assert device.at("fp32").tuning == device.tuning
+
+
+def test_only_nvidia_has_a_compute_capability(device: Device) -> None:
+    assert (devices._compute_capability(device.info) > (0, 0)) == ("NVIDIA" in device.info.platform)

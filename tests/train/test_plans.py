@@ -12,12 +12,15 @@ import pytest
 from blobnet import layers, optimizers
 from blobnet.blob import FloatArray
 from blobnet.device import Device
+from blobnet.errors import DeviceError
 from blobnet.executor import Executor
 from blobnet.graph import Graph, from_nodes
+from blobnet.layers import convolution
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planner import STEP_WORDS, Plan, make_plan
 from blobnet.trainer import Trainer
+from tests.layers.test_convolution_tensor import TENSOR_WAYS
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.reference.dropout import dropout_mask
@@ -80,6 +83,28 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
     assert_gradients(found, wanted, name)
     for parameter, values in model.weights.items():
         assert np.array_equal(values, before[parameter]), "the weights stay as they are"
+
+
+def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(convolution.WAYS, "gpu", TENSOR_WAYS)
+    torch = pytest.importorskip("torch")
+    images = layers.Input(16, 9, 9)()
+    node = layers.Conv2D(64, 3, padding=1, activation="tanh")(images)
+    model = model_of(from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node))))
+    x, labels = batch_of(model.graph, CrossEntropy())
+    try:
+        found = model.gradients(x, labels, device=device, debug=True, precision="tf32")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", 0)
+    for name, values in found.items():
+        expected = wanted[name].reshape(values.shape)
+        error = np.linalg.norm(values - expected) / np.linalg.norm(expected)
+        # Of the convolution's own arrays, tf32 makes 2^-12 or so; fp32 would make 1e-6.
+        assert error < 2e-3, name
+        assert not name.startswith("conv2d_1/weight") or error > 1e-5, name
+    monkeypatch.undo()
+    assert_gradients(model.gradients(x, labels, device=device), wanted, "fp32 again")
 
 
 def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:

@@ -1,0 +1,119 @@
+"""Convolutions as products of matrices on tensor cores, in tf32 (kernels/convolution/tensor.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall
+from blobnet.kernel_source import Macro
+from blobnet.layers.base import Site
+from blobnet.layers.candidates import Candidate
+from blobnet.layers.convolution_problem import Problem
+from blobnet.layers.convolution_tiled import (
+    PackedWeights,
+    Positions,
+    backward_data_products,
+    backward_weight_products,
+    forward_products,
+)
+
+
+@dataclass(frozen=True)
+class WarpTile:
+    """What one work-group computes: ``units`` x ``columns`` sums, of which a warp keeps a part.
+
+    ``stages`` steps of ``depth`` rows of both factors lie in local memory. ``speed`` is relative to the fastest tile of
+    convolution_tiled; ``busy``, ``overhead`` and ``is_guess`` are as there.
+    """
+
+    units: int
+    columns: int
+    depth: int
+    warp_units: int
+    warp_columns: int
+    stages: int
+    speed: float
+    busy: int = 1
+    overhead: int = 0
+    is_guess: bool = False
+
+    @property
+    def items(self) -> int:
+        """Work-items in a group."""
+        return 32 * (self.units // self.warp_units) * (self.columns // self.warp_columns)
+
+    def __str__(self) -> str:
+        return f"{self.units}x{self.columns}"
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The tile as macros."""
+        return {
+            "TILE_UNITS": self.units,
+            "TILE_COLUMNS": self.columns,
+            "TILE_DEPTH": self.depth,
+            "WARP_UNITS": self.warp_units,
+            "WARP_COLUMNS": self.warp_columns,
+            "STAGES": self.stages,
+        }
+
+
+#: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
+TILES = (
+    WarpTile(128, 128, 16, 64, 64, 4, speed=3.3, busy=2, overhead=110),
+    WarpTile(128, 64, 16, 64, 32, 4, speed=2.95, busy=2, overhead=75),
+    WarpTile(64, 128, 16, 32, 64, 4, speed=2.8, busy=2, overhead=90),
+    WarpTile(64, 64, 16, 32, 32, 4, speed=2.3, busy=3, overhead=57),
+)
+#: Tiles of the gradient of the weights.
+WEIGHT_TILES = (
+    WarpTile(128, 128, 32, 64, 64, 3, speed=2.5),
+    WarpTile(64, 128, 32, 32, 64, 3, speed=2.1),
+    WarpTile(64, 64, 32, 32, 32, 3, speed=1.75),
+)
+#: Tiles for each compute unit that a split sum should have.
+SPLIT_TILES = 8
+
+
+class FragmentWeights(PackedWeights):
+    """The weights as a matrix in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl)."""
+
+    @property
+    def depth_rows(self) -> int:
+        return -(-self.depth // self.tile.depth) * self.tile.depth
+
+    @property
+    def elements(self) -> int:
+        return self.groups * self.taps * self.depth_rows * self.columns
+
+    @staticmethod
+    def positions(height: int, width: int, source: Blob, stride: int) -> Positions:
+        # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
+        return Positions(height, width, source.layout.unit_memory_width if stride == 1 else width)
+
+    def call(self, site: Site) -> KernelCall:
+        size = GlobalSize(self.columns * 8, self.depth_rows // 8, self.groups, per_sample=False)
+        return self._pack(site, "convolution/pack_weight_tensor", size, 128)
+
+
+def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """Packs the weights, and multiplies them with the input."""
+    return forward_products(site, problem, _tiles(site, TILES), "tensor", FragmentWeights, "convolution/forward_tensor")
+
+
+def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """Packs the weights, and multiplies them with the delta, phase by phase."""
+    kernel = "convolution/backward_data_tensor"
+    return backward_data_products(site, problem, _tiles(site, TILES), "tensor", FragmentWeights, kernel)
+
+
+def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
+    """Multiplies the delta with the input over all positions, in splits."""
+    kernel, tiles = "convolution/backward_weight_tensor", _tiles(site, WEIGHT_TILES)
+    return backward_weight_products(site, problem, tiles, "tensor", kernel, SPLIT_TILES)
+
+
+def _tiles(site: Site, tiles: tuple[WarpTile, ...]) -> tuple[WarpTile, ...]:
+    """Tensor cores round to tf32: they are for those who asked for it."""
+    return tiles if site.tuning.precision == "tf32" else ()

@@ -1,0 +1,73 @@
+/*
+ * Where the columns of a product lie in a forward convolution, and what happens to its sums: for the kernels whose header
+ * (tiled.h, tensor.h) makes the product. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
+ * there are some behind each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
+ */
+
+/* The input at this work-item's columns. */
+INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
+{
+#pragma unroll
+    for (int j = 0; j < SOURCE_COLUMNS; j++) {
+        /* Positions past the last one repeat it; their sums are not stored. */
+        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
+        const int y = p % POSITIONS / ROW_POSITIONS;
+        const int x = p % POSITIONS % ROW_POSITIONS;
+        columns[j] =
+            input + BLOB_INDEX(INPUT, p / POSITIONS, GROUP * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X);
+    }
+}
+
+/* output = epilogue(sums) */
+INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS,
+                       __local real_t *staged, const int count)
+{
+/* A unit of the tile: those past the last one repeat it. */
+#define EXISTING(unit) (GROUP * GROUP_OUTPUT_UNITS + min((int)(FIRST_UNIT + (unit)), GROUP_OUTPUT_UNITS - 1))
+#if HAS_CELL_TERM
+    /* Loaded all at once, ahead of the barriers. */
+    real_t terms[STAGED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
+#pragma unroll
+    for (int pass = 0; pass < STAGED_PASSES; pass++) {
+#pragma unroll
+        for (int j = 0; j < STAGED_COLUMNS; j++) {
+            const int p = min((int)(FIRST_POSITION + STAGED_COLUMN(j)), count * POSITIONS - 1);
+            const int y = p % POSITIONS / ROW_POSITIONS;
+            const int x = min(p % POSITIONS % ROW_POSITIONS, OUTPUT_UNIT_WIDTH - 1);
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(STAGED_UNIT(pass, i)), y, x);
+            }
+        }
+    }
+#endif
+#pragma unroll
+    for (int pass = 0; pass < STAGED_PASSES; pass++) {
+        unit_terms_t units[STAGED_ROWS];
+#pragma unroll
+        for (int i = 0; i < STAGED_ROWS; i++) {
+            units[i] = UNIT_TERMS(EXISTING(STAGED_UNIT(pass, i)));
+        }
+        stage(sums, pass, staged);
+#pragma unroll
+        for (int j = 0; j < STAGED_COLUMNS; j++) {
+            const int p = FIRST_POSITION + STAGED_COLUMN(j);
+            const int y = p % POSITIONS / ROW_POSITIONS;
+            const int x = p % POSITIONS % ROW_POSITIONS;
+            __global real_t *to =
+                output + BLOB_INDEX(OUTPUT, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
+                if (p < count * POSITIONS && x < OUTPUT_UNIT_WIDTH && unit < GROUP_OUTPUT_UNITS) {
+                    real_t value = UNIT_EPILOGUE(staged[STAGED_AT(i, j)], units[i]);
+#if HAS_CELL_TERM
+                    value += terms[pass][j][i];
+#endif
+                    to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
+                }
+            }
+        }
+    }
+#undef EXISTING
+}

@@ -1,0 +1,43 @@
+/*
+ * Weights as a matrix for the kernels that use tensor cores (convolution/tensor.h), rounded to tf32. Row tap *
+ * DEPTH_ROWS + depth has one tap of one source unit for all units. It lies in fragments of 8 rows and 16 units, in the
+ * order in which the 32 work-items of a warp take them, four values each (tensor_core.h). Rows without a source unit and
+ * units behind the last one are 0.
+ *
+ * Arrays:
+ *   WEIGHT read   OIHW
+ *   PACKED write  (groups, TAPS * DEPTH_ROWS / 8, UNIT_COLUMNS / 16, 32, 4)
+ * Macros:
+ *   UNITS          units of a group: output units forward, input units backward
+ *   DEPTH          source units of a group
+ *   TAPS
+ *   DEPTH_ROWS     rows a tap, DEPTH or more
+ *   UNIT_COLUMNS   columns, UNITS or more
+ *   UNIT_STRIDE    from unit to unit in WEIGHT
+ *   DEPTH_STRIDE
+ *   GROUP_STRIDE
+ * Global:
+ *   width   UNIT_COLUMNS * 8: the values of a row of fragments
+ *   height  DEPTH_ROWS / 8
+ *   units   groups
+ */
+#include "blob.h"
+#define ITEMS 1
+#include "tensor_core.h"
+
+__kernel void convolution_pack_weight_tensor(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed))
+{
+    const int value = get_global_id(0);
+    const int group = get_global_id(2);
+    const int lane = value / 4 % 32;
+    const int unit = value / 128 * 16 + lane / 4 + value % 2 * 8;
+    const int depth = get_global_id(1) * 8 + lane % 4 + value / 2 % 2 * 4;
+    __global const real_t *from =
+        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
+    __global real_t *to = ARRAY(packed) + (size_t)group * TAPS * DEPTH_ROWS * UNIT_COLUMNS
+                          + get_global_id(1) * 8 * UNIT_COLUMNS + value;
+    /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
+    for (int tap = 0; tap < TAPS; tap++) {
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? ROUND_TF32(from[tap]) : 0;
+    }
+}

@@ -1,0 +1,44 @@
+/*
+ * Where the columns of a product lie in one phase of a convolution's backward pass to its input, and what happens to its
+ * sums: for the kernels whose header (tiled.h, tensor.h) makes the product. Positions are the cells (n, y, x) of the
+ * phase; see forward_positions.h for ROW_POSITIONS.
+ */
+
+/* The delta at this work-item's columns. */
+INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
+                         const int count)
+{
+#pragma unroll
+    for (int j = 0; j < SOURCE_COLUMNS; j++) {
+        /* Positions past the last one repeat it; their sums are not stored. */
+        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
+        columns[j] = output_delta
+                     + BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
+                                  p % POSITIONS / ROW_POSITIONS, p % POSITIONS % ROW_POSITIONS);
+    }
+}
+
+/* input_delta = sums, or += */
+INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *staged, const int count)
+{
+#pragma unroll
+    for (int pass = 0; pass < STAGED_PASSES; pass++) {
+        stage(sums, pass, staged);
+#pragma unroll
+        for (int j = 0; j < STAGED_COLUMNS; j++) {
+            const int p = FIRST_POSITION + STAGED_COLUMN(j);
+            const int y = p % POSITIONS / ROW_POSITIONS;
+            const int x = p % POSITIONS % ROW_POSITIONS;
+            __global real_t *to = input_delta
+                                  + BLOB_INDEX(INPUT_DELTA, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
+                                               y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
+#pragma unroll
+            for (int i = 0; i < STAGED_ROWS; i++) {
+                const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
+                if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS) {
+                    PUT(staged[STAGED_AT(i, j)], to + unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
+                }
+            }
+        }
+    }
+}

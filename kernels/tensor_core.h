@@ -1,0 +1,124 @@
+/*
+ * Tensor cores of NVIDIA GPUs (compute capability 8.0), and copies to local memory that need no registers, as inline
+ * PTX; and the same in plain OpenCL C, slowly, for tests on other devices.
+ *
+ * A warp, 32 neighbouring work-items, multiplies 16 rows x 8 (left) with 8 x 8 columns (right). With g = lane / 4 and
+ * t = lane % 4, work-item `lane` gives and gets
+ *
+ *     left   .s0 (g, t)   .s1 (g + 8, t)      .s2 (g, t + 4)   .s3 (g + 8, t + 4)      (row, k)
+ *     right  [0] (t, g)   [1] (t + 4, g)                                               (k, column)
+ *     sums   [0] (g, 2t)  [1] (g, 2t + 1)     [2] (g + 8, 2t)  [3] (g + 8, 2t + 1)     (row, column)
+ *
+ * Factors count as tf32: the sign, 8 bits of exponent and the first 10 of the fraction. ROUND_TF32 rounds to the nearest
+ * one. Sums are fp32.
+ *
+ * Include it where ITEMS is the size of the work-group; local memory needs TENSOR_EXCHANGE floats for multiply_fragments.
+ */
+#define LANE ((int)get_local_id(0) % 32)
+#define LANE_ROW (LANE / 4)
+#define LANE_COLUMN (LANE % 4)
+
+#ifdef __NV_CL_C_VERSION
+
+#define TENSOR_EXCHANGE 0
+#define UNROLL _Pragma("unroll")
+#define LOCAL_ADDRESS(pointer) ((uint)(size_t)(pointer))
+
+INLINE float ROUND_TF32(const float value)
+{
+    uint rounded;
+    __asm__("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return as_float(rounded);
+}
+
+/* Begins to copy a value, or puts 0 where there is none. */
+INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
+{
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                     :
+                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? 4 : 0)
+                     : "memory");
+}
+
+/* The same for four values, aligned as float4. */
+INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
+{
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? 16 : 0)
+                     : "memory");
+}
+
+/* Ends a group of copies; waits until all but the last `MOST` groups have arrived, for this work-item. */
+#define END_COPIES() __asm__ volatile("cp.async.commit_group;" : : : "memory")
+#define AWAIT_COPIES(MOST) __asm__ volatile("cp.async.wait_group %0;" : : "n"(MOST) : "memory")
+
+/* sums += left * right */
+INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t right[2],
+                               __local real_t *exchange)
+{
+    __asm__(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(as_uint(left.s0)), "r"(as_uint(left.s1)), "r"(as_uint(left.s2)), "r"(as_uint(left.s3)),
+          "r"(as_uint(right[0])), "r"(as_uint(right[1])));
+}
+
+#else
+
+#define TENSOR_EXCHANGE (6 * ITEMS)
+/* NOTE: with a barrier in each step of the innermost loops, unrolled ones take drivers for CPUs many seconds to build. */
+#define UNROLL
+
+INLINE float ROUND_TF32(const float value)
+{
+    return isfinite(value) ? as_float((as_uint(value) + 0x1000) & ~0x1FFF) : value;
+}
+
+INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
+{
+    *to = is_there ? *from : 0;
+}
+
+INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
+{
+    vstore4(is_there ? vload4(0, from) : 0, 0, to);
+}
+
+#define END_COPIES()
+#define AWAIT_COPIES(MOST)
+
+INLINE float as_tf32(const float value)
+{
+    return as_float(as_uint(value) & ~0x1FFF);
+}
+
+INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t right[2],
+                               __local real_t *exchange)
+{
+    /* 16 rows of 8 and 8 columns of 8, a warp. */
+    __local real_t *rows = exchange + get_local_id(0) / 32 * 192;
+    __local real_t *columns = rows + 128;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    rows[LANE_ROW * 8 + LANE_COLUMN] = as_tf32(left.s0);
+    rows[(LANE_ROW + 8) * 8 + LANE_COLUMN] = as_tf32(left.s1);
+    rows[LANE_ROW * 8 + LANE_COLUMN + 4] = as_tf32(left.s2);
+    rows[(LANE_ROW + 8) * 8 + LANE_COLUMN + 4] = as_tf32(left.s3);
+    columns[LANE_ROW * 8 + LANE_COLUMN] = as_tf32(right[0]);
+    columns[LANE_ROW * 8 + LANE_COLUMN + 4] = as_tf32(right[1]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = 0; i < 4; i++) {
+        const int row = LANE_ROW + i / 2 * 8;
+        const int column = 2 * LANE_COLUMN + i % 2;
+        for (int k = 0; k < 8; k++) {
+            sums[i] += rows[row * 8 + k] * columns[column * 8 + k];
+        }
+    }
+}
+
+#endif
+
+/* Copies RUN values: 1, or 4 in a quad. */
+#define COPY_RUN(RUN, to, from, is_there) \
+    ((RUN) == 4 ? copy_quad(to, from, is_there) : copy_value(to, from, is_there))

@@ -1,0 +1,205 @@
+"""Convolutions on tensor cores: where there are none, on what kernels/tensor_core.h puts in their place.
+
+Small integers are exact in tf32 and so are their sums in fp32: the layer contract holds as it does for fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import layers
+from blobnet.blob import Shape
+from blobnet.device import Device, check_precision
+from blobnet.errors import DeviceError
+from blobnet.graph import from_nodes
+from blobnet.kernel_call import Tuning
+from blobnet.layers import Conv1D, Conv2D, convolution, convolution_tensor
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
+from blobnet.losses import CrossEntropy
+from blobnet.planner import make_plan
+from tests.layers.layer_contract import ContractReport, Run
+from tests.layers.test_convolution import contract
+from tests.reference.convolution import conv2d, conv2d_backward
+
+TENSOR_WAYS = {
+    FORWARD: (convolution_tensor.forward,),
+    BACKWARD_DATA: (convolution_tensor.backward_data,),
+    BACKWARD_WEIGHTS: (convolution_tensor.backward_weight,),
+}
+#: Small tiles, which drivers for CPUs build and run in little time.
+SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
+SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
+
+
+def tuning(device: Device) -> Tuning:
+    return Tuning("gpu", limits=device.tuning.limits, compute_units=2, precision="tf32")
+
+
+def exact(
+    device: Device, layer: Conv1D | Conv2D, shape: Shape, arrangements: Sequence[str] | None = None, **options: Any
+) -> ContractReport:
+    """The contract on small integers, on tensor cores alone."""
+    generator = np.random.default_rng(7)
+    count = options.setdefault("count", 3)
+
+    def integers(*size: int) -> Any:
+        return generator.integers(-4, 5, size)
+
+    report = contract(
+        device,
+        layer,
+        shape,
+        arrangements,
+        inputs=[integers(count, *shape.dimensions)],
+        parameters={spec.name: integers(*spec.shape) for spec in layer.parameters([shape])},
+        delta=integers(count, *layer.output_shape([shape]).dimensions),
+        tuning=tuning(device),
+        **options,
+    )
+    for run in report.runs.values():
+        assert all("tensor" in kernel for kernel in run.kernels if "convolution" in kernel), run.kernels
+    return report
+
+
+@pytest.fixture
+def tensor_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(convolution.WAYS, "gpu", TENSOR_WAYS)
+
+
+@pytest.fixture
+def small_tiles(tensor_cores_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_tensor, "TILES", (SMALL,))
+    monkeypatch.setattr(convolution_tensor, "WEIGHT_TILES", (SMALL_WEIGHTS,))
+
+
+def need_tensor_cores(device: Device) -> None:
+    """Skips what takes too long without them."""
+    try:
+        check_precision(device.info, "tf32")
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+# -- exact products ----------------------------------------------------------------------------------------------------
+
+
+def test_strides_and_sums(device: Device, small_tiles: None) -> None:
+    layer = Conv2D(37, 3, stride=(1, 2), padding="same", bias="position")
+    exact(device, layer, Shape(17, 5, 9), ["own pitches"], fused=("sigmoid",))
+
+
+@pytest.mark.parametrize("padding", [0, ((0, 1), (0, 0)), ((0, 0), (0, 2))], ids=str)
+def test_positions_in_quads(device: Device, small_tiles: None, padding: Any) -> None:
+    # Quads; none, since the positions of a sample are not a multiple of 4; quads on rows of a longer pitch.
+    exact(device, Conv2D(37, 1, bias=False, padding=padding), Shape(36, 6, 6), ["tight"])
+
+
+def test_groups_and_dilation(device: Device, small_tiles: None) -> None:
+    layer = Conv2D(21, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1)))
+    exact(device, layer, Shape(15, 4, 5), ["one pitch"])
+
+
+MORE_CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
+    "whole tiles": (Conv2D(128, 3, padding="same"), Shape(64, 16, 8)),
+    "nothing whole": (Conv2D(37, 3, stride=(1, 2), padding="same", bias="position"), Shape(17, 5, 9)),
+    "steps fewer than stages": (Conv2D(65, 1), Shape(3, 3, 3)),
+    "phases without taps": (Conv2D(8, 1, stride=2), Shape(9, 5, 6)),
+    "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
+    "stride over the filter": (Conv2D(40, (1, 2), stride=(3, 4)), Shape(50, 8, 11)),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 150, 1)),
+    "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("case", MORE_CASES)
+def test_more_products(device: Device, tensor_cores_alone: None, case: str) -> None:
+    need_tensor_cores(device)
+    exact(device, *MORE_CASES[case])
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(device: Device, tensor_cores_alone: None, tile: WarpTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_tensor_cores(device)
+    monkeypatch.setattr(convolution_tensor, "TILES", (tile,))
+    # More than one tile of everything, and none of them whole; more steps than stages.
+    for layer in (Conv2D(tile.units + 3, (1, 3)), Conv2D(tile.units + 3, (1, 3), padding="same", stride=(1, 2))):
+        report = exact(device, layer, Shape(tile.units + 5, 2, tile.columns // 2))
+        macros = report.runs["tight"].calls["forward"][1].macros
+        assert {name: macros[name] for name in tile.macros} == tile.macros
+
+
+@pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
+def test_every_tile_of_weights(
+    device: Device, tensor_cores_alone: None, tile: WarpTile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_tensor_cores(device)
+    monkeypatch.setattr(convolution_tensor, "WEIGHT_TILES", (tile,))
+    for layer in (Conv2D(tile.units + 3, (1, 2)), Conv2D(tile.units + 3, 1)):
+        report = exact(device, layer, Shape(tile.columns // 2 + 3, 8, 28), ["tight", "one pitch"])
+        macros = report.runs["tight"].calls["backward parameters"][0].macros
+        assert {name: macros[name] for name in tile.macros} == tile.macros
+
+
+# -- rounded products --------------------------------------------------------------------------------------------------
+
+
+def test_error(device: Device, small_tiles: None) -> None:
+    """Each factor is off by 2^-11 of itself at most, so a sum by 2^-10 of the sum of its products' magnitudes."""
+    layer, shape, generator = Conv2D(40, 3, padding=1, bias=False), Shape(50, 5, 6), np.random.default_rng(3)
+    x, delta = generator.standard_normal((3, 50, 5, 6)), generator.standard_normal((3, 40, 5, 6))
+    weight = generator.standard_normal((40, 50, 3, 3))
+    x, delta, weight = (values.astype(np.float32).astype(np.float64) for values in (x, delta, weight))
+    report = contract(
+        device,
+        layer,
+        shape,
+        ["tight"],
+        inputs=[x],
+        parameters={"weight": weight},
+        delta=delta,
+        tuning=tuning(device),
+        absolute=0.2,
+    )
+    settings: Any = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+
+    def results(*arrays: Any) -> list[Any]:
+        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], **settings)
+        return [conv2d(arrays[0], arrays[1], None, **settings), *backward[:2]]
+
+    run: Run = report.runs["tight"]
+    assert run.gradients
+    found = [run.output, run.input_deltas[0], run.gradients["weight"]]
+    bounds = results(abs(x), abs(weight), abs(delta))
+    for actual, wanted, bound in zip(found, results(x, weight, delta), bounds, strict=True):
+        assert actual is not None
+        error = np.abs(actual.reshape(wanted.shape) - wanted)
+        assert (error <= 2.0**-10 * bound + 1e-5).all()
+        # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
+        assert 2.0**-15 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < 2.0**-11
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("units", "layer", "expected"),
+    [
+        (128, Conv2D(128, 3, padding=1), {"forward_tensor", "backward_data_tensor", "backward_weight_tensor"}),
+        (64, Conv2D(256, 1), {"forward_tensor", "backward_data_tensor", "backward_weight_tensor"}),
+        (48, Conv2D(48, 3, padding=1, groups=48), {"forward_strip", "backward_data_strip", "backward_weight_strip"}),
+    ],
+)
+def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
+    images = layers.Input(units, 28, 28)()
+    graph = from_nodes(images, layers.Dense(3)(layer(images)))
+    for precision in ("fp32", "tf32"):
+        tuning = Tuning("gpu", compute_units=132, precision=precision)
+        plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)
+        kernels = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}
+        kernels = {name for name in kernels if not name.startswith("pack")}
+        assert kernels == {name if precision == "tf32" else name.replace("tensor", "tiled") for name in expected}
