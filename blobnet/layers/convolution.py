@@ -189,7 +189,8 @@ class _Convolution(Layer):
     def _task(self, site: Site, direction: str) -> str:
         """What a direction's candidates compute, for tuning; the bias costs nothing to speak of."""
         shape = "x".join(map(str, site.inputs[0].shape.dimensions))
-        return f"{direction} {shape}:{replace(self, bias=False).notation} batch {site.batch_size}"
+        precision = "" if site.tuning.precision == "fp32" else f" {site.tuning.precision}"
+        return f"{direction} {shape}:{replace(self, bias=False).notation} batch {site.batch_size}{precision}"
 
 
 @dataclass(frozen=True)

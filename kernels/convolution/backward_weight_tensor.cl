@@ -134,7 +134,7 @@ INLINE void load_fragments(fragments_t *fragments, __local const real_t *stage, 
 
 INLINE float4 rounded(const float a, const float b, const float c, const float d)
 {
-    return (float4)(ROUND_TF32(a), ROUND_TF32(b), ROUND_TF32(c), ROUND_TF32(d));
+    return (float4)(round_tf32(a), round_tf32(b), round_tf32(c), round_tf32(d));
 }
 
 INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *exchange)

@@ -38,6 +38,6 @@ __kernel void convolution_pack_weight_tensor(READ_ARRAY(real_t, weight), WRITE_A
                           + get_global_id(1) * 8 * UNIT_COLUMNS + value;
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? ROUND_TF32(from[tap]) : 0;
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? round_tf32(from[tap]) : 0;
     }
 }

@@ -123,7 +123,7 @@ INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *
 {
     UNROLL
     for (int c = 0; c < COLUMN_FRAGMENTS; c++) {
-        const real_t right[2] = {ROUND_TF32(fragments->sources[c][0]), ROUND_TF32(fragments->sources[c][1])};
+        const real_t right[2] = {round_tf32(fragments->sources[c][0]), round_tf32(fragments->sources[c][1])};
         UNROLL
         for (int u = 0; u < UNIT_FRAGMENTS; u++) {
             multiply_fragments(sums[u][c], fragments->weights[u], right, exchange);

@@ -6,6 +6,7 @@ Small integers are exact in tf32 and so are their sums in fp32: the layer contra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -197,9 +198,16 @@ def test_error(device: Device, small_tiles: None) -> None:
 def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
     images = layers.Input(units, 28, 28)()
     graph = from_nodes(images, layers.Dense(3)(layer(images)))
+    # What was measured as the fastest in fp32 says nothing about tf32.
+    task = f"forward {units}x28x28:{replace(layer, bias=False).notation} batch 64"
     for precision in ("fp32", "tf32"):
-        tuning = Tuning("gpu", compute_units=132, precision=precision)
+        tuning = Tuning("gpu", compute_units=132, choices={task: "tiled 32x64"}, precision=precision)
         plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)
-        kernels = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}
-        kernels = {name for name in kernels if not name.startswith("pack")}
-        assert kernels == {name if precision == "tf32" else name.replace("tensor", "tiled") for name in expected}
+        names = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}
+        names = {name for name in names if not name.startswith("pack")}
+        if precision == "fp32":
+            assert names == {
+                name.replace("tensor", "tiled").replace("forward_strip", "forward_tiled") for name in expected
+            }
+        else:
+            assert names == expected
