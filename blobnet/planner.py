@@ -5,7 +5,7 @@ Pure passes, no device (DESIGN section 3):
 1. forward storage: concat and in-place layers join blobs into one storage, through unit offsets (`_assign_forward`);
 2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
-4. kernel calls, from the layers (`_schedule`);
+4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`);
 5. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
@@ -515,7 +515,10 @@ class _Planner:
         )
 
     def _fuse(self, sites: Sequence[Site]) -> list[Site]:
-        """Gives sites their epilogues: what layers in place behind them do, where nobody wants the values between."""
+        """Gives sites their epilogues: what layers in place behind them do, where nobody wants the values between.
+
+        What else such a layer reads must be there when the kernels with the epilogue run, which is earlier.
+        """
         vertices, fused = self.graph.vertices, list(sites)
         for head in vertices:
             if self.computed_by[head.index] != head.index:
