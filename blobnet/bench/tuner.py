@@ -71,9 +71,10 @@ def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, i
     counts: Counter[str] = Counter()
     cases: dict[str, Case] = {}
     for vertex in graph.vertices:
-        for name in vertex.layer.alternatives(plan.sites[vertex.name]):
-            counts[name] += 1
-            cases.setdefault(name, shapes.of_vertex(graph, vertex))
+        for name, candidates in vertex.layer.alternatives(plan.sites[vertex.name]).items():
+            if len(candidates) > 1:
+                counts[name] += 1
+                cases.setdefault(name, shapes.of_vertex(graph, vertex))
     return [Task(name, cases[name], count) for name, count in counts.items()]
 
 
