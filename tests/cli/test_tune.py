@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -37,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tunings of this test alone."""
     monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tunings")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # sources that do not build
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     return tmp_path / "tunings"
 
 
@@ -359,6 +361,14 @@ def test_tuned_networks_train(run, net) -> None:
     assert "warning" not in result.err
     # A model in a file is tuned for what it was built for.
     assert run("tune", "net.h5", "--inference").out.splitlines()[-2].startswith("tuned: 1 of 1 tasks")
+
+
+def test_a_load_is_told(run, net, monkeypatch: pytest.MonkeyPatch) -> None:
+    times(monkeypatch)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e4, 0.0, 0.0))
+    told = "NOTE: a load of 10000.0 on "
+    assert told in run("tune", net, "--batch-size", "4").out
+    assert told not in run("tune", net, "--batch-size", "4").out, "nothing is measured"
 
 
 def test_ctrl_c_keeps_what_was_found(run, net, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
