@@ -39,7 +39,7 @@ from blobnet.tuning import LEVELS, Winner
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
 _REACH = {"fast": (4, 1.0), "wide": (4, 2.0)}
 #: After a first look: rounds of all that are within this factor of the fastest.
-_ROUNDS, _HOPEFUL = 5, 1.3
+_ROUNDS, _HOPEFUL = 7, 1.3
 #: By how much a candidate must be faster than the default to take its place: less may be chance.
 _MARGIN = 0.02
 #: The longest run of a candidate on a GPU, in launches: its own clock needs no more.
@@ -189,15 +189,20 @@ class Tuner:
         return None
 
     def _race(self, arena: _Arena, task: str, first: Mapping[str, float]) -> Winner:
-        """The fastest of those whose first times are hopeful; the default, where others are hardly faster."""
+        """The fastest of those whose first times are hopeful; the default, where none is clearly faster."""
         tuning = replace(self._tuning, broken=self.device.tunings.broken)
         default = choose(tuning, task, [arena.problem.candidate(task, name) for name in first]).name
         limit = _HOPEFUL * min(first.values())
         hopeful = [name for name, seconds in first.items() if seconds <= limit or name == default]
         rounds = [{name: arena.seconds(task, name) for name in hopeful} for _ in range(_ROUNDS)]
-        ms = {name: 1e3 * statistics.median(times[name] for times in rounds) for name in hopeful}
-        best = min(hopeful, key=lambda name: ms[name] * (1 - _MARGIN * (name == default)))
-        return Winner(best, ms[best], default, ms[default], self.level)
+        medians, least = (
+            {name: 1e3 * measure(times[name] for times in rounds) for name in hopeful}
+            for measure in (statistics.median, min)
+        )
+        # On a busy machine a median may say anything, but hardly the least time as well.
+        faster = [name for name in hopeful if all(ms[name] <= (1 - _MARGIN) * ms[default] for ms in (medians, least))]
+        best = min(faster, key=lambda name: medians[name], default=default)
+        return Winner(best, medians[best], default, medians[default], self.level)
 
     @contextlib.contextmanager
     def _blaming(self, name: str) -> Iterator[None]:

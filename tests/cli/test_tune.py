@@ -153,6 +153,23 @@ def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monke
         assert winner.candidate.startswith(expected)
 
 
+@pytest.mark.parametrize(("rival", "expected"), [(0.99, "fine 1"), (0.9, "rival 1")])
+def test_chance_on_a_busy_machine_is_no_win(
+    fresh: Device, monkeypatch: pytest.MonkeyPatch, rival: float, expected: str
+) -> None:
+    offer(monkeypatch, fresh, fine, odd_way("rival 1"))
+    times(monkeypatch)
+    measure, rounds = _Arena.seconds, iter([1.0, 2.0, 2.0, 1.0, *[2.0] * 4])
+
+    def disturbed(self: _Arena, task: str, name: str) -> float:
+        return measure(self, task, name) * (next(rounds) if name == "fine 1" else rival)
+
+    monkeypatch.setattr(_Arena, "seconds", disturbed)
+    tune(fresh)
+    (winner,) = fresh.tunings.winners.values()
+    assert (winner.candidate, winner.default, winner.default_ms) == (expected, "fine 1", 2000.0)
+
+
 def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, odd_way("lost 1"), fine, convolution_direct.forward)
     times(monkeypatch, fine=0.5)
