@@ -50,6 +50,8 @@ TOLERANCE = 5e-4
 _ODD_BATCH, _ODD_COUNT = 3, 2
 #: Others that say something else until a candidate is wrong, and those that are asked: some may not build.
 _WITNESSES, _REFERENCES = 2, 4
+#: The class of devices whose kernels run on any.
+_PLAIN = "cpu"
 #: The part of a device's memory that the scratch memory of a candidate may take.
 _SCRATCH_PART = 8
 
@@ -242,7 +244,7 @@ class _Problem:
         self.case, self.tuning = case, tuning
         self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
-        plain = self._alternatives(replace(tuning, device_class="cpu")).values()
+        plain = self._alternatives(replace(tuning, device_class=_PLAIN)).values()
         self.plain = {
             task: sorted((item for item in found if not item.is_guess), key=lambda item: item.cost)
             for task, found in zip(self.candidates, plain, strict=True)
@@ -267,7 +269,9 @@ class _Problem:
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
         """
-        others = [item for item in self.plain[task] if item.name != name]
+        # For a GPU's candidate, one of its name among those of CPUs is another one.
+        is_own = self.tuning.device_class == _PLAIN
+        others = [item for item in self.plain[task] if item.name != name or not is_own]
         firsts = {item.variant: item for item in reversed(others)}
         rank = {item.name: index for index, item in enumerate(others)}
 
@@ -380,32 +384,37 @@ class _Arena:
             raise _WrongError(f"{task}, {count} samples: {differences[-1]}")
 
     def _results(self, calls: Sequence[KernelCall], count: int) -> dict[str, FloatArray]:
-        """What calls leave, apart from scratch, where there were zeros before, by its storage."""
+        """What calls leave, apart from scratch, where there were zeros before, by the name of its place."""
         executor = self._executors[0]
+        storages: set[str] = set()
         readers: dict[str, Callable[[], FloatArray]] = {}
         for call in calls:
             for role, blob in call.blobs.items():
                 if call.source.blobs[role] != "read":
+                    storages.add(blob.storage)
                     readers[blob.storage] = partial(executor.read_blob, blob, count)
             for role, array in call.arrays.items():
                 if call.source.arrays[role] != "read" and array.persistent:
+                    storages.add(array.storage)
                     place = executor.buffers[array.storage], array.elements
-                    readers[array.storage] = partial(self.device.read, *place, offset=4 * array.offset)
-        for storage in readers:
+                    readers[f"{array.storage} from {array.offset} on"] = partial(
+                        self.device.read, *place, offset=4 * array.offset
+                    )
+        for storage in storages:
             buffer = executor.buffers[self.problem.plan.placed[storage]]
             self.device.fill_zero(buffer, buffer.size)
         executor.launch(executor.bind(calls, count), count)
         self.device.finish()
-        return {storage: read() for storage, read in readers.items()}
+        return {name: read() for name, read in readers.items()}
 
 
 def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray]) -> str:
     """What is wrong with results; empty if nothing is."""
     if wanted.keys() != found.keys():
         return f"it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}"
-    for storage, values in wanted.items():
+    for name, values in wanted.items():
         scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
-        error = float(np.abs(found[storage] - values).max(initial=0)) / scale
+        error = float(np.abs(found[name] - values).max(initial=0)) / scale
         if not error <= TOLERANCE:
-            return f"{storage} is wrong by {error:.2g} of its root mean square"
+            return f"{name} is wrong by {error:.2g} of its root mean square"
     return ""

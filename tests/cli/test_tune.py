@@ -224,6 +224,29 @@ def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.Mon
     assert names == {"a 1": ["b 1", *direct[:3]], "b 1": ["a 1", direct[0], "a 2", direct[1]]}
 
 
+def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, fresh, fine)
+    for device_class, expected in (("cpu", []), ("gpu", ["fine 1"])):
+        settings = dataclasses.replace(fresh.tuning, device_class=device_class)
+        graph = sequential([layers.Input(3, 4, 5), layers.Conv2D(4, 3)])
+        (case,) = (shapes.of_vertex(graph, vertex) for vertex in graph.vertices[1:])
+        problem = tuner._Problem(case, 4, settings)
+        task = next(name for name in problem.candidates if name.startswith(FORWARD))
+        assert [item.name for item in problem.references(task, "fine 1")] == expected
+
+
+def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
+    settings = dataclasses.replace(fresh.tuning, device_class="gpu", compute_units=2)
+    graph = sequential([layers.Input(12), layers.Dense(5)])
+    problem = tuner._Problem(shapes.of_vertex(graph, graph.vertices[1]), 4, settings)
+    task = next(name for name in problem.candidates if name.startswith("backward weights"))
+    (name, *_) = [item.name for item in problem.candidates[task] if item.variant == "direct"]
+    arena = _Arena(fresh, problem, {task: [name]})
+    results = arena._results(arena._calls[task, name], 4)
+    assert sorted(values.size for values in results.values()) == [5, 60]
+    assert all(np.abs(values).min() > 0 for values in results.values())
+
+
 def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, wrong, fine, convolution_direct.forward)
     (task,) = tasks_of(odd_graph(), 4, False, fresh.tuning)
