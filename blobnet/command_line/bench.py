@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
 from blobnet.command_line import bench_ladder, first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
+from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, near_matches
@@ -27,8 +27,6 @@ from blobnet.plan_report import readable
 BATCH_SIZES = {"cpu": 8, "gpu": 64}
 _ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
 _LEGEND = "floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"
-#: The load of a processor, before anything is measured, from which on times mean little.
-_BUSY = 0.75
 #: Kernels of a step that are listed by name.
 _SHOWN_KERNELS = 12
 
@@ -99,7 +97,7 @@ def _prepare_cases(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints what :func:`prepare` found."""
     device: Device = options.opened
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    load = load_average()
     top = roofline.measure(device)
     header: dict[str, Any] = {
         "device": device.info.name,
@@ -121,14 +119,10 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "ladder":
         del header["batch_size"]  # Each ladder has its own.
     else:
-        say(
-            "; ".join(
-                [f"batch {options.samples}, {device.precision}", *([str(header["torch"])] if options.where else [])]
-            )
-        )
-    processors = os.cpu_count() or 1
-    if load > processors * _BUSY:
-        say(f"NOTE: a load of {load:.1f} on {processors} processors: others are at work here, and times mean little")
+        twin = [str(header["torch"])] if options.where else []
+        say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
+    for note in load_notes(load):
+        say(note)
     measure = {"model": _run_model, "ladder": bench_ladder.run}.get(options.what, _run_cases)
     found = measure(options, top, say)
     if options.json:

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from blobnet.bench import shapes
 from blobnet.bench.tuner import Task, Tuner, tasks_of, tasks_of_cases
+from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import build_or_load
 from blobnet.device import Device
 from blobnet.errors import OptionError
@@ -35,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
         tasks = tasks_of(graph, batch_size, training, device.tuning)
     print(f"{device.info}\n{options.model}, {'training' if training else 'inference'}, batch {batch_size}\n")
     tuner = Tuner(device, tasks, batch_size, options.level, again=options.again)
+    for note in load_notes(load_average()) if tuner.tasks else []:
+        print(f"{note}\n")
     print(_ROW.format("task", "n", "ms", "tuned", "by default -> tuned"))
     measured = {task.name for task in tuner.tasks}
     for task in tasks:

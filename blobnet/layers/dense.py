@@ -79,7 +79,7 @@ class Dense(Layer):
         return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
 
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
-        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).calls()
+        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).launches()
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         ways = [dense_direct, dense_tiled] if site.tuning.device_class == "gpu" else [dense_direct]

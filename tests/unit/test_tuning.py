@@ -147,9 +147,9 @@ def test_nobody_without_a_home_needs_a_cache(monkeypatch: pytest.MonkeyPatch) ->
 # -- what ships --------------------------------------------------------------------------------------------------------
 
 
-def ship(folder: Path, device: str, **tasks: str) -> None:
-    """Ships a file for a device, as it comes out of a cache."""
-    source = Tunings({**IDENTITY, "device": device, "driver": "another"})
+def ship(folder: Path, name: str, **tasks: str) -> None:
+    """Ships a file for devices of a name, as it comes out of a cache."""
+    source = Tunings({**IDENTITY, "device": name, "driver": "another"})
     for task, candidate in tasks.items():
         source.record(task, Winner(candidate, 1.0, "x", 2.0, "wide"))
     (folder / "shipped").mkdir(exist_ok=True)
