@@ -9,7 +9,7 @@ from blobnet.blob import BlobLayout, Shape
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
-from blobnet.layers.activation import check_activation, split
+from blobnet.layers.activation import activation_macro, check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.blocking import choose_tile, lanes_for
 
@@ -89,7 +89,7 @@ class Dense(Layer):
                 macros={
                     **macros,
                     "HAS_BIAS": int(self.bias),
-                    "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
+                    **activation_macro(site.activation),
                     "BLOCK_SAMPLES": samples,
                     "BLOCK_UNITS": units,
                 },
