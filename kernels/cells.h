@@ -28,11 +28,8 @@
          first += GLOBAL_WIDTH * CELLS)
 #define EACH_CELL                   \
     for (int i = 0; i < CELLS; i++) \
-        if (IS_CELL(i, CELLS))
+        if (CELL(i) < PLANE_CELLS)
 #define CELL(i) (first + (i) * LOCAL_WIDTH)
-/* NOTE: where a group takes a whole plane at once, compilers see that only some cells need the test. */
-#define IS_CELL(i, step) \
-    ((step) * LOCAL_WIDTH >= PLANE_CELLS && ((i) + 1) * LOCAL_WIDTH <= PLANE_CELLS || CELL(i) < PLANE_CELLS)
 #define AT(ROLE) CELL_OFFSET(ROLE, CELL(i))
 #endif
 
