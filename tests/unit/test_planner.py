@@ -12,6 +12,7 @@ import pytest
 from blobnet import layers
 from blobnet.errors import OptionError, PlanError, ShapeError
 from blobnet.graph import Graph, from_nodes, sequential
+from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
@@ -106,6 +107,20 @@ def check_layouts(plan: Plan, seed: int) -> None:
         if vertex.layer.same_pitch(shapes):
             layouts = [*inputs, plan.outputs[vertex.name].layout, *deltas]
             assert len({layout.unit_memory_width for layout in layouts if layout.unit_width > 1}) <= 1, where
+
+
+def test_a_gpu_has_no_zeros_that_nobody_reads() -> None:
+    images = layers.Input(2, 6, 5)()
+    node = layers.Conv2D(3, 1)(images)
+    graph = from_nodes(images, layers.Conv2D(2, 3, padding=1)(layers.Conv2D(4, 1)(layers.BatchNorm()(node))))
+
+    def contiguous(tuning: Tuning) -> list[bool]:
+        plan = make_plan(graph, BATCH, loss=LOSS, training=True, tuning=tuning)
+        return [blob.layout.is_contiguous for blob in plan.outputs.values()]
+
+    # Only what the 3x3 convolution reads has a halo; on a CPU its pitch spreads.
+    assert contiguous(Tuning("gpu")) == [True, True, True, False, True]
+    assert not any(contiguous(Tuning("cpu")))
 
 
 # -- the symbols would notice ------------------------------------------------------------------------------------------
