@@ -436,6 +436,7 @@ class _Planner:
                         shareable = placement is not Placement.SEPARATE and self._delta_joins(
                             vertex, source, region, placement
                         )
+                        assert shareable or vertex.index not in self.absorbed, f"{vertex.name}: nothing comes between"
                         self.delta_regions[source] = (
                             region if shareable else self._new_region(self.graph.vertices[source], "delta")
                         )

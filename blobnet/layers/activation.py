@@ -64,7 +64,7 @@ class Activation(Layer):
         return Placement.IN_PLACE
 
     def epilogue(self, site: Site) -> Epilogue | None:
-        return Epilogue(activation=self.function) if self.elementwise else None
+        return Epilogue(activation=self.slope) if self.slope else None
 
     def forward(self, site: Site) -> list[KernelCall]:
         label = f"{site.name} forward"

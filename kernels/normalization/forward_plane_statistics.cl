@@ -1,6 +1,6 @@
 /*
  * Batch normalization, forward in training, first stage: for every plane its mean and the sum of its squared
- * deviations, in one pass over it. Sums are of distances from a cell in its middle, and the mean comes with what
+ * deviations, in one pass over it. Sums are of distances from the mean of four cells, and the mean comes with what
  * its rounding lost, so that data with a mean far larger than its deviation keeps its precision (Chan, Golub and
  * LeVeque 1983).
  *
@@ -30,6 +30,9 @@
 #define GROUP_SUM_TYPE accumulator_pair_t
 #include "group_sum.h"
 
+#define QUARTER_CELL(rows, columns) \
+    plane[(rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4]
+
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
                                                      const int count)
 {
@@ -39,8 +42,9 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
     const int sample = min(n, count - 1);
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
-        /* NOTE: the cell of a corner would often be an outlier, since convolutions see zeros there. */
-        const real_t origin = plane[CELL_OFFSET(INPUT, PLANE_HEIGHT / 2 * PLANE_WIDTH + PLANE_WIDTH / 2)];
+        /* NOTE: a single cell may be an outlier, above all at the border; in this order equal ones lose nothing. */
+        const real_t origin =
+            ((QUARTER_CELL(1, 1) + QUARTER_CELL(1, 3)) + (QUARTER_CELL(3, 1) + QUARTER_CELL(3, 3))) / 4;
         vector_t sums = 0;
         vector_t squares = 0;
         FOR_STEPS

@@ -191,6 +191,13 @@ def test_sample_means_far_apart(device: Device, tuning: Tuning) -> None:
     contract(device, BatchNorm(), Shape(2, 5, 9), tuning, inputs=values, count=4, relative=2e-5, arrangements=["tight"])
 
 
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+def test_an_outlier_among_the_cells_that_distances_are_from(device: Device, tuning: Tuning) -> None:
+    values = 0.01 * np.random.default_rng(9).standard_normal((1, 2, 40, 52))
+    values[0, :, 10, 13] = 100
+    contract(device, BatchNorm(), Shape(2, 40, 52), tuning, inputs=values, count=1, arrangements=["tight"])
+
+
 @pytest.mark.parametrize(
     ("shape", "tuning"), [(Shape(3, 1, 1), TUNINGS[0]), (Shape.flat(5), TUNINGS[1])], ids=["cpu", "gpu"]
 )
