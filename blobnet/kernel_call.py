@@ -18,6 +18,8 @@ PRECISIONS = ("fp32", "tf32")
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
 _GROUP_UNITS = 64
+#: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
+_CELLS_OF_A_WORK_ITEM = 512
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,32 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
     height = power_of_two(shape.height, _GROUP_SIZE // width)
     rows = -(-shape.height // height) * height
     return GlobalSize(width, rows, shape.units), full_group(width, height)
+
+
+def units_at_once(shape: Shape) -> int:
+    """Units that a CPU's work-item does, one behind the other, where planes are small."""
+    return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
+
+
+def cell_call(
+    kernel: str,
+    label: str,
+    blobs: Mapping[str, Blob],
+    tuning: Tuning,
+    *,
+    arrays: Mapping[str, Array] | None = None,
+    macros: Mapping[str, Macro] | None = None,
+) -> KernelCall:
+    """The launch of a kernel that computes each cell from those at the same place of other blobs (kernels/cells.h)."""
+    shape = next(iter(blobs.values())).shape
+    tunables = tuning.of(kernel)
+    if tuning.device_class == "cpu":
+        size, local = GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), None
+    else:
+        items = -(-shape.height * shape.width // tunables["CELLS"])
+        local = row_group(items)
+        size = GlobalSize(-(-items // local[0]) * local[0], 1, shape.units)
+    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
 
 
 def row_group(items: int) -> tuple[int, int, int]:

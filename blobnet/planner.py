@@ -20,7 +20,7 @@ from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, full_group
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, row_group
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.plan_report import report
@@ -31,8 +31,6 @@ READ_OVERRUN = 4096
 PARAMETER_ALIGNMENT = 16
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
-#: Work-items of a GPU that share the zeros of a plane.
-_HALO_SHARERS = 16
 _NEVER = 1 << 30
 
 
@@ -244,6 +242,7 @@ class _Planner:
         self.delta_regions: dict[int, _Region] = {}
         self.accumulate: dict[tuple[int, int], bool] = {}
         self.needs_delta = self._needs_delta(input_delta)
+        self.absorbed = self._absorbed_activations()
 
     def plan(self, reuse: bool) -> Plan:
         self._assign_forward()
@@ -318,6 +317,26 @@ class _Planner:
             needed.append(wanted or (input_delta and not vertex.inputs))
         return needed
 
+    def _absorbed_activations(self) -> frozenset[int]:
+        """The activations that the layer before them takes on in training, forward and backward: nothing but names.
+
+        Nobody else wants the value before, and nothing comes between the two in the backward pass that could change
+        the delta which both read.
+        """
+        found = set()
+        for vertex in self.graph.vertices if self.training and self.share else ():
+            readers = self.graph.readers[vertex.index]
+            if (
+                vertex.layer.fuses_slope
+                and readers == (vertex.index + 1,)
+                and self.graph.vertices[readers[0]].layer.slope
+            ):
+                found.add(readers[0])
+        return frozenset(found)
+
+    def _placement(self, vertex: Vertex) -> Placement:
+        return Placement.SHARED if vertex.index in self.absorbed else vertex.layer.placement(self.training)
+
     # -- pass 1: forward storage -------------------------------------------------------------------------------------
 
     def _new_region(self, vertex: Vertex, kind: str) -> _Region:
@@ -331,7 +350,7 @@ class _Planner:
             if vertex.index not in self.regions:
                 self.regions[vertex.index] = self._new_region(vertex, "output")
             region = self.regions[vertex.index]
-            placement = vertex.layer.placement(self.training)
+            placement = self._placement(vertex)
             if placement is Placement.CONCAT:
                 offset = region.unit_offset
                 for source in vertex.inputs:
@@ -367,7 +386,7 @@ class _Planner:
             for index, other in self.regions.items()
             if index > source
             and other.overlaps(region)
-            and self.graph.vertices[index].layer.placement(self.training) is Placement.IN_PLACE
+            and self._placement(self.graph.vertices[index]) is Placement.IN_PLACE
         )
         return min(writers, default=_NEVER)
 
@@ -378,12 +397,15 @@ class _Planner:
         if source == self.graph.output.index:
             return _NEVER
         if self.training and (
-            vertex.layer.backward_reads_output
-            or any(self.graph.vertices[reader].layer.backward_reads_inputs for reader in readers)
+            (vertex.layer.backward_reads_output and source not in self.absorbed)
+            or any(
+                self.graph.vertices[reader].layer.backward_reads_inputs and reader not in self.absorbed
+                for reader in readers
+            )
         ):
             return _NEVER - 1
         last = max(readers, default=source)
-        if vertex.layer.placement(self.training) in (Placement.CONCAT, Placement.SHARED):
+        if self._placement(vertex) in (Placement.CONCAT, Placement.SHARED):
             # Its inputs are the same memory, unless they have to be copied for what overwrites it.
             last = max([last, *(self._last_read(item) for item in vertex.inputs)])
         return last
@@ -403,6 +425,8 @@ class _Planner:
                 continue
             own = self.delta_regions[vertex.index]
             placement = vertex.layer.delta_placement() if self.share else Placement.SEPARATE
+            if vertex.index in self.absorbed:
+                placement = Placement.SHARED
             offset = own.unit_offset
             for position, source in enumerate(vertex.inputs):
                 units = self.planes[source].units
@@ -415,6 +439,7 @@ class _Planner:
                         shareable = placement is not Placement.SEPARATE and self._delta_joins(
                             vertex, source, region, placement
                         )
+                        assert shareable or vertex.index not in self.absorbed, f"{vertex.name}: nothing comes between"
                         self.delta_regions[source] = (
                             region if shareable else self._new_region(self.graph.vertices[source], "delta")
                         )
@@ -435,9 +460,14 @@ class _Planner:
             return False  # A delta that is added to itself doubles, once too often with three readers or two sources.
         # Each delta in the region must have been read before another reader of the other one adds to it.
         return all(
-            self._next_addition(source, vertex.index) < other and self._next_addition(other, vertex.index) < source
+            self._next_addition(source, vertex.index) < self._delta_read(other)
+            and self._next_addition(other, vertex.index) < self._delta_read(source)
             for other in pending
         )
+
+    def _delta_read(self, index: int) -> int:
+        """The vertex that reads the delta of a vertex: itself, or the one that absorbed it."""
+        return self.graph.vertices[index].inputs[0] if index in self.absorbed else index
 
     def _next_addition(self, source: int, now: int) -> int:
         """The next vertex in backward order, from ``now`` on, that adds to the delta of ``source``; -1 if none."""
@@ -457,7 +487,8 @@ class _Planner:
                 linked += [self.regions.get(source), self.delta_regions.get(source)]
             self._widen(self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes) if shapes else Halo())
             linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
-            if shapes and vertex.layer.same_pitch(shapes):
+            # NOTE: a GPU's kernels address cell by cell; one pitch would only give halos to planes that need none.
+            if shapes and self.tuning.device_class == "cpu" and vertex.layer.same_pitch(shapes):
                 present = [region.storage for region in linked if region]
                 groups.join([item for item in present if self.storages[item].planes.width > 1])
         for members in groups.groups():
@@ -508,6 +539,7 @@ class _Planner:
             output_delta=self._blob(deltas[vertex.index]) if vertex.index in deltas else None,
             accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
             training=self.training,
+            slope=self.graph.vertices[vertex.index + 1].layer.slope if vertex.index + 1 in self.absorbed else None,
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
             tuning=self.tuning,
@@ -554,7 +586,7 @@ class _Planner:
             calls += [("loss", call) for call in self.loss.calls(sites[output].output, delta, self.tuning)]
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
-                if self.needs_delta[vertex.index]:
+                if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
                     calls += [("backward", call) for call in vertex.layer.backward_parameters(site)]
                     calls += [("backward", call) for call in vertex.layer.backward_data(site)]
         return calls
@@ -695,6 +727,9 @@ def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
 
 
 def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
-    group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_HALO_SHARERS)
-    size = GlobalSize(group[0], 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=group)
+    layout = blob.layout
+    leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
+    gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
+    local = (1, 1, 1) if tuning.device_class == "cpu" else row_group(max(leading, gaps, 1))
+    size = GlobalSize(local[0], 1, blob.shape.units)
+    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

@@ -4,6 +4,7 @@
 
 typedef float real_t;
 typedef float accumulator_t;
+typedef float2 accumulator_pair_t;
 
 /* NOTE: PoCL calls large functions, with the arrays that they take in memory, if it is only asked to inline them. */
 #define INLINE inline __attribute__((always_inline))

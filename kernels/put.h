@@ -1,6 +1,13 @@
-/* How a kernel stores a result, or with ACCUMULATE adds it to what is there. */
+/*
+ * How a kernel stores a result, or with ACCUMULATE adds it to what is there: by PUT, or, if it loads all before it
+ * stores anything, by OLD and PLUS_OLD.
+ */
 #if ACCUMULATE
+#define OLD(pointer) (*(pointer))
+#define PLUS_OLD(value, old) ((old) + (value))
 #define PUT(value, pointer) (*(pointer) += (value))
 #else
+#define OLD(pointer) 0
+#define PLUS_OLD(value, old) (value)
 #define PUT(value, pointer) (*(pointer) = (value))
 #endif

@@ -1,5 +1,6 @@
 /*
  * Vectors of LANES consecutive values. LANES is 1 on devices whose work-items are lanes already.
+ * VECTOR_OF(LANE, a, b) is the vector of LANE(0, a, b), LANE(1, a, b), ... for up to 8 lanes.
  */
 #define VECTOR_JOIN_(a, b) a##b
 #define VECTOR_JOIN(a, b) VECTOR_JOIN_(a, b)
@@ -11,6 +12,7 @@ typedef int index_vector_t;
 #define VECTOR_STORE(value, pointer) (*(pointer) = (value))
 #define VECTOR_LANE_NUMBERS 0
 #define VECTOR_SUM(value) (value)
+#define VECTOR_OF(LANE, a, b) LANE(0, a, b)
 #else
 typedef VECTOR_JOIN(float, LANES) vector_t;
 typedef VECTOR_JOIN(int, LANES) index_vector_t;
@@ -19,8 +21,10 @@ typedef VECTOR_JOIN(int, LANES) index_vector_t;
 #if LANES == 2
 #define VECTOR_LANE_NUMBERS (int2)(0, 1)
 #define VECTOR_SUM(value) ((value).s0 + (value).s1)
+#define VECTOR_OF(LANE, a, b) ((float2)(LANE(0, a, b), LANE(1, a, b)))
 #elif LANES == 4
 #define VECTOR_LANE_NUMBERS (int4)(0, 1, 2, 3)
+#define VECTOR_OF(LANE, a, b) ((float4)(LANE(0, a, b), LANE(1, a, b), LANE(2, a, b), LANE(3, a, b)))
 #define VECTOR_SUM(value) vector_sum(value)
 INLINE float vector_sum(const float4 v)
 {
@@ -28,6 +32,9 @@ INLINE float vector_sum(const float4 v)
 }
 #elif LANES == 8
 #define VECTOR_LANE_NUMBERS (int8)(0, 1, 2, 3, 4, 5, 6, 7)
+#define VECTOR_OF(LANE, a, b)                                                                           \
+    ((float8)(LANE(0, a, b), LANE(1, a, b), LANE(2, a, b), LANE(3, a, b), LANE(4, a, b), LANE(5, a, b), \
+              LANE(6, a, b), LANE(7, a, b)))
 #define VECTOR_SUM(value) vector_sum(value)
 INLINE float vector_sum(const float8 v)
 {

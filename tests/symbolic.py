@@ -20,6 +20,7 @@ import numpy.typing as npt
 from blobnet.blob import BlobLayout, Shape
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.layers.activation import FROM_OUTPUT
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
 from blobnet.planner import ParameterTable, Plan
@@ -40,6 +41,8 @@ _CELL_BY_CELL = (
 _NORM = ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
 #: Others that may write where they read.
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
+#: Those whose ACTIVATION is for the delta that they read, not for what they write.
+_THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backward_data")
 
 
 class PlanBrokenError(AssertionError):
@@ -149,11 +152,14 @@ class SymbolicMemory:
                 raise PlanBrokenError(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
         self._check_overlap(call, read, written, count)
         inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
-        arrays = [
-            self._array_word(call.arrays[role], count)
+        words = {
+            role: self._array_word(call.arrays[role], count)
             for role, access in source.arrays.items()
             if access == "read" and not (role in _NORM and call.macros.get("HAS_NORM") == 0)
-        ]
+        }
+        arrays = list(words.values())
+        if call.kernel in _THROUGH_ACTIVATION:
+            inputs = self._through_activation(call, inputs, words)
         for role in written:
             target = self.data(call.blobs[role], count)
             result = self._result(call, role, inputs, arrays, target.shape).reshape(target.shape)
@@ -182,22 +188,36 @@ class SymbolicMemory:
         if call.kernel == "blob/copy":
             return inputs[0]
         if call.kernel == "join/add":
-            return _sum(*inputs)
+            return _activated(_sum(*inputs), function)
         if call.kernel == "activation/forward":
             return _activated(inputs[0], function)
         if call.kernel == "activation/backward":
             return _combined(_word(call.kernel, function), *inputs)
         if call.kernel in _CELL_BY_CELL:
+            residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
             result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
-            return _activated(result, function)
-        norm = [arrays.pop() for _ in _NORM][::-1] if call.macros.get("HAS_NORM") else []
-        residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
-        result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
-        if norm:
-            result = _combined(_word("normalization/forward_inference", None, *norm), result)
+        else:
+            norm = [arrays.pop() for _ in _NORM][::-1] if call.macros.get("HAS_NORM") else []
+            residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
+            result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
+            if norm:
+                result = _combined(_word("normalization/forward_inference", None, *norm), result)
         if residual:
-            result = _sum(result, residual[0].reshape(-1))
-        return _activated(result, function)
+            result = _sum(result, residual[0].reshape(result.shape))
+        return result if call.kernel in _THROUGH_ACTIVATION else _activated(result, function)
+
+    @staticmethod
+    def _through_activation(call: KernelCall, inputs: list[Symbols], words: Mapping[str, int]) -> list[Symbols]:
+        """Input and delta of a batch norm, the delta as the activation behind it gives it back by calls of its own."""
+        function = str(call.macros["ACTIVATION"])
+        if function == "ACTIVATION_linear":
+            return inputs
+        source, delta = inputs
+        forward = _word("OUTPUT", _digest(source), *(words[role] for role in ("STATISTICS", "SCALE", "SHIFT")))
+        value = _spread(forward, source.size).reshape(source.shape)
+        if function.removeprefix("ACTIVATION_") in FROM_OUTPUT:
+            value = _activated(value, function)
+        return [source, _combined(_word("activation/backward", function), value, delta)]
 
     @staticmethod
     def _phase(call: KernelCall) -> tuple[slice, slice]:

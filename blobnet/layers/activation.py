@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
-from blobnet.kernel_call import KernelCall, as_rows, elementwise_work
+from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
+from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 #: Functions whose derivative follows from their output.
@@ -49,6 +50,10 @@ class Activation(Layer):
     def elementwise(self) -> bool:
         return self.function != "softmax"
 
+    @property
+    def slope(self) -> str | None:
+        return self.function if self.elementwise else None
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 
@@ -59,42 +64,37 @@ class Activation(Layer):
         return Placement.IN_PLACE
 
     def epilogue(self, site: Site) -> Epilogue | None:
-        return Epilogue(activation=self.function) if self.elementwise else None
+        return Epilogue(activation=self.slope) if self.slope else None
 
     def forward(self, site: Site) -> list[KernelCall]:
-        softmax = self.function == "softmax"
-        source, target = (site.inputs[0], site.output) if softmax else as_rows(site.inputs[0], site.output)
-        size, local = elementwise_work(target.shape.one_unit if softmax else target.shape, site.tuning)
-        return [
-            KernelCall(
-                "activation/softmax_forward" if softmax else "activation/forward",
-                f"{site.name} forward",
-                size,
-                blobs={"INPUT": source, "OUTPUT": target},
-                macros={} if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}"},
-                local_size=local,
-            )
-        ]
+        label = f"{site.name} forward"
+        if self.function == "softmax":
+            size, local = elementwise_work(site.output.shape.one_unit, site.tuning)
+            blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
+            return [KernelCall("activation/softmax_forward", label, size, blobs, local_size=local)]
+        blobs = dict(zip(("INPUT", "OUTPUT"), as_rows(site.inputs[0], site.output), strict=True))
+        return [cell_call("activation/forward", label, blobs, site.tuning, macros=activation_macro(self.function))]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         delta = site.input_deltas[0]
         if delta is None:
             return []
-        softmax = self.function == "softmax"
-        blobs = (site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta)
-        value, source, target = blobs if softmax else as_rows(*blobs)
-        size, local = elementwise_work(target.shape.one_unit if softmax else target.shape, site.tuning)
-        macros = {"ACCUMULATE": int(site.accumulate[0])}
-        return [
-            KernelCall(
-                "activation/softmax_backward" if softmax else "activation/backward",
-                f"{site.name} backward data",
-                size,
-                blobs={"VALUE": value, "OUTPUT_DELTA": source, "INPUT_DELTA": target},
-                macros=macros if softmax else {"ACTIVATION": f"ACTIVATION_{self.function}", **macros},
-                local_size=local,
-            )
-        ]
+        label = f"{site.name} backward data"
+        roles = "VALUE", "OUTPUT_DELTA", "INPUT_DELTA"
+        values = site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta
+        macros: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0])}
+        if self.function == "softmax":
+            size, local = elementwise_work(delta.shape.one_unit, site.tuning)
+            blobs = dict(zip(roles, values, strict=True))
+            return [KernelCall("activation/softmax_backward", label, size, blobs, macros=macros, local_size=local)]
+        blobs = dict(zip(roles, as_rows(*values), strict=True))
+        macros |= activation_macro(self.function)
+        return [cell_call("activation/backward", label, blobs, site.tuning, macros=macros)]
+
+
+def activation_macro(function: str | None) -> dict[str, Macro]:
+    """The macro that tells a kernel its activation (kernels/activation/functions.h); None is none."""
+    return {"ACTIVATION": f"ACTIVATION_{function or 'linear'}"}
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:

@@ -101,6 +101,8 @@ class Site:
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
         training: whether this is a training plan (batch statistics, dropout).
         epilogue: what to do for the layers behind; only stages that the layer ``fuses``.
+        slope: the function of the activation behind the layer, if the backward calls take it on (``fuses_slope``):
+            ``output_delta`` is then that activation's.
         in_place_of: the input whose memory is also the output's, or None.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
@@ -117,6 +119,7 @@ class Site:
     accumulate: tuple[bool, ...] = ()
     training: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)
+    slope: str | None = None
     in_place_of: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
@@ -221,6 +224,19 @@ class Layer(ABC):
         """The stages of ``site.epilogue`` that ``forward`` can do before it stores its output."""
         return ()
 
+    @property
+    def fuses_slope(self) -> bool:
+        """Whether the backward calls can multiply the output's delta by the slope of ``site.slope`` as they read it.
+
+        They find the slope from what they keep anyway, so that the activation needs no calls and no blob of its own.
+        """
+        return False
+
+    @property
+    def slope(self) -> str | None:
+        """For an activation of single cells: the function by whose slope the backward pass multiplies."""
+        return None
+
     def epilogue(self, site: Site) -> Epilogue | None:
         """What this layer's forward pass is, as the epilogue of the layer before it, if it can be that.
 
@@ -262,7 +278,7 @@ class Layer(ABC):
         return Halo()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
-        """Whether the layer's kernels run faster if its blobs have the same row pitch (flat planes)."""
+        """Whether the layer's kernels for CPUs run faster if its blobs have the same row pitch (flat planes)."""
         return self.elementwise
 
     def placement(self, training: bool) -> Placement:

@@ -10,6 +10,7 @@ from blobnet.blob import Shape
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.kernel_call import Array, Blob
 from blobnet.kernel_source import Macro
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import Candidate
 
@@ -140,7 +141,7 @@ class Problem:
             "HAS_NORM": int(norm is not None),
             "EPSILON": norm.epsilon if norm else 0.0,
             "HAS_RESIDUAL": int(site.epilogue.residual is not None),
-            "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
+            **activation_macro(site.activation),
         }
 
     def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:

@@ -8,6 +8,7 @@ from functools import partial
 from blobnet.blob import BlobLayout
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import choose_tile, lanes_for
 from blobnet.layers.candidates import Candidate
@@ -63,7 +64,7 @@ def _forward_calls(site: Site, bias: bool) -> list[KernelCall]:
             macros={
                 **macros,
                 "HAS_BIAS": int(bias),
-                "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}",
+                **activation_macro(site.activation),
                 "BLOCK_SAMPLES": samples,
                 "BLOCK_UNITS": units,
             },

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import Candidate
@@ -66,7 +67,7 @@ def _forward_calls(site: Site, bias: bool, tile: Tile, splits: int) -> list[Kern
         blobs={"OUTPUT": site.output},
         # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
         arrays={"PARTIALS": partials, "BIAS": site.parameter("bias" if bias else "weight")},
-        macros={"SPLITS": splits, "HAS_BIAS": int(bias), "ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"},
+        macros={"SPLITS": splits, "HAS_BIAS": int(bias), **activation_macro(site.activation)},
         local_size=(64, 1, 1),
     )
     return [product, total]

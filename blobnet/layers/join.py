@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Blob, KernelCall, as_rows, copy_call, elementwise_work
+from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 
@@ -24,6 +25,10 @@ class Add(Layer):
     def elementwise(self) -> bool:
         return True
 
+    @property
+    def fuses(self) -> Collection[str]:
+        return ("activation",)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         same = all(shape == inputs[0] for shape in inputs)
         self._require_shape(same, "all inputs must have the same shape", inputs=_listed(inputs))
@@ -38,20 +43,13 @@ class Add(Layer):
     def forward(self, site: Site) -> list[KernelCall]:
         first = site.in_place_of or 0
         calls: list[KernelCall] = []
-        for addend in (*site.inputs[:first], *site.inputs[first + 1 :]):
+        addends = *site.inputs[:first], *site.inputs[first + 1 :]
+        for addend in addends:
             total = site.output if calls else site.inputs[first]
-            blobs = as_rows(total, addend, site.output)
-            size, local = elementwise_work(blobs[2].shape, site.tuning)
-            calls.append(
-                KernelCall(
-                    "join/add",
-                    f"{site.name} forward",
-                    size,
-                    blobs=dict(zip(("INPUT", "ADDEND", "OUTPUT"), blobs, strict=True)),
-                    macros={"IN_PLACE": int(total == site.output)},
-                    local_size=local,
-                )
-            )
+            blobs = dict(zip(("INPUT", "ADDEND", "OUTPUT"), as_rows(total, addend, site.output), strict=True))
+            is_last = len(calls) == len(addends) - 1
+            macros = {"IN_PLACE": int(total == site.output), **activation_macro(site.activation if is_last else None)}
+            calls.append(cell_call("join/add", f"{site.name} forward", blobs, site.tuning, macros=macros))
         return calls
 
     def epilogue(self, site: Site) -> Epilogue | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blobnet.blob import Shape
 from blobnet.kernel_call import (
@@ -12,17 +12,17 @@ from blobnet.kernel_call import (
     GlobalSize,
     KernelCall,
     Tuning,
-    elementwise_work,
+    cell_call,
     full_group,
     power_of_two,
     row_group,
+    units_at_once,
 )
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 
-Local = tuple[int, int, int] | None
+Local = tuple[int, int, int]
 
-#: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
-_CELLS_OF_A_WORK_ITEM = 512
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
 
@@ -63,7 +63,11 @@ class BatchNorm(Layer):
 
     @property
     def fuses(self) -> Collection[str]:
-        return ("activation",)
+        return ("residual", "activation")
+
+    @property
+    def fuses_slope(self) -> bool:
+        return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
@@ -85,28 +89,21 @@ class BatchNorm(Layer):
 
     def forward(self, site: Site) -> list[KernelCall]:
         source, target = site.inputs[0], site.output
-        activation = {"ACTIVATION": f"ACTIVATION_{site.activation or 'linear'}"}
-        parameters = _affine(site)
+        # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
+        blobs = {"INPUT": source, "RESIDUAL": site.epilogue.residual or target, "OUTPUT": target}
+        epilogue = {"HAS_RESIDUAL": int(site.epilogue.residual is not None), **activation_macro(site.activation)}
         running = _running(site)
         label = f"{site.name} forward"
-        size, local = _cell_work(target.shape, site.tuning)
         if not site.training:
-            return [
-                KernelCall(
-                    "normalization/forward_inference",
-                    label,
-                    size,
-                    blobs={"INPUT": source, "OUTPUT": target},
-                    arrays={**running, **parameters},
-                    macros={"EPSILON": float(self.epsilon), "IN_PLACE": int(source == target), **activation},
-                    local_size=local,
-                )
-            ]
+            kernel = "normalization/forward_inference"
+            macros = {"EPSILON": float(self.epsilon), "IN_PLACE": int(source == target), **epilogue}
+            return [cell_call(kernel, label, blobs, site.tuning, arrays={**running, **_affine(site)}, macros=macros)]
         units = source.layout.unit_count
         partials = {"PARTIALS": site.memory("partials", per_sample=3 * units)}
         kernel = "normalization/forward_plane_statistics"
-        plane_size, plane_local = _plane_work(source.shape, site.tuning)
+        plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
+        arrays = {"STATISTICS": _statistics(site), **_affine(site)}
         return [
             KernelCall(
                 kernel,
@@ -114,7 +111,7 @@ class BatchNorm(Layer):
                 plane_size,
                 blobs={"INPUT": source},
                 arrays=partials,
-                tunables=_lanes(kernel, source.shape, site.tuning),
+                tunables=lanes,
                 local_size=plane_local,
             ),
             KernelCall(
@@ -130,15 +127,7 @@ class BatchNorm(Layer):
                 },
                 local_size=unit_local,
             ),
-            KernelCall(
-                "normalization/forward",
-                label,
-                size,
-                blobs={"INPUT": source, "OUTPUT": target},
-                arrays={"STATISTICS": _statistics(site), **parameters},
-                macros=activation,
-                local_size=local,
-            ),
+            cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays, macros=epilogue),
         ]
 
     def epilogue(self, site: Site) -> Epilogue | None:
@@ -150,7 +139,7 @@ class BatchNorm(Layer):
         partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * units)}
         kernel = "normalization/backward_plane_sums"
         label = f"{site.name} backward parameters"
-        plane_size, plane_local = _plane_work(source.shape, site.tuning)
+        plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         return [
             KernelCall(
@@ -158,8 +147,9 @@ class BatchNorm(Layer):
                 f"{label} (planes)",
                 plane_size,
                 blobs={"INPUT": source, "OUTPUT_DELTA": site.delta},
-                arrays={"STATISTICS": _statistics(site), **partials},
-                tunables=_lanes(kernel, source.shape, site.tuning),
+                arrays={"STATISTICS": _statistics(site), **_affine(site), **partials},
+                macros=activation_macro(site.slope),
+                tunables=lanes,
                 local_size=plane_local,
             ),
             KernelCall(
@@ -176,16 +166,18 @@ class BatchNorm(Layer):
         target = site.input_deltas[0]
         if target is None:
             return []
-        size, local = _cell_work(target.shape, site.tuning)
         return [
-            KernelCall(
+            cell_call(
                 "normalization/backward_data",
                 f"{site.name} backward data",
-                size,
-                blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-                arrays={"STATISTICS": _statistics(site), "SCALE": site.parameter("scale"), **_gradients(site)},
-                macros={"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == target)},
-                local_size=local,
+                {"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+                site.tuning,
+                arrays={"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)},
+                macros={
+                    "ACCUMULATE": int(site.accumulate[0]),
+                    "IN_PLACE": int(site.delta == target),
+                    **activation_macro(site.slope),
+                },
             )
         ]
 
@@ -211,33 +203,20 @@ def _gradients(site: Site) -> dict[str, Array]:
     return {"SCALE_GRADIENT": site.gradient("scale"), "SHIFT_GRADIENT": site.gradient("shift")}
 
 
-def _units_at_once(shape: Shape) -> int:
-    """Units that a CPU's work-item does, one behind the other."""
-    return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
+def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local, dict[str, int]]:
+    """A work-item for each plane, or for several small ones; on a GPU a row of neighbours, or a part of a group.
 
-
-def _cell_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local]:
-    """Elementwise work that also steps through the units, where planes are small."""
-    size, local = elementwise_work(shape, tuning)
+    Returns the work size, the group, and the tunable LANES, which is not wider than a row where lanes run along it.
+    """
+    lanes = tuning.of(kernel)["LANES"]
+    along_row = {"LANES": power_of_two(shape.width, lanes)}
     if tuning.device_class == "cpu":
-        size = replace(size, units=-(-shape.units // _units_at_once(shape)))
-    return size, local
-
-
-def _plane_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local]:
-    """A work-item for each plane, or for several small ones; on a GPU a row of neighbours, or a part of a group."""
-    if tuning.device_class == "cpu":
-        return GlobalSize(1, 1, -(-shape.units // _units_at_once(shape))), (1, 1, 1)
-    group = row_group(shape.height * shape.width)
-    return GlobalSize(group[0], 1, shape.units), group
+        return GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), (1, 1, 1), along_row
+    group = row_group(-(-shape.height * shape.width // lanes))
+    return GlobalSize(group[0], 1, shape.units), group, {"LANES": lanes} if group[0] > 1 else along_row
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each unit; on a GPU some that share its samples."""
     group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_SAMPLE_SHARERS)
     return GlobalSize(group[0], 1, units, per_sample=False), group
-
-
-def _lanes(kernel: str, shape: Shape, tuning: Tuning) -> dict[str, int]:
-    """The tunable LANES, not wider than a row needs."""
-    return {"LANES": power_of_two(shape.width, tuning.of(kernel)["LANES"])}

@@ -9,17 +9,21 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION     the function, see functions.h
- *   ACCUMULATE     1: add to INPUT_DELTA
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   ACTIVATION    the function, see functions.h
+ *   ACCUMULATE    1: add to INPUT_DELTA
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width   columns
- *   height  rows
- *   units   units * COUNT
+ *   width  work-items that share a plane
+ *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#define PLANE_WIDTH VALUE_UNIT_WIDTH
+#define PLANE_HEIGHT VALUE_UNIT_HEIGHT
+#include "cells.h"
 #include "put.h"
 #include "activation/functions.h"
 
@@ -27,17 +31,26 @@ __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
                                   const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    for (int y = get_global_id(1); y < VALUE_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global const real_t *values = value + BLOB_INDEX(VALUE, n, z, y, 0);
-        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
-        for (int x = get_global_id(0); x < VALUE_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            const real_t result = from[x] * ACTIVATION_SLOPE(values[x], values[x]);
-            PUT(result, to + x);
+    for (int z = get_global_id(2) % GLOBAL_UNITS; z < VALUE_UNIT_COUNT; z += GLOBAL_UNITS) {
+        __global const real_t *values = value + BLOB_INDEX(VALUE, n, z, 0, 0);
+        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
+        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
+        FOR_CELLS
+        {
+            real_t results[CELLS];
+            EACH_CELL
+            {
+                const real_t known = values[AT(VALUE)];
+                const real_t delta = from[AT(OUTPUT_DELTA)] * ACTIVATION_SLOPE(known, known);
+                results[i] = PLUS_OLD(delta, OLD(to + AT(INPUT_DELTA)));
+            }
+            EACH_CELL
+            {
+                to[AT(INPUT_DELTA)] = results[i];
+            }
         }
     }
 }

@@ -7,31 +7,43 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION     the function, see functions.h
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   ACTIVATION    the function, see functions.h
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width   columns
- *   height  rows
- *   units   units * COUNT
+ *   width  work-items that share a plane
+ *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
+#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#include "cells.h"
 #include "activation/functions.h"
 
 __kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, y, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
-        for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            const real_t value = from[x];
-            to[x] = ACTIVATE(value);
+    for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        FOR_CELLS
+        {
+            real_t results[CELLS];
+            EACH_CELL
+            {
+                const real_t value = from[AT(INPUT)];
+                results[i] = ACTIVATE(value);
+            }
+            EACH_CELL
+            {
+                to[AT(OUTPUT)] = results[i];
+            }
         }
     }
 }

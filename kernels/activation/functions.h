@@ -21,16 +21,10 @@
 #define ACTIVATION_softplus_SLOPE(x, y) (-expm1(-(y)))
 
 #define ACTIVATION_silu(x) ((x) / (1 + exp(-(x))))
-#define ACTIVATION_silu_SLOPE(x, y) silu_slope(x)
+#define ACTIVATION_silu_SLOPE(x, y) (ACTIVATION_sigmoid(x) * (1 + (x) * (1 - ACTIVATION_sigmoid(x))))
 #define ACTIVATION_gelu(x) (0.5f * (x) * (1 + erf((x) * M_SQRT1_2_F)))
 #define ACTIVATION_gelu_SLOPE(x, y) \
     (0.5f * (1 + erf((x) * M_SQRT1_2_F)) + (x) * 0.39894228f * exp(-0.5f * (x) * (x)))
-
-INLINE float silu_slope(const float x)
-{
-    const float sigmoid = 1 / (1 + exp(-x));
-    return sigmoid * (1 + x * (1 - sigmoid));
-}
 
 #define ACTIVATION_JOIN_(a, b) a##b
 #define ACTIVATION_JOIN(a, b) ACTIVATION_JOIN_(a, b)

@@ -1,5 +1,5 @@
 /*
- * The sum of two blobs, cell by cell; may run in place: output = input + addend.
+ * The sum of two blobs, cell by cell; may run in place: output = f(input + addend).
  *
  * Blobs:
  *   INPUT  read
@@ -8,35 +8,50 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   IN_PLACE       1: INPUT is OUTPUT
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   ACTIVATION    the function f, see activation/functions.h
+ *   IN_PLACE      1: INPUT is OUTPUT
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width   columns
- *   height  rows
- *   units   units * COUNT
+ *   width  work-items that share a plane
+ *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
+#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#include "cells.h"
+#include "activation/functions.h"
 
 __kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global const real_t *terms = addend + BLOB_INDEX(ADDEND, n, z, y, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
+    for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+        __global const real_t *terms = addend + BLOB_INDEX(ADDEND, n, z, 0, 0);
+        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
 #if IN_PLACE
         __global const real_t *from = to;
 #else
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, y, 0);
+        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
 #endif
-        for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            to[x] = from[x] + terms[x];
+        FOR_CELLS
+        {
+            real_t results[CELLS];
+            EACH_CELL
+            {
+                const real_t sum = from[AT(INPUT)] + terms[AT(ADDEND)];
+                results[i] = ACTIVATE(sum);
+            }
+            EACH_CELL
+            {
+                to[AT(OUTPUT)] = results[i];
+            }
         }
     }
 }

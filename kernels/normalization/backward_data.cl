@@ -1,6 +1,7 @@
 /*
  * Batch normalization, backward, last stage, cell by cell; may run in place. With M = COUNT * height * width,
- * deviation = sqrt(variance + epsilon) and normalized = (input - mean) / deviation:
+ * deviation = sqrt(variance + epsilon), normalized = (input - mean) / deviation and
+ * delta = output_delta * f'(normalized * scale + shift):
  * input_delta = scale / deviation * (delta - shift_gradient / M - normalized * scale_gradient / M).
  *
  * Blobs:
@@ -10,27 +11,34 @@
  * Arrays:
  *   STATISTICS      read  (3, units): mean, what its rounding lost, 1 / deviation
  *   SCALE           read  (units)
+ *   SHIFT           read  (units)
  *   SCALE_GRADIENT  read  (units)
  *   SHIFT_GRADIENT  read  (units)
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACCUMULATE     1: add to INPUT_DELTA
- *   IN_PLACE       1: OUTPUT_DELTA is INPUT_DELTA
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   step along the units
+ *   ACTIVATION    the function f, see activation/functions.h
+ *   ACCUMULATE    1: add to INPUT_DELTA
+ *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width   columns
- *   height  rows
- *   units   units (some of them, if a work-item does several) * COUNT
+ *   width  work-items that share a plane
+ *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
+#define PLANE_WIDTH INPUT_UNIT_WIDTH
+#define PLANE_HEIGHT INPUT_UNIT_HEIGHT
+#include "cells.h"
 #include "put.h"
+#include "normalization/normalized.h"
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                          READ_ARRAY(real_t, scale_gradient),
+                                          READ_ARRAY(real_t, shift), READ_ARRAY(real_t, scale_gradient),
                                           READ_ARRAY(real_t, shift_gradient), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
@@ -39,25 +47,35 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
     }
     const accumulator_t values = (accumulator_t)count * INPUT_UNIT_ELEMENTS;
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
-        const accumulator_t mean = ARRAY(statistics)[z];
-        const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + z];
-        const accumulator_t inverse = ARRAY(statistics)[2 * INPUT_UNIT_COUNT + z];
-        const accumulator_t factor = inverse * ARRAY(scale)[z];
+        LOAD_STATISTICS(z);
         const accumulator_t delta_mean = ARRAY(shift_gradient)[z] / values;
         const accumulator_t slope = inverse * (ARRAY(scale_gradient)[z] / values);
-        for (int y = get_global_id(1); y < INPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-            __global const real_t *cells = input + BLOB_INDEX(INPUT, n, z, y, 0);
-            __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
-            /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
+        __global const real_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
+        /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
 #if IN_PLACE
-            __global const real_t *from = to;
+        __global const real_t *from = to;
 #else
-            __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
+        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
 #endif
-            for (int x = get_global_id(0); x < INPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-                const real_t centred = (cells[x] - mean) - lost;
-                const real_t result = factor * MULTIPLY_ADD(-slope, centred, from[x] - delta_mean);
-                PUT(result, to + x);
+        FOR_CELLS
+        {
+            /* NOTE: only loads first: with the sums among them it takes NVIDIA's compiler 15 % longer. */
+            real_t centred[CELLS];
+            real_t deltas[CELLS];
+            real_t olds[CELLS];
+            EACH_CELL
+            {
+                centred[i] = CENTRED(cells[AT(INPUT)]);
+                deltas[i] = from[AT(OUTPUT_DELTA)];
+                olds[i] = OLD(to + AT(INPUT_DELTA));
+            }
+            EACH_CELL
+            {
+                const real_t normalized = NORMALIZED(centred[i]);
+                const real_t delta = THROUGH_ACTIVATION(deltas[i], normalized);
+                const real_t result = factor * MULTIPLY_ADD(-slope, centred[i], delta - delta_mean);
+                to[AT(INPUT_DELTA)] = PLUS_OLD(result, olds[i]);
             }
         }
     }

@@ -20,27 +20,25 @@
  *   units  units
  */
 #include "blob.h"
+#define GROUP_SUM_TYPE accumulator_pair_t
 #include "group_sum.h"
 
 __kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partials),
                                                 WRITE_ARRAY(real_t, scale_gradient),
                                                 WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
-    __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
     __global const accumulator_t *sums = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
     __global const accumulator_t *products = sums + (size_t)UNITS * count;
-    accumulator_t sum = 0;
-    accumulator_t product = 0;
+    accumulator_pair_t both = 0;
     for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
-        sum += sums[n];
-        product += products[n];
+        both += (accumulator_pair_t)(sums[n], products[n]);
     }
-    sum = GROUP_SUM(sum, group);
-    product = GROUP_SUM(product, group);
+    const accumulator_pair_t total = GROUP_SUM(both, group);
     if (z < UNITS && get_local_id(0) == 0) {
-        ARRAY(shift_gradient)[z] = sum;
-        ARRAY(scale_gradient)[z] = product;
+        ARRAY(shift_gradient)[z] = total.s0;
+        ARRAY(scale_gradient)[z] = total.s1;
     }
 }

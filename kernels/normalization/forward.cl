@@ -1,10 +1,11 @@
 /*
  * Batch normalization, forward in training, last stage, cell by cell:
- * output = f((input - mean) / sqrt(variance + epsilon) * scale + shift).
+ * output = f((input - mean) / sqrt(variance + epsilon) * scale + shift + residual).
  *
  * Blobs:
- *   INPUT  read
- *   OUTPUT write
+ *   INPUT    read
+ *   RESIDUAL read   with HAS_RESIDUAL
+ *   OUTPUT   write
  * Arrays:
  *   STATISTICS  read  (3, units): mean, what its rounding lost, 1 / sqrt(variance + epsilon)
  *   SCALE       read  (units)
@@ -12,36 +13,48 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION     the function f, see activation/functions.h
- *   GLOBAL_WIDTH   step along x
- *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   step along the units
+ *   HAS_RESIDUAL  1: add RESIDUAL
+ *   ACTIVATION    the function f, see activation/functions.h
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width   columns
- *   height  rows
- *   units   units (some of them, if a work-item does several) * COUNT
+ *   width  work-items that share a plane
+ *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#include "activation/functions.h"
+#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
+#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#include "cells.h"
+#include "normalization/normalized.h"
+#include "normalization/residual.h"
 
-__kernel void normalization_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, statistics),
-                                    READ_ARRAY(real_t, scale), READ_ARRAY(real_t, shift), const int count)
+__kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
+                                    READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
+                                    READ_ARRAY(real_t, shift), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
     for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
-        const accumulator_t mean = ARRAY(statistics)[z];
-        const accumulator_t lost = ARRAY(statistics)[OUTPUT_UNIT_COUNT + z];
-        const accumulator_t factor = ARRAY(statistics)[2 * OUTPUT_UNIT_COUNT + z] * ARRAY(scale)[z];
-        const accumulator_t term = ARRAY(shift)[z];
-        for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-            __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, y, 0);
-            __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
-            for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-                const real_t value = MULTIPLY_ADD((from[x] - mean) - lost, factor, term);
-                to[x] = ACTIVATE(value);
+        LOAD_STATISTICS(z);
+        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global const real_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
+        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        FOR_CELLS
+        {
+            real_t results[CELLS];
+            EACH_CELL
+            {
+                const real_t value = PLUS_RESIDUAL(NORMALIZED(CENTRED(from[AT(INPUT)])), terms[AT(RESIDUAL)]);
+                results[i] = ACTIVATE(value);
+            }
+            EACH_CELL
+            {
+                to[AT(OUTPUT)] = results[i];
             }
         }
     }

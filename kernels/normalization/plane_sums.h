@@ -1,25 +1,34 @@
 /*
- * Sums over the cells of a plane in a fixed order that does not depend on the plane's memory: a work-item
- * adds LANES cells of a row at a time, the LOCAL_WIDTH work-items of a group take turns, and trees add up
- * lanes and work-items. A file that includes this defines PLANE_WIDTH and PLANE_HEIGHT before, and walks
- * through a plane by
+ * Sums over the cells of a plane in a fixed order that does not depend on the plane's memory. A file that
+ * includes this defines PLANE_WIDTH and PLANE_HEIGHT before, and walks through a plane by
  *
- *     for (int step = get_local_id(0); step < PLANE_STEPS; step += LOCAL_WIDTH)
+ *     FOR_STEPS {
+ *         const vector_t values = STEP_LOAD(plane, INPUT);
+ *         sums += WITHIN_PLANE(values);
+ *     }
  *
- * in which STEP_Y(step) and STEP_X(step) are the first cell of a step.
+ * A CPU's work-item adds LANES cells of a row at a time. A GPU's adds LANES cells that are LOCAL_WIDTH apart, so
+ * that neighbours read neighbours and many loads are under way at once. Trees add up lanes and work-items.
  *
  * NOTE: 8 lanes are the most, because PoCL 3.0 of PyPI loads wrong values by vload16.
  */
 #include "vector.h"
+#include "cells.h"
 
+#if LOCAL_WIDTH == 1
 #define ROW_STEPS ((PLANE_WIDTH + LANES - 1) / LANES)
-#define PLANE_STEPS (PLANE_HEIGHT * ROW_STEPS)
-#define STEP_Y(step) ((step) / ROW_STEPS)
-#define STEP_X(step) ((step) % ROW_STEPS * LANES)
-
+#define STEP_X (step % ROW_STEPS * LANES)
+#define FOR_STEPS for (int step = 0; step < PLANE_HEIGHT * ROW_STEPS; step++)
+#define STEP_LOAD(plane, ROLE) VECTOR_LOAD(plane + step / ROW_STEPS * ROLE##_UNIT_MEMORY_WIDTH + STEP_X)
 /* NOTE: the last step of a row reads over its end; what lies there may be NaN and is selected away. */
 #if PLANE_WIDTH % LANES == 0
-#define WITHIN_ROW(x, value) (value)
+#define WITHIN_PLANE(value) (value)
 #else
-#define WITHIN_ROW(x, value) VECTOR_KEEP(value, (x) + VECTOR_LANE_NUMBERS < PLANE_WIDTH)
+#define WITHIN_PLANE(value) VECTOR_KEEP(value, STEP_X + VECTOR_LANE_NUMBERS < PLANE_WIDTH)
+#endif
+#else
+#define FOR_STEPS for (int first = get_local_id(0); first < PLANE_CELLS; first += LANES * LOCAL_WIDTH)
+#define STEP_LOAD(plane, ROLE) VECTOR_OF(CELL_OR_ZERO, plane, ROLE)
+#define CELL_OR_ZERO(i, plane, ROLE) (CELL(i) < PLANE_CELLS ? plane[CELL_OFFSET(ROLE, CELL(i))] : 0.0f)
+#define WITHIN_PLANE(value) VECTOR_KEEP(value, first + VECTOR_LANE_NUMBERS * LOCAL_WIDTH < PLANE_CELLS)
 #endif

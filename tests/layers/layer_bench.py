@@ -211,6 +211,7 @@ class Bench:
                 residual=self.residual,
                 activation=arrangement.activation,
             ),
+            slope=arrangement.activation if layer.fuses_slope and not arrangement.residual else None,
             in_place_of=self._in_place_of(),
             batch_size=problem.count,
             tuning=tuning or device.tuning,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
 from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem
+from tests.reference.activation import ACTIVATIONS
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
@@ -134,7 +136,7 @@ def run_layer_contract(
         for name in fused:
             arrangement = Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
             bench = Bench(device, problem, arrangement, tuning)
-            report[arrangement.name] = _run_twice(bench, references, False)
+            report[arrangement.name] = _run_twice(bench, references, backward and problem.layer.fuses_slope)
     return ContractReport(report)
 
 
@@ -185,20 +187,29 @@ class _References:
         assert shape in (full, short), f"{problem.name}: declared shape {declared}, the reference's is {shape}"
         self.output = self.output.reshape(full)
         self.state = dict(state(inputs, parameters)) if state else {}
-        self.deltas: list[npt.NDArray[Any]] = []
-        self.gradients: dict[str, npt.NDArray[Any]] = {}
-        if backward:
-            deltas, gradients = backward(inputs, parameters, delta)
-            assert len(deltas) == len(inputs), "the reference must give a delta for each input"
-            self.deltas = [
-                np.asarray(values, np.float64).reshape(like.shape) for values, like in zip(deltas, inputs, strict=True)
-            ]
-            trainable = {spec.name: spec for spec in problem.specs if spec.trainable}
-            assert set(gradients) == set(trainable), f"{problem.name}: gradients {set(gradients)} of {set(trainable)}"
-            self.gradients = {
-                name: np.asarray(values, np.float64).reshape(trainable[name].shape)
-                for name, values in gradients.items()
-            }
+        self._inputs, self._parameters, self._delta, self._backward = inputs, parameters, delta, backward
+
+    def backward(self, bench: Bench) -> tuple[list[Float64Array], dict[str, Float64Array]]:
+        """Deltas and gradients, through the activation behind the layer if its backward calls go through it."""
+        return self._backward_through(bench.site.slope)
+
+    @cache  # noqa: B019 - it lives as long as one test.
+    def _backward_through(self, function: str | None) -> tuple[list[Float64Array], dict[str, Float64Array]]:
+        if not self._backward:
+            return [], {}
+        problem = self.problem
+        delta = ACTIVATIONS[function][1](self.output, self._delta) if function else self._delta
+        deltas, gradients = self._backward(self._inputs, self._parameters, delta)
+        assert len(deltas) == len(self._inputs), "the reference must give a delta for each input"
+        trainable = {spec.name: spec for spec in problem.specs if spec.trainable}
+        assert set(gradients) == set(trainable), f"{problem.name}: gradients {set(gradients)} of {set(trainable)}"
+        return (
+            [
+                np.asarray(values, np.float64).reshape(like.shape)
+                for values, like in zip(deltas, self._inputs, strict=True)
+            ],
+            {name: np.asarray(values, np.float64).reshape(trainable[name].shape) for name, values in gradients.items()},
+        )
 
     def check_output(self, bench: Bench) -> FloatArray:
         expected = bench.finished(self.output)
@@ -218,7 +229,7 @@ class _References:
 
     def check_gradients(self, bench: Bench) -> dict[str, FloatArray]:
         found = {}
-        for name, expected in self.gradients.items():
+        for name, expected in self.backward(bench)[1].items():
             found[name] = bench.parameter("gradients", name)
             self.close(found[name], expected, f"{bench.name}: gradient of {name}")
         return found
@@ -229,7 +240,7 @@ class _References:
             if blob is None:
                 found.append(None)
                 continue
-            expected = self.deltas[position]
+            expected = self.backward(bench)[0][position]
             if bench.arrangement.accumulate:
                 expected = expected + self.problem.old_deltas[position]
             actual = bench.values(blob).reshape(expected.shape)

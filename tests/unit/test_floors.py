@@ -21,8 +21,8 @@ FLOORS = """
     kernel_call
     layers.candidates
     layers.base
-    layers.activation layers.blocking layers.convolution_problem schedules
-    layers.gradients
+    layers.activation layers.blocking schedules
+    layers.convolution_problem layers.gradients
     layers.convolution_direct layers.convolution_dot layers.convolution_strip layers.convolution_tiled
     layers.convolution_tensor layers.dense_direct layers.dense_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses

@@ -24,6 +24,7 @@ def call() -> KernelCall:
         GlobalSize(4, 5, 3),
         blobs={"INPUT": Blob("a", LAYOUT), "OUTPUT": Blob("b", BlobLayout.padded(SHAPE))},
         macros={"ACTIVATION": "ACTIVATION_relu"},
+        tunables={"CELLS": 1},
         local_size=(4, 2, 8),
     )
 
@@ -35,7 +36,7 @@ def defines(source: str) -> dict[str, str]:
 def test_assemble_defines_macros_sizes_and_roles() -> None:
     found = defines(call().assemble())
     assert found["ACTIVATION"] == "ACTIVATION_relu"
-    assert (found["GLOBAL_WIDTH"], found["GLOBAL_HEIGHT"], found["GLOBAL_UNITS"]) == ("4", "5", "3")
+    assert (found["GLOBAL_WIDTH"], found["GLOBAL_UNITS"], found["LOCAL_WIDTH"]) == ("4", "3", "4")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "10"
     assert found["INPUT_UNIT_MEMORY_ELEMENTS"] == str(8 * 10 + 3 + 5)
     assert found["INPUT_MEMORY_ELEMENTS"] == str(9 * (8 * 10 + 3 + 5))
@@ -43,7 +44,7 @@ def test_assemble_defines_macros_sizes_and_roles() -> None:
     assert found["INPUT_UNIT_OFFSET"] == "input_unit_offset"
     assert found["INPUT_UNIT_PADDING"] == "(6 - input_unit_offset)"
     assert found["OUTPUT_UNIT_COUNT"] == "3"
-    assert "LOCAL_WIDTH" not in found, "the header does not ask for it"
+    assert "GLOBAL_HEIGHT" not in found, "the header does not ask for it"
 
 
 def test_moving_a_blob_compiles_nothing() -> None:

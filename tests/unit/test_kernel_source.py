@@ -135,7 +135,7 @@ def test_tunables() -> None:
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
     text = load("activation/forward").assemble(
-        {"ACTIVATION": "ACTIVATION_relu", "GLOBAL_WIDTH": 1, "GLOBAL_HEIGHT": 1, "GLOBAL_UNITS": 1}, {}
+        {"ACTIVATION": "ACTIVATION_relu", "GLOBAL_WIDTH": 1, "GLOBAL_UNITS": 1, "LOCAL_WIDTH": 1, "CELLS": 1}, {}
     )
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text

@@ -1,0 +1,20 @@
+/*
+ * What the kernels of batch normalization in training have in common. STATISTICS is (3, units): mean, what its
+ * rounding lost, 1 / sqrt(variance + epsilon).
+ *
+ * LOAD_STATISTICS declares those of a unit, with which
+ * CENTRED is a cell minus the mean, NORMALIZED what the layer made of it, and ACTIVATION follows that.
+ */
+#include "activation/functions.h"
+
+#define LOAD_STATISTICS(z)                                                       \
+    const accumulator_t mean = ARRAY(statistics)[z];                             \
+    const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + (z)];        \
+    const accumulator_t inverse = ARRAY(statistics)[2 * INPUT_UNIT_COUNT + (z)]; \
+    const accumulator_t factor = inverse * ARRAY(scale)[z];                      \
+    const accumulator_t term = ARRAY(shift)[z]
+#define CENTRED(cell) (((cell) - mean) - lost)
+#define NORMALIZED(centred) MULTIPLY_ADD(centred, factor, term)
+
+/* dL/d normalized, from dL/d f(normalized): f's slope follows from the value that forward had. */
+#define THROUGH_ACTIVATION(delta, normalized) ((delta) * ACTIVATION_SLOPE(normalized, ACTIVATE(normalized)))
