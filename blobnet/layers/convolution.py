@@ -10,7 +10,13 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tiled
+from blobnet.layers import (
+    convolution_direct,
+    convolution_dot,
+    convolution_strip,
+    convolution_tiled,
+    convolution_winograd,
+)
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
@@ -25,9 +31,22 @@ WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
         BACKWARD_WEIGHTS: (convolution_direct.backward_weight,),
     },
     "gpu": {
-        FORWARD: (convolution_dot.forward, convolution_strip.forward, convolution_tiled.forward),
-        BACKWARD_DATA: (convolution_strip.backward_data, convolution_tiled.backward_data),
-        BACKWARD_WEIGHTS: (convolution_strip.backward_weight, convolution_tiled.backward_weight),
+        FORWARD: (
+            convolution_dot.forward,
+            convolution_strip.forward,
+            convolution_tiled.forward,
+            convolution_winograd.forward,
+        ),
+        BACKWARD_DATA: (
+            convolution_strip.backward_data,
+            convolution_tiled.backward_data,
+            convolution_winograd.backward_data,
+        ),
+        BACKWARD_WEIGHTS: (
+            convolution_strip.backward_weight,
+            convolution_tiled.backward_weight,
+            convolution_winograd.backward_weight,
+        ),
     },
 }
 #: The bias modes of seed 000: nothing, one a unit, one a position.

@@ -23,7 +23,7 @@ FLOORS = """
     layers.activation layers.blocking layers.convolution_problem schedules
     layers.gradients
     layers.convolution_direct layers.convolution_dot layers.convolution_strip layers.convolution_tiled
-    layers.dense_direct layers.dense_tiled
+    layers.convolution_winograd layers.dense_direct layers.dense_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
