@@ -23,16 +23,18 @@ from blobnet.layers.convolution_tiled import Tile, product_cost
 
 #: Cells of a patch on a side, for which winograd.h has matrices.
 PATCH_SIZES = (4, 6)
-#: Tiles of the products. Speeds are relative to the direct products' (docs/performance.md).
+#: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200.
 TILES = (
-    Tile(128, 128, 8, 8, 8, speed=1.0),
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
-    Tile(64, 128, 8, 8, 8, speed=1.0),
-    Tile(64, 64, 16, 8, 8, speed=0.9),
-    Tile(32, 64, 16, 4, 4, speed=0.7),
+    Tile(64, 128, 8, 8, 8, speed=1.01, busy=2),
+    Tile(64, 64, 16, 8, 8, speed=0.96, busy=4),
 )
 #: Tiles of the products for the gradient of the weights.
-WEIGHT_TILES = TILES
+WEIGHT_TILES = (
+    Tile(64, 128, 8, 8, 8, speed=1.05),
+    Tile(128, 64, 16, 8, 8, speed=1.02),
+    Tile(64, 64, 16, 8, 8, speed=0.96),
+)
 #: Work-items side by side in the kernels that transform patches, and in those that transform weights.
 _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
 #: Bytes that the patches and products of a chunk of samples may take.
@@ -40,7 +42,7 @@ WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, and the most splits.
 SPLIT_TILES, MOST_SPLITS = 4, 64
 #: What moving a value costs the device, and a launch a compute unit, in multiply-adds.
-VALUE_COST, LAUNCH_COST = 30, 500_000
+VALUE_COST, LAUNCH_COST = 28, 500_000
 
 
 def _whole(size: int, step: int) -> int:
@@ -271,8 +273,8 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
             )
             if not work.chunk:
                 continue
-            # Each value at a point is written and read; cells and weights are moved once.
-            values = 2 * work.batches * work.rows * work.patches
+            # What products read and write goes on beside their arithmetic.
+            values = work.batches * work.rows * work.patches
             values += work.chunk * (direction.source.shape.elements + direction.result.shape.elements)
             values += work.batches * units * depth
             cost = work.cost(units, work.patches, depth, values, 4, site.tuning.compute_units)
@@ -339,7 +341,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
             )
             if not work.chunk:
                 continue
-            values = 2 * work.batches * work.rows * work.patches
+            values = work.batches * work.rows * work.patches
             values += work.chunk * (site.delta.shape.elements + site.inputs[0].shape.elements)
             values += 2 * work.batches * units * columns * _splits(work, units, columns)
             # Splits fill the device, whatever the tile.
