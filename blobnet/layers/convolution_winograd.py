@@ -27,22 +27,22 @@ PATCH_SIZES = (4, 6)
 TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
     Tile(64, 128, 8, 8, 8, speed=1.01, busy=2),
-    Tile(64, 64, 16, 8, 8, speed=0.96, busy=4),
+    Tile(64, 64, 16, 8, 8, speed=0.92, busy=4),
 )
 #: Tiles of the products for the gradient of the weights.
 WEIGHT_TILES = (
     Tile(64, 128, 8, 8, 8, speed=1.05),
     Tile(128, 64, 16, 8, 8, speed=1.02),
-    Tile(64, 64, 16, 8, 8, speed=0.96),
+    Tile(64, 64, 16, 8, 8, speed=0.94),
 )
 #: Work-items side by side in the kernels that transform patches, and in those that transform weights.
 _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
 #: Bytes that the patches and products of a chunk of samples may take.
 WORKSPACE = 512 << 20
-#: Tiles for each compute unit that a split sum should have, and the most splits.
-SPLIT_TILES, MOST_SPLITS = 4, 64
+#: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
+SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
 #: What moving a value costs the device, and a launch a compute unit, in multiply-adds.
-VALUE_COST, LAUNCH_COST = 28, 500_000
+VALUE_COST, LAUNCH_COST = 28, 125_000
 
 
 def _whole(size: int, step: int) -> int:
@@ -343,7 +343,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
                 continue
             values = work.batches * work.rows * work.patches
             values += work.chunk * (site.delta.shape.elements + site.inputs[0].shape.elements)
-            values += 2 * work.batches * units * columns * _splits(work, units, columns)
+            values += work.batches * units * columns * _splits(work, units, columns)
             # Splits fill the device, whatever the tile.
             depth = work.patches / site.tuning.compute_units
             cost = work.cost(units, columns, depth, values, 4, compute_units=1)
@@ -353,7 +353,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
 def _splits(work: Filtering, units: int, columns: int) -> int:
     tiles = work.batches * units // work.tile.units * columns // work.tile.columns
     steps = -(-work.chunk * work.sample_patches // work.tile.depth)
-    return splits_for(tiles, SPLIT_TILES * work.site.tuning.compute_units, min(MOST_SPLITS, steps))
+    return splits_for(tiles, SPLIT_TILES * work.site.tuning.compute_units, min(MOST_SPLITS, steps // SPLIT_STEPS))
 
 
 def _gradient_calls(work: Filtering, problem: Problem) -> list[KernelCall]:

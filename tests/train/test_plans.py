@@ -92,7 +92,8 @@ def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:
         assert_gradients(found, wanted, type(loss).__name__)
 
 
-@pytest.mark.parametrize("name", COMPARED_GRAPHS)
+# NumPy takes too long for many units.
+@pytest.mark.parametrize("name", [name for name in COMPARED_GRAPHS if name != "many units"])
 def test_gradients_against_central_differences(device: Device, name: str) -> None:
     model = model_of(KNOWN_GRAPHS[name]())
     x, labels = batch_of(model.graph, CrossEntropy())
