@@ -8,8 +8,9 @@ between two launches lies in memory, so a batch goes through them in chunks of s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 from blobnet.blob import Shape
 from blobnet.geometry import Pair
@@ -37,7 +38,7 @@ WEIGHT_TILES = (
 )
 #: Work-items side by side in the kernels that transform patches, and in those that transform weights.
 _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
-#: Bytes that the patches and products of a chunk of samples may take.
+#: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
 SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
@@ -57,7 +58,8 @@ class Filtering:
     Attributes:
         plane: the shape whose planes are made (gradient of the weights: read) ``cells`` x ``cells`` cells a patch.
         groups: as in the layer.
-        rows: units of all matrices that have a column a patch: what a chunk takes.
+        rows: rows of the two factors or products that have a column for each patch.
+        fixed: elements, for each product, of the third, which the batch does not change.
     """
 
     site: Site
@@ -67,6 +69,7 @@ class Filtering:
     plane: Shape
     groups: int
     rows: int
+    fixed: int
     tile: Tile
 
     @property
@@ -97,7 +100,8 @@ class Filtering:
     @property
     def chunk(self) -> int:
         """Samples of a chunk: what WORKSPACE has room for, 0 if that is none."""
-        most = WORKSPACE // (4 * self.batches * self.rows * self.sample_patches)
+        room = WORKSPACE // (4 * self.batches) - self.fixed
+        most = max(0, room // (self.rows * self.sample_patches))
         return most and -(-self.site.batch_size // -(-self.site.batch_size // most))
 
     @property
@@ -126,9 +130,14 @@ class Filtering:
             "PATCHES": self.patches,
         }
 
-    def memory(self, name: str, elements: int) -> Array:
-        """So many elements for each product."""
-        return self.site.memory(f"{name} of {self.direction}", self.batches * elements)
+    def memory(self, *sizes: int) -> list[Array]:
+        """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
+        whole = self.site.memory(f"{self.direction} between launches", self.batches * sum(sizes))
+        starts = accumulate(sizes, initial=0)
+        return [
+            replace(whole, elements=self.batches * size, offset=whole.offset + self.batches * start)
+            for size, start in zip(sizes, starts, strict=False)
+        ]
 
     def patch(
         self, samples: range, blob: Blob, to: Array, units: int, rows: int, first: Pair = (0, 0), *, delta: bool = False
@@ -269,6 +278,7 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
                 direction.result.shape,
                 problem.groups,
                 rows=units + depth,
+                fixed=units * depth,
                 tile=tile,
             )
             if not work.chunk:
@@ -283,9 +293,7 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
 
 def _filter_calls(work: Filtering, problem: Problem, direction: Direction) -> list[KernelCall]:
     units, depth = _whole(direction.units, work.tile.units), _whole(direction.depth, work.tile.depth)
-    weights = work.memory("weights", units * depth)
-    patches = work.memory("patches", depth * work.patches)
-    products = work.memory("products", units * work.patches)
+    weights, patches, products = work.memory(units * depth, depth * work.patches, units * work.patches)
     calls = [
         KernelCall(
             "convolution/winograd_weight",
@@ -337,6 +345,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
                 site.delta.shape,
                 problem.groups,
                 rows=units + columns,
+                fixed=units * columns,
                 tile=tile,
             )
             if not work.chunk:
@@ -360,9 +369,7 @@ def _gradient_calls(work: Filtering, problem: Problem) -> list[KernelCall]:
     site, tile = work.site, work.tile
     units, columns = _whole(problem.output_units, tile.units), _whole(problem.input_units, tile.columns)
     splits = _splits(work, units, columns)
-    deltas = work.memory("deltas", units * work.patches)
-    patches = work.memory("patches", columns * work.patches)
-    products = work.memory("products", splits * units * columns)
+    deltas, patches, products = work.memory(units * work.patches, columns * work.patches, splits * units * columns)
     first = -problem.vertical.padding[0], -problem.horizontal.padding[0]
     tiles = units // tile.units * columns // tile.columns
     size = GlobalSize(tiles * tile.items, splits, work.batches, per_sample=False)
@@ -370,7 +377,6 @@ def _gradient_calls(work: Filtering, problem: Problem) -> list[KernelCall]:
     macros |= {"BY_PATCH": 1, "SPLITS": splits}
     calls = []
     for samples in work.chunks:
-        accumulate = int(samples.start > 0)
         calls += [
             work.patch(samples, site.delta, deltas, problem.output_units, units, delta=True),
             work.patch(samples, site.inputs[0], patches, problem.input_units, columns, first),
@@ -378,7 +384,7 @@ def _gradient_calls(work: Filtering, problem: Problem) -> list[KernelCall]:
                 samples,
                 {"LEFT": deltas, "RIGHT": patches, "PRODUCTS": products},
                 size,
-                {**macros, "ACCUMULATE": accumulate},
+                {**macros, "ACCUMULATE": int(samples.start > 0)},
             ),
         ]
     gradient = KernelCall(
