@@ -14,6 +14,7 @@ from blobnet.blob import FloatArray
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph, from_nodes
+from blobnet.kernel_call import Tuning
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planner import STEP_WORDS, Plan, make_plan
@@ -80,6 +81,18 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
     assert_gradients(found, wanted, name)
     for parameter, values in model.weights.items():
         assert np.array_equal(values, before[parameter]), "the weights stay as they are"
+
+
+def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    model = model_of(KNOWN_GRAPHS["many units"]())
+    x, labels = batch_of(model.graph, CrossEntropy())
+    tuning = Tuning("gpu", limits=device.tuning.limits)
+    monkeypatch.setattr(Device, "tuning", property(lambda self: tuning))
+    # Arrays in parts, that other layers' arrays share.
+    found = model.gradients(x, labels, seed=SEED, device=device)
+    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED)
+    assert_gradients(found, wanted, "many units")
 
 
 def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:
