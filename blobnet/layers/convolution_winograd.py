@@ -42,8 +42,8 @@ _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
 SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
-#: What moving a value costs the device, and a launch a compute unit, in multiply-adds.
-VALUE_COST, LAUNCH_COST = 28, 125_000
+#: What moving a value costs the device, and the launches of a chunk a compute unit, in multiply-adds.
+VALUE_COST, LAUNCHES_COST = 28, 500_000
 
 
 def _whole(size: int, step: int) -> int:
@@ -193,11 +193,11 @@ class Filtering:
     def _patch_size(self, units: int) -> GlobalSize:
         return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
 
-    def cost(self, units: int, columns: int, depth: float, values: int, launches: int, compute_units: int) -> float:
+    def cost(self, units: int, columns: int, depth: float, values: int, compute_units: int) -> float:
         """See Candidate: a product of ``units`` x ``columns`` x ``depth``, and ``values`` moved besides, in a chunk."""
         product = product_cost(self.tile, units, columns, self.batches, compute_units) * depth
         moved = values * VALUE_COST / self.site.tuning.compute_units
-        return len(self.chunks) * (product + moved + launches * LAUNCH_COST)
+        return len(self.chunks) * (product + moved + LAUNCHES_COST)
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
             values = work.batches * work.rows * work.patches
             values += work.chunk * (direction.source.shape.elements + direction.result.shape.elements)
             values += work.batches * units * depth
-            cost = work.cost(units, work.patches, depth, values, 4, site.tuning.compute_units)
+            cost = work.cost(units, work.patches, depth, values, site.tuning.compute_units)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_filter_calls, work, problem, direction))
 
 
@@ -355,7 +355,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
             values += work.batches * units * columns * _splits(work, units, columns)
             # Splits fill the device, whatever the tile.
             depth = work.patches / site.tuning.compute_units
-            cost = work.cost(units, columns, depth, values, 4, compute_units=1)
+            cost = work.cost(units, columns, depth, values, compute_units=1)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_gradient_calls, work, problem))
 
 
