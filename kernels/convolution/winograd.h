@@ -33,12 +33,14 @@
         SIZED(INFINITE, columns)
 __constant real_t A[PATCH * CELLS] = {ROWS(CELLS, 1, 1)};
 __constant real_t G[PATCH * TAPS] = {ROWS(TAPS, -1, 0.5f)};
+/* clang-format off */
 __constant real_t BT[PATCH * PATCH] = {
-    -1, 0,  1, 0, /* */
-    0,  1,  1, 0, /* */
-    0,  -1, 1, 0, /* */
-    0,  -1, 0, 1, /* */
+    -1, 0,  1, 0,
+    0,  1,  1, 0,
+    0,  -1, 1, 0,
+    0,  -1, 0, 1,
 };
+/* clang-format on */
 #elif PATCH == 6
 #define P 0.625f
 #define Q 1.5f
@@ -48,44 +50,16 @@ __constant real_t BT[PATCH * PATCH] = {
 __constant real_t A[PATCH * CELLS] = {ROWS(CELLS, 1, 1, 1)};
 __constant real_t G[PATCH * TAPS] = {
     ROWS(TAPS, 1 / (P * P * Q * Q), 0.5f / (P * P * (P * P - Q * Q)), 0.5f / (Q * Q * (Q * Q - P * P)))};
+/* clang-format off */
 __constant real_t BT[PATCH * PATCH] = {
-    P * P * Q * Q,
-    0,
-    -P *P - Q *Q,
-    0,
-    1,
-    0, /* */
-    0,
-    -P *Q *Q,
-    -Q *Q,
-    P,
-    1,
-    0, /* */
-    0,
-    P *Q *Q,
-    -Q *Q,
-    -P,
-    1,
-    0, /* */
-    0,
-    -P *P *Q,
-    -P *P,
-    Q,
-    1,
-    0, /* */
-    0,
-    P *P *Q,
-    -P *P,
-    -Q,
-    1,
-    0, /* */
-    0,
-    P *P *Q *Q,
-    0,
-    -P *P - Q *Q,
-    0,
-    1, /* */
+    P * P * Q * Q, 0,             -P * P - Q * Q, 0,              1, 0,
+    0,             -P * Q * Q,    -Q * Q,         P,              1, 0,
+    0,             P * Q * Q,     -Q * Q,         -P,             1, 0,
+    0,             -P * P * Q,    -P * P,         Q,              1, 0,
+    0,             P * P * Q,     -P * P,         -Q,             1, 0,
+    0,             P * P * Q * Q, 0,              -P * P - Q * Q, 0, 1,
 };
+/* clang-format on */
 #endif
 
 /* The scalar product of a row of a matrix and a column of another, each a first element and a step. */
