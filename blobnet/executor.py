@@ -129,6 +129,9 @@ def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any],
     """Kernel objects with all arguments set, for a batch of ``count``; ``memory`` has a buffer for each storage."""
     launches = []
     for call in calls:
+        samples = call.samples_of(count)
+        if not samples:
+            continue
         source = call.source
         kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
         arguments: list[Any] = []
@@ -138,9 +141,10 @@ def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any],
         for role in source.arrays:
             array = call.arrays[role]
             arguments += [memory[array.storage], np.int32(array.offset)]
-        arguments += [np.int32(count)] * len(source.scalars)
+        scalars = {"COUNT": len(samples), "FIRST": samples.start}
+        arguments += [np.int32(scalars[name]) for name in source.scalars]
         kernel.set_args(*arguments)
-        launches.append(Launch(call, kernel, call.work_size(count), call.local_size or (1, 1, 1)))
+        launches.append(Launch(call, kernel, call.work_size(len(samples)), call.local_size or (1, 1, 1)))
     return launches
 
 

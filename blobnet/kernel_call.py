@@ -80,7 +80,8 @@ class KernelCall:
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
     asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` names the way to compute of
-    which the call is part, where there are several (blobnet/layers/candidates.py).
+    which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
+    batch that the launch takes, None for all: a batch without any of them goes without the launch.
     """
 
     kernel: str
@@ -92,6 +93,7 @@ class KernelCall:
     tunables: Mapping[str, int] = field(default_factory=dict)
     local_size: tuple[int, int, int] | None = None
     candidate: str = ""
+    samples: range | None = None
 
     @property
     def source(self) -> kernel_source.KernelSource:
@@ -123,8 +125,12 @@ class KernelCall:
         """GLOBAL_WIDTH, GLOBAL_HEIGHT, GLOBAL_UNITS: the work of one sample, not rounded to the local size."""
         return self.global_size.width, self.global_size.height, self.global_size.units
 
+    def samples_of(self, count: int) -> range:
+        """The samples of a batch of ``count`` that this launch takes."""
+        return range(count) if self.samples is None else self.samples[: max(0, count - self.samples.start)]
+
     def work_size(self, count: int) -> tuple[int, int, int]:
-        """The global size for a batch of ``count``, each dimension a multiple of the local one."""
+        """The global size for ``count`` samples, each dimension a multiple of the local one."""
         local = self.local_size or (1, 1, 1)
         sizes = self.global_size.of_batch(count)
         return tuple(-(-size // step) * step for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]

@@ -664,10 +664,10 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
         for array in call.arrays.values():
             if not array.persistent:
                 if array.storage not in found:
-                    found[array.storage] = _Occupant(
-                        array.storage, position, position, array.elements, array.per_sample, None
-                    )
-                found[array.storage].last = position
+                    found[array.storage] = _Occupant(array.storage, position, position, 0, array.per_sample, None)
+                occupant = found[array.storage]
+                occupant.elements = max(occupant.elements, array.offset + array.elements)
+                occupant.last = position
     return list(found.values())
 
 
@@ -683,14 +683,17 @@ def _allocate(
     free one that is large enough, else the largest free one, grown.
     """
     slots: list[list[_Occupant]] = []
-    for occupant in _occupants(calls):
+    occupants = _occupants(calls)
+    # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
+    arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
+    for occupant in [item for item in occupants if item.blob] + arrays:
         free = [
             slot
             for slot in slots
             if reuse
             # Arrays would leave a blob's halo to be zeroed at every step.
             and (slot[0].blob is None) == (occupant.blob is None)
-            and max(item.last for item in slot) < occupant.first
+            and all(item.last < occupant.first or occupant.last < item.first for item in slot)
         ]
         size = occupant.size(batch_size)
 

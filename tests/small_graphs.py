@@ -106,6 +106,14 @@ def _few_positions() -> Graph:
     return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 4)(node)))
 
 
+def _many_units() -> Graph:
+    """As many units and positions as it takes for minimal filtering."""
+    images = layers.Input(2, 24, 28)()
+    node = layers.Conv2D(64, 1, activation="relu")(images)
+    node = layers.Conv2D(64, 3, padding="same", activation="relu")(node)
+    return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
+
+
 def _vectors() -> Graph:
     """A network without planes."""
     rows = layers.Input(5)()
@@ -125,6 +133,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "one dimension": _one_dimension,
     "depthwise": _depthwise,
     "few positions": _few_positions,
+    "many units": _many_units,
     "vectors": _vectors,
 }
 

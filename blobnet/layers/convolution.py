@@ -10,7 +10,14 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tensor, convolution_tiled
+from blobnet.layers import (
+    convolution_direct,
+    convolution_dot,
+    convolution_strip,
+    convolution_tensor,
+    convolution_tiled,
+    convolution_winograd,
+)
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
@@ -30,16 +37,19 @@ WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
             convolution_strip.forward,
             convolution_tiled.forward,
             convolution_tensor.forward,
+            convolution_winograd.forward,
         ),
         BACKWARD_DATA: (
             convolution_strip.backward_data,
             convolution_tiled.backward_data,
             convolution_tensor.backward_data,
+            convolution_winograd.backward_data,
         ),
         BACKWARD_WEIGHTS: (
             convolution_strip.backward_weight,
             convolution_tiled.backward_weight,
             convolution_tensor.backward_weight,
+            convolution_winograd.backward_weight,
         ),
     },
 }
@@ -198,6 +208,9 @@ class Conv2D(_Convolution):
     """2-D convolution: (N, C, H, W) -> (N, filters, H', W').
 
     output[o] = bias[o] + sum over input units i of its group and taps of weight[o, i] * input[i]
+
+    GPUs compute square filters at stride 1 by minimal filtering (Lavin & Gray 2015, arXiv 1509.09308) where that is
+    faster: the largest errors, at up to 512 units, then are 4e-5 of the result's root mean square instead of 2e-5.
 
     Args:
         filters: output units.

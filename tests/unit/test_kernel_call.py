@@ -85,6 +85,15 @@ def test_work_size_covers_the_batch_in_whole_groups(count: int) -> None:
     assert once.work_size(count) == (1, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"), [(3, range(0)), (4, range(0)), (5, range(4, 5)), (8, range(4, 8)), (9, range(4, 8))]
+)
+def test_a_launch_takes_its_samples_of_the_batch(count: int, expected: range) -> None:
+    part = replace(call(), samples=range(4, 8)).samples_of(count)
+    assert (len(part), list(part)) == (len(expected), list(expected))
+    assert call().samples_of(count) == range(count)
+
+
 @pytest.mark.parametrize("shape", [SHAPE, Shape(1, 1, 1), Shape.flat(10), Shape(9, 1, 1000), Shape(3, 99, 99)], ids=str)
 def test_elementwise_work(shape: Shape) -> None:
     size, local = elementwise_work(shape, Tuning("cpu"))

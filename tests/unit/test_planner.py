@@ -71,6 +71,28 @@ def test_known_graphs(name: str, training: bool, share: bool, reuse: bool) -> No
     assert not differences(plan_of(KNOWN_GRAPHS[name](), training=training, share=share, reuse=reuse))
 
 
+def test_arrays_fit_their_buffers_part_by_part() -> None:
+    plan = make_plan(KNOWN_GRAPHS["many units"](), BATCH, loss=CrossEntropy(), training=True, tuning=Tuning("gpu"))
+    arrays = [array for _, call in plan.calls for array in call.arrays.values() if not array.persistent]
+    assert any(array.offset for array in arrays)
+    for array in arrays:
+        buffer = plan.buffers[plan.placed[array.storage]]
+        assert array.offset + array.elements <= buffer.elements
+        assert array.per_sample <= buffer.per_sample
+
+
+def test_large_arrays_share_memory_though_small_ones_live_longer() -> None:
+    # The places of the maxima of each pooling layer are kept for backward; what convolutions need is not.
+    node = images = layers.Input(64, 32, 32)()
+    for _ in range(3):
+        node = layers.MaxPool2D(2)(layers.Conv2D(64, 3, padding=1)(node))
+    graph = from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
+    plan = make_plan(graph, 16, loss=CrossEntropy(), training=True, tuning=Tuning("gpu"))
+    largest = {array.storage for _, call in plan.calls if "winograd" in call.kernel for array in call.arrays.values()}
+    assert len({plan.placed[storage] for storage in largest if "between" in storage}) == 1
+    assert len([storage for storage in largest if "between" in storage]) > 3
+
+
 def test_sum_of_a_blob_and_its_flattened_self() -> None:
     # Flatten shares the blob's memory; were the sum in place of it, the other inputs would change while it adds.
     rows = layers.Input(5)()

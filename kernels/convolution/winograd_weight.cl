@@ -1,0 +1,47 @@
+/*
+ * Weights for minimal filtering (convolution/winograd.h): transformed[point][group][depth][unit] = (G weight G^T)[point],
+ * units side by side. What is behind the last unit or source unit is 0.
+ *
+ * Arrays:
+ *   WEIGHT      read   OIHW
+ *   TRANSFORMED write  (POINTS, GROUPS, DEPTH, UNITS)
+ * Macros:
+ *   CELLS         results of a patch on a side
+ *   TAPS          of a filter on a side
+ *   ROTATED       1: the filter turned by 180 degrees, for backward data
+ *   GROUPS
+ *   GROUP_UNITS   units of a group: output units forward, input units backward
+ *   GROUP_DEPTH   source units of a group
+ *   UNITS         GROUP_UNITS or more
+ *   DEPTH         GROUP_DEPTH or more
+ *   UNIT_STRIDE   from unit to unit in WEIGHT
+ *   DEPTH_STRIDE
+ * Global:
+ *   width   UNITS
+ *   height  DEPTH
+ *   units   groups
+ */
+#include "blob.h"
+#include "convolution/winograd.h"
+
+__kernel void convolution_winograd_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transformed))
+{
+    const int unit = get_global_id(0);
+    const int depth = get_global_id(1);
+    const int group = get_global_id(2);
+    const bool there = unit < GROUP_UNITS && depth < GROUP_DEPTH;
+    __global const real_t *from = ARRAY(weight) + group * (GROUP_UNITS * GROUP_DEPTH * TAPS * TAPS)
+                                  + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
+    real_t filter[TAPS * TAPS];
+#pragma unroll
+    for (int tap = 0; tap < TAPS * TAPS; tap++) {
+        filter[tap] = there ? from[ROTATED ? TAPS * TAPS - 1 - tap : tap] : 0;
+    }
+    real_t points[POINTS];
+    TRANSFORM_WEIGHT(points, filter);
+    __global real_t *to = ARRAY(transformed) + (group * DEPTH + depth) * UNITS + unit;
+#pragma unroll
+    for (int point = 0; point < POINTS; point++) {
+        to[point * (GROUPS * DEPTH * UNITS)] = points[point];
+    }
+}
