@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 
 from blobnet.errors import KernelError
@@ -77,7 +77,11 @@ class KernelSource:
         check_names(f"kernel {self.name}", "macros", macros, (*self.macros, *self.tunables))
         values = {**macros, **blob_macros}
         defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
-        return defines + _expand(self.text, f"{self.name}.cl")
+        return defines + self._expanded
+
+    @cached_property
+    def _expanded(self) -> str:
+        return _expand(self.text, f"{self.name}.cl")
 
 
 def check_names(subject: str, kind: str, given: Iterable[str], declared: Iterable[str]) -> None:
