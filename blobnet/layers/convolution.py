@@ -10,7 +10,7 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import convolution_direct, convolution_dot, convolution_strip, convolution_tiled
+from blobnet.layers import convolution_direct, convolution_dot, convolution_gathered, convolution_strip, convolution_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
@@ -20,9 +20,9 @@ from blobnet.layers.gradients import bias_gradient
 #: The ways to compute each direction, for each class of device.
 WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
     "cpu": {
-        FORWARD: (convolution_direct.forward,),
-        BACKWARD_DATA: (convolution_direct.backward_data,),
-        BACKWARD_WEIGHTS: (convolution_direct.backward_weight,),
+        FORWARD: (convolution_direct.forward, convolution_gathered.forward),
+        BACKWARD_DATA: (convolution_direct.backward_data, convolution_gathered.backward_data),
+        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_gathered.backward_weight),
     },
     "gpu": {
         FORWARD: (convolution_dot.forward, convolution_strip.forward, convolution_tiled.forward),
