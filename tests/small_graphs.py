@@ -106,6 +106,14 @@ def _few_positions() -> Graph:
     return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 4)(node)))
 
 
+def _small_planes() -> Graph:
+    """Many units on planes of a few cells."""
+    images = layers.Input(3, 2, 2)()
+    node = layers.Conv2D(60, 3, padding=1, activation="relu")(images)
+    node = layers.Conv2D(64, 3, padding=1, bias=False)(node)
+    return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
+
+
 def _vectors() -> Graph:
     """A network without planes."""
     rows = layers.Input(5)()
@@ -125,6 +133,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "one dimension": _one_dimension,
     "depthwise": _depthwise,
     "few positions": _few_positions,
+    "small planes": _small_planes,
     "vectors": _vectors,
 }
 

@@ -10,7 +10,13 @@ from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import convolution_direct, convolution_dot, convolution_gathered, convolution_strip, convolution_tiled
+from blobnet.layers import (
+    convolution_direct,
+    convolution_dot,
+    convolution_gathered,
+    convolution_strip,
+    convolution_tiled,
+)
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose

@@ -1,4 +1,4 @@
-"""Convolutions whose lanes are samples, or units, after a copy that lays them side by side: for CPUs, at small planes."""
+"""Convolutions whose lanes are samples, or units, which a copy lays side by side: for CPUs, at small planes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
-#: What it costs to copy a value, and to store a sum, in multiply-adds of a compute unit.
-COPY_COST, STORE_COST = 40, 60
+#: What it costs to copy a value, to store one of another sample each time, and to store a weight's sum, in
+#: multiply-adds of a compute unit.
+COPY_COST, STORE_COST, WEIGHT_COST = 120, 300, 60
+#: Units of a group that lie together, position by position: each tap then reads long runs of memory.
+RUN = 16
+#: A copy of more elements than a CPU's second cache holds, which all tiles of the gradient of the weights read; and by
+#: how much their products then slow down.
+CACHED_ELEMENTS, UNCACHED = 2**19, 2
 
 
 @dataclass(frozen=True)
@@ -49,43 +55,58 @@ def _tiles(site: Site, kernel: str, units: int, inner: int) -> list[Tile]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A blob's copy with its samples, or its units, side by side: (outer, positions, inner)."""
+    """A blob's copy with its samples, or its units, side by side (kernels/blob/gather.cl)."""
 
     blob: Blob
     role: str
     samples_inside: bool
+    groups: int
     inner: int
     outer: int
     lanes: int
 
     @classmethod
-    def samples(cls, site: Site, blob: Blob, role: str, lanes: int) -> Gathered:
+    def samples(cls, site: Site, blob: Blob, role: str, groups: int, lanes: int) -> Gathered:
         """Samples side by side."""
         inner = -(-site.batch_size // lanes) * lanes
-        return cls(blob, role, True, inner, blob.shape.units, lanes)
+        return cls(blob, role, True, groups, inner, blob.shape.units, lanes)
 
     @classmethod
     def units(cls, site: Site, blob: Blob, role: str, lanes: int) -> Gathered:
         """Units side by side."""
         inner = -(-blob.shape.units // lanes) * lanes
-        return cls(blob, role, False, inner, site.batch_size, lanes)
+        return cls(blob, role, False, 1, inner, site.batch_size, lanes)
 
     @property
     def elements(self) -> int:
         """Values of the copy."""
         layout = self.blob.layout
         positions = (layout.unit_height - 1) * layout.unit_memory_width + layout.unit_width
-        return self.outer * positions * self.inner
+        outer = self.groups * -(-self.group_units // self.run) * self.run if self.samples_inside else self.outer
+        return outer * positions * self.inner
+
+    @property
+    def group_units(self) -> int:
+        """Units of a group."""
+        return self.blob.shape.units // self.groups
+
+    @property
+    def run(self) -> int:
+        """Units that lie together."""
+        return min(RUN, self.group_units)
 
     @property
     def macros(self) -> dict[str, Macro]:
         """What a kernel that reads the copy must know."""
         layout = self.blob.layout
-        return {
+        planes = {
             "SOURCE_HEIGHT": layout.unit_height,
             "SOURCE_WIDTH": layout.unit_width,
             "SOURCE_PITCH": layout.unit_memory_width,
-            "SAMPLES" if self.samples_inside else "UNITS": self.inner,
+        }
+        return {
+            **planes,
+            **({"RUN": self.run, "SAMPLES": self.inner} if self.samples_inside else {"UNITS": self.inner}),
         }
 
     def array(self, site: Site) -> Array:
@@ -104,7 +125,13 @@ class Gathered:
             size,
             blobs={"INPUT": self.blob},
             arrays={"GATHERED": self.array(site)},
-            macros={"SAMPLES_INSIDE": int(self.samples_inside), "INNER": self.inner, "LANES": self.lanes},
+            macros={
+                "SAMPLES_INSIDE": int(self.samples_inside),
+                "GROUP_UNITS": self.group_units,
+                "RUN": self.run,
+                "INNER": self.inner,
+                "LANES": self.lanes,
+            },
         )
 
 
@@ -120,7 +147,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     taps = _forward_taps(problem, (source.height, source.width), (output.height, output.width))
     kernel = "convolution/forward_gathered"
     for tile in _tiles(site, kernel, problem.output_units, site.batch_size):
-        gathered = Gathered.samples(site, site.inputs[0], "input", tile.lanes)
+        gathered = Gathered.samples(site, site.inputs[0], "input", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.input_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * output.elements * site.batch_size
         calls = partial(_forward_calls, site, problem, tile, gathered)
@@ -170,7 +197,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     taps = sum(_phase_taps(site, phase) for phase in phases)
     kernel = "convolution/backward_data_gathered"
     for tile in _tiles(site, kernel, problem.input_units, site.batch_size):
-        gathered = Gathered.samples(site, site.delta, "output delta", tile.lanes)
+        gathered = Gathered.samples(site, site.delta, "output delta", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.output_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * target.shape.elements * site.batch_size
         calls = partial(_backward_data_calls, site, problem, phases, tile, gathered)
@@ -224,7 +251,9 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     weights = problem.groups * problem.output_units * problem.columns
     for tile in _tiles(site, "convolution/backward_weight_gathered", problem.output_units, problem.input_units):
         gathered = Gathered.units(site, site.inputs[0], "input", tile.lanes)
-        cost = tile.cost * taps * site.batch_size * problem.groups + COPY_COST * gathered.elements + STORE_COST * weights
+        cost = tile.cost * taps * site.batch_size * problem.groups
+        cost *= UNCACHED if gathered.elements > CACHED_ELEMENTS else 1
+        cost += COPY_COST * gathered.elements + WEIGHT_COST * weights
         calls = partial(_backward_weight_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
 

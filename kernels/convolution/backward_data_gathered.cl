@@ -7,7 +7,7 @@
  * Blobs:
  *   INPUT_DELTA update
  * Arrays:
- *   GATHERED read   the output's delta: (units, positions, SAMPLES)
+ *   GATHERED read   the output's delta: (groups, runs, positions, RUN, SAMPLES)
  *   WEIGHT   read   OIHW, I counted within a group
  * Scalars:
  *   COUNT  samples in this batch
@@ -34,6 +34,7 @@
  *   SOURCE_HEIGHT  the planes of the output's delta
  *   SOURCE_WIDTH
  *   SOURCE_PITCH
+ *   RUN            units of a group that lie together, position by position
  *   SAMPLES        samples side by side, a multiple of LANES
  *   LANES          samples in a vector
  *   BLOCK_VECTORS  vectors a work-item
@@ -41,7 +42,7 @@
  * Tunables:
  *   MAXIMUM_LANES        cpu 16, gpu 16 of 1 2 4 8 16: most lanes
  *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 24, gpu 24 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_UNITS        cpu 12, gpu 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
  *   MAXIMUM_ACCUMULATORS cpu 24, gpu 24 of 8 12 16 24 28: most vectors of sums a work-item
  * Global:
  *   width   positions of the phase
@@ -82,7 +83,7 @@ __kernel void convolution_backward_data_gathered(WRITE_BLOB(input_delta), READ_A
         }
     }
     accumulate_gathered(
-        accumulators, ARRAY(gathered) + (size_t)group * GROUP_OUTPUT_UNITS * SOURCE_POSITIONS * SAMPLES,
+        accumulators, ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES,
         i + ROW_FIRST, j + COLUMN_FIRST, vectors,
         ARRAY(weight) + group * GROUP_OUTPUT_UNITS * WEIGHT_DEPTH_STRIDE + first * WEIGHT_UNIT_STRIDE, units);
 

@@ -34,7 +34,7 @@
  * Tunables:
  *   MAXIMUM_LANES        cpu 16, gpu 16 of 1 2 4 8 16: most lanes
  *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 24, gpu 24 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_UNITS        cpu 12, gpu 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
  *   MAXIMUM_ACCUMULATORS cpu 24, gpu 24 of 8 12 16 24 28: most vectors of sums a work-item
  *   TARGET_GROUPS        cpu 32, gpu 1024 of 1 2 4 8 16 32 64 128 256 512 1024: groups worth splitting for
  *   MAXIMUM_SPLITS       cpu 64, gpu 64 of 1 2 4 8 16 32 64 128: most splits
@@ -85,9 +85,10 @@ __kernel void convolution_backward_weight_gathered(READ_BLOB(output_delta), READ
     const int last = (int)((long)count * (split + 1) / SPLITS);
     for (int n = (int)((long)count * split / SPLITS); n < last; n++) {
         for (int y = rows.x; y < rows.y; y++) {
-            __global const real_t *values = ARRAY(gathered)
-                                            + ((size_t)n * SOURCE_POSITIONS + (row + y * STRIDE_Y) * SOURCE_PITCH + column) * UNITS
-                                            + group * GROUP_INPUT_UNITS;
+            __global const real_t *values =
+                ARRAY(gathered)
+                + ((size_t)n * SOURCE_POSITIONS + (row + y * STRIDE_Y) * SOURCE_PITCH + column) * UNITS
+                + group * GROUP_INPUT_UNITS;
             __global const real_t *deltas =
                 output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
             for (int x = columns.x; x < columns.y; x++) {
@@ -109,7 +110,8 @@ __kernel void convolution_backward_weight_gathered(READ_BLOB(output_delta), READ
     }
 
     __global real_t *results =
-        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * TAPS + tap;
+        ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * TAPS
+        + tap;
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
 #pragma unroll

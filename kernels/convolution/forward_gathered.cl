@@ -6,7 +6,7 @@
  * Blobs:
  *   OUTPUT write
  * Arrays:
- *   GATHERED read   the input: (units, positions, SAMPLES)
+ *   GATHERED read   the input: (groups, runs, positions, RUN, SAMPLES)
  *   WEIGHT   read   OIHW, I counted within a group
  *   BIAS     read   nothing, a unit or a position: BIAS_MODE
  * Scalars:
@@ -27,6 +27,7 @@
  *   SOURCE_HEIGHT  the input's planes
  *   SOURCE_WIDTH
  *   SOURCE_PITCH
+ *   RUN            units of a group that lie together, position by position
  *   SAMPLES        samples side by side, a multiple of LANES
  *   LANES          samples in a vector
  *   BLOCK_VECTORS  vectors a work-item
@@ -34,7 +35,7 @@
  * Tunables:
  *   MAXIMUM_LANES        cpu 16, gpu 16 of 1 2 4 8 16: most lanes
  *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 24, gpu 24 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_UNITS        cpu 12, gpu 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
  *   MAXIMUM_ACCUMULATORS cpu 24, gpu 24 of 8 12 16 24 28: most vectors of sums a work-item
  * Global:
  *   width   positions
@@ -84,7 +85,7 @@ __kernel void convolution_forward_gathered(WRITE_BLOB(output), READ_ARRAY(real_t
     }
     const int unit = group * GROUP_OUTPUT_UNITS + first;
     accumulate_gathered(accumulators,
-                        ARRAY(gathered) + (size_t)group * GROUP_INPUT_UNITS * SOURCE_POSITIONS * SAMPLES,
+                        ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES,
                         y * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT, vectors,
                         ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
 
@@ -97,7 +98,8 @@ __kernel void convolution_forward_gathered(WRITE_BLOB(output), READ_ARRAY(real_t
 #if BIAS_MODE == 1
             value += ARRAY(bias)[unit + min(u, units - 1)];
 #elif BIAS_MODE == 2
-            value += ARRAY(bias)[((unit + min(u, units - 1)) * OUTPUT_UNIT_HEIGHT + y) * OUTPUT_UNIT_WIDTH + x];
+            value +=
+                ARRAY(bias)[((unit + min(u, units - 1)) * OUTPUT_UNIT_HEIGHT + y) * OUTPUT_UNIT_WIDTH + x];
 #endif
             value = ACTIVATE(value);
             real_t lanes[LANES];

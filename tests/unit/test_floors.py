@@ -22,7 +22,8 @@ FLOORS = """
     layers.base
     layers.activation layers.blocking layers.convolution_problem schedules
     layers.gradients
-    layers.convolution_direct layers.convolution_dot layers.convolution_strip layers.convolution_tiled
+    layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
+    layers.convolution_strip layers.convolution_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
