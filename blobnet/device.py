@@ -26,10 +26,6 @@ from blobnet.errors import BuildError, DeviceError, near_matches
 from blobnet.kernel_call import Tuning
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
-#: What drivers cannot do, by a part of their platform's name, as limits of tunables.
-_DRIVER_LIMITS = {
-    "PoCL 3.0": {"MAXIMUM_LANES": 8},  # its compiler aborts the process at mad() of 16 lanes
-}
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
@@ -244,8 +240,7 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device."""
-        limits = [limits for part, limits in _DRIVER_LIMITS.items() if part in self.info.platform]
-        return Tuning(self.kind, limits=limits[0] if limits else {}, compute_units=self.info.compute_units)
+        return Tuning(self.kind, compute_units=self.info.compute_units)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
