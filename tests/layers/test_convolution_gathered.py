@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
+from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.layers.base import Site
+from blobnet.losses import MeanSquaredError
+from blobnet.planner import make_plan
+from tests.layers import layer_bench
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract, phases_with_taps
 
@@ -65,3 +72,35 @@ def test_every_arrangement(device: Device) -> None:
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
+
+
+def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for 37 samples, and 5 of them in the batch."""
+
+    def site(**options: Any) -> Site:
+        return Site(**{**options, "batch_size": 37})
+
+    monkeypatch.setattr(layer_bench, "Site", site)
+    layer, shape = Conv2D(6, 3, stride=(1, 2), padding=1), Shape(19, 3, 4)
+    report = contract(device, layer, shape, ["own pitches"], count=5, tuning=gathered(device.tuning))
+    (run,) = report.runs.values()
+    assert run.calls["forward"][1].macros["SAMPLES"] == 48
+    assert run.calls["backward data"][1].macros["SAMPLES"] == 48
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "count", "expected"),
+    [
+        (Shape(64, 4, 4), 64, 32, "gathered gathered gathered"),
+        (Shape(64, 16, 16), 64, 32, "direct direct direct"),
+        (Shape(256, 14, 14), 256, 8, "direct direct gathered"),
+        (Shape(3, 64, 64), 16, 32, "direct direct direct"),
+    ],
+)
+def test_small_planes_choose_it(shape: Shape, filters: int, count: int, expected: str) -> None:
+    node = layers.Input(*shape.dimensions)()
+    model = from_nodes(node, layers.Conv2D(filters, 3, padding=1, name="layer")(node))
+    plan = make_plan(model, count, loss=MeanSquaredError(), training=True, input_delta=True)
+    kernels = {call.label: call.kernel for _, call in plan.calls}
+    found = [kernels[f"layer {direction}"] for direction in ("forward", "backward data", "backward weight")]
+    assert ["gathered" if kernel.endswith("gathered") else "direct" for kernel in found] == expected.split()
