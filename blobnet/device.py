@@ -29,10 +29,6 @@ from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.tuning import Tunings
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
-#: What drivers cannot do, by a part of their platform's name, as limits of tunables.
-_DRIVER_LIMITS = {
-    "PoCL 3.0": {"MAXIMUM_LANES": 8},  # its compiler aborts the process at mad() of 16 lanes
-}
 #: The compute capability of NVIDIA's first tensor cores for tf32.
 _TENSOR_CORES = (8, 0)
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
@@ -278,10 +274,8 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        limits = [limits for part, limits in _DRIVER_LIMITS.items() if part in self.info.platform]
         return Tuning(
             self.kind,
-            limits=limits[0] if limits else {},
             compute_units=self.info.compute_units,
             group_size=self.largest_group,
             local_memory=self.info.local_memory,

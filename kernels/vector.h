@@ -16,8 +16,26 @@ typedef int index_vector_t;
 #else
 typedef VECTOR_JOIN(float, LANES) vector_t;
 typedef VECTOR_JOIN(int, LANES) index_vector_t;
-#define VECTOR_LOAD(pointer) VECTOR_JOIN(vload, LANES)(0, pointer)
-#define VECTOR_STORE(value, pointer) VECTOR_JOIN(vstore, LANES)(value, 0, pointer)
+/*
+ * NOTE: PoCL 3.0 calls the functions of OpenCL C (vload, select, ...), and saves all registers around each; so vectors
+ * are read and written through types that may lie at any element.
+ */
+typedef vector_t unaligned_vector_t __attribute__((aligned(4)));
+typedef index_vector_t unaligned_index_vector_t __attribute__((aligned(4)));
+#define VECTOR_LOAD(pointer) vector_load(pointer)
+#define VECTOR_STORE(value, pointer) vector_store(value, pointer)
+#define VECTOR_ACCESS(space, element_t, type)                                                    \
+    INLINE type __attribute__((overloadable)) vector_load(space const element_t *pointer)        \
+    {                                                                                            \
+        return *(space const unaligned_##type *)pointer;                                         \
+    }                                                                                            \
+    INLINE void __attribute__((overloadable)) vector_store(type value, space element_t *pointer) \
+    {                                                                                            \
+        *(space unaligned_##type *)pointer = value;                                              \
+    }
+VECTOR_ACCESS(__global, real_t, vector_t)
+VECTOR_ACCESS(__private, real_t, vector_t)
+VECTOR_ACCESS(__global, int, index_vector_t)
 #if LANES == 2
 #define VECTOR_LANE_NUMBERS (int2)(0, 1)
 #define VECTOR_SUM(value) ((value).s0 + (value).s1)
@@ -61,7 +79,7 @@ INLINE float vector_sum(const float16 v)
 #if LANES == 1
 #define VECTOR_KEEP(value, keep) ((keep) ? (value) : 0)
 #else
-#define VECTOR_KEEP(value, keep) select((vector_t)(0), value, keep)
+#define VECTOR_KEEP(value, keep) ((keep) ? (value) : (vector_t)(0))
 #endif
 
 /* LANES values STRIDE_X apart. */

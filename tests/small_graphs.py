@@ -114,6 +114,14 @@ def _many_units() -> Graph:
     return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
 
 
+def _small_planes() -> Graph:
+    """Many units on planes of a few cells."""
+    images = layers.Input(3, 2, 2)()
+    node = layers.Conv2D(60, 3, padding=1, activation="relu")(images)
+    node = layers.Conv2D(64, 3, padding=1, bias=False)(node)
+    return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
+
+
 def _vectors() -> Graph:
     """A network without planes."""
     rows = layers.Input(5)()
@@ -134,6 +142,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "depthwise": _depthwise,
     "few positions": _few_positions,
     "many units": _many_units,
+    "small planes": _small_planes,
     "vectors": _vectors,
 }
 

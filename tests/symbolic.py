@@ -44,6 +44,10 @@ _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "norma
 #: Those whose ACTIVATION is for the delta that they read, not for what they write.
 _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backward_data")
 
+#: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
+#: contents of no array depend on them.
+TUNING = Tuning(broken=frozenset({"gathered"}))
+
 
 class PlanBrokenError(AssertionError):
     """A call found something else in memory than what must be there."""
@@ -386,7 +390,7 @@ def expected(
             output_delta=memory.blob("delta", vertex.shape, count),
             accumulate=(False,) * len(shapes),
             training=training,
-            tuning=Tuning(),
+            tuning=TUNING,
             ordinal=vertex.index,
         )
         for blob, source in zip(site.inputs, vertex.inputs, strict=True):
@@ -398,7 +402,7 @@ def expected(
         return Outcome(values[-1], None, persistent)
     assert loss is not None
     memory, site = sites[-1]
-    run(memory, loss.calls(site.output, site.delta, Tuning()))
+    run(memory, loss.calls(site.output, site.delta, TUNING))
     deltas: dict[int, Symbols] = {len(sites) - 1: memory.data(site.delta, count).reshape(count, -1).copy()}
     for vertex in reversed(graph.vertices):
         memory, site = sites[vertex.index]

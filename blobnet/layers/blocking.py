@@ -52,7 +52,7 @@ class PositionTile:
     Attributes:
         macros: LANES, BLOCK_UNITS, BLOCK_VECTORS and LOCAL_WIDTH.
         count: tiles along the positions.
-        cost: multiply-adds for each row of the product.
+        cost: multiply-adds for each row of the product; a vector that holds less than the most lanes takes as long.
     """
 
     macros: dict[str, int]
@@ -73,7 +73,7 @@ def position_tiles(tunables: Mapping[str, int], units: int, runs: int, run: int)
         PositionTile(
             {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors, "LOCAL_WIDTH": local},
             count=-(-groups // block_vectors),
-            cost=cost * lanes * local,
+            cost=cost * tunables["MAXIMUM_LANES"] * local,
         )
         for cost, block_units, block_vectors in tiles(units, groups, *limits)
     ]

@@ -13,6 +13,7 @@ from blobnet.kernel_call import KernelCall
 from blobnet.layers import (
     convolution_direct,
     convolution_dot,
+    convolution_gathered,
     convolution_strip,
     convolution_tensor,
     convolution_tiled,
@@ -27,9 +28,9 @@ from blobnet.layers.gradients import bias_gradient
 #: The ways to compute each direction, for each class of device.
 WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
     "cpu": {
-        FORWARD: (convolution_direct.forward,),
-        BACKWARD_DATA: (convolution_direct.backward_data,),
-        BACKWARD_WEIGHTS: (convolution_direct.backward_weight,),
+        FORWARD: (convolution_direct.forward, convolution_gathered.forward),
+        BACKWARD_DATA: (convolution_direct.backward_data, convolution_gathered.backward_data),
+        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_gathered.backward_weight),
     },
     "gpu": {
         FORWARD: (

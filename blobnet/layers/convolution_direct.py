@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from blobnet.geometry import Pair
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
@@ -16,6 +17,8 @@ from blobnet.layers.gradients import split_sum
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
 #: share of them, so they should stay in a CPU's last cache.
 SPLIT_ELEMENTS = 2**21
+#: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
+STRIDED_COST = 2.5
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -60,21 +63,34 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """On flat planes at stride 1 and one pitch, else row by row."""
     tunables = site.tuning.of("convolution/backward_weight")
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
-    positions = site.delta.shape.height * site.delta.shape.width
+    most = tunables["MAXIMUM_LANES"]
+    rows, run = _runs(site, problem)
+    lanes = lanes_for(run, most)
+    # A vector that holds less than the most lanes takes as long.
+    positions = rows * -(-run // lanes) * most * (STRIDED_COST if problem.horizontal.stride > 1 else 1)
     for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
         calls = partial(_backward_weight_calls, site, problem, units, columns)
         yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions), calls)
+
+
+def _runs(site: Site, problem: Problem) -> Pair:
+    """How many runs of positions the gradient of the weights sums for a sample, and how long they are.
+
+    Flat planes (stride 1, one pitch) are one run, else each row is one.
+    """
+    delta = site.delta
+    same_pitch = delta.layout.unit_memory_width == site.inputs[0].layout.unit_memory_width
+    if problem.strides == (1, 1) and (same_pitch or delta.shape.height == 1):
+        return 1, delta.shape.width + (delta.shape.height - 1) * delta.layout.unit_memory_width
+    return delta.shape.height, delta.shape.width
 
 
 def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block_columns: int) -> list[KernelCall]:
     kernel = "convolution/backward_weight"
     tunables = site.tuning.of(kernel)
     delta = site.delta
-    same_pitch = delta.layout.unit_memory_width == site.inputs[0].layout.unit_memory_width
-    flat = problem.strides == (1, 1) and (same_pitch or delta.shape.height == 1)
-    run = delta.shape.width
-    if flat:
-        run += (delta.shape.height - 1) * delta.layout.unit_memory_width
+    rows, run = _runs(site, problem)
+    flat = rows == 1 and problem.strides == (1, 1)
     width, height = -(-problem.columns // block_columns), problem.groups * -(-problem.output_units // block_units)
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)

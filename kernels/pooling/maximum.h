@@ -13,8 +13,8 @@ INLINE real_t pool_window(__global const real_t *from, const int first_v, const 
         for (int u = first_u; u < end_u; ++u) {
             const real_t value = from[v * INPUT_UNIT_MEMORY_WIDTH + u];
             const int wins = (value > best) | (value != value);
-            best = select(best, value, wins);
-            *winner = select(*winner, v * WINDOW_WIDTH + u, wins);
+            best = wins ? value : best;
+            *winner = wins ? v * WINDOW_WIDTH + u : *winner;
         }
     }
     return best;
@@ -30,8 +30,8 @@ INLINE vector_t pool_vector(__global const real_t *from, const int first_v, cons
         for (int u = 0; u < WINDOW_WIDTH; ++u) {
             const vector_t value = VECTOR_LOAD_STRIDED(from + v * INPUT_UNIT_MEMORY_WIDTH + u);
             const index_vector_t wins = (value > best) | (value != value);
-            best = select(best, value, wins);
-            best_tap = select(best_tap, (index_vector_t)(v * WINDOW_WIDTH + u), wins);
+            best = wins ? value : best;
+            best_tap = wins ? (index_vector_t)(v * WINDOW_WIDTH + u) : best_tap;
         }
     }
     *winner = best_tap;

@@ -22,7 +22,7 @@ Overrides = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Case:
-    """One layer on one input in one arrangement."""
+    """One layer on one input in one arrangement; ``broken`` variants are left out."""
 
     layer: Layer
     shape: Shape
@@ -30,16 +30,17 @@ class Case:
     arrangement: Arrangement
     overrides: Overrides
     seed: int
+    broken: frozenset[str] = frozenset()
 
     def options(self, device: Device) -> dict[str, Any]:
         """For run_layer_contract."""
-        tuning = Tuning("cpu", self.overrides, device.tuning.limits)
+        tuning = Tuning("cpu", self.overrides, device.tuning.limits, broken=self.broken)
         return {"count": self.count, "seed": self.seed, "tuning": tuning}
 
     def bench(self, device: Device) -> Bench:
         """For its calls; nothing is built or run. The tuning is that of a device without limits."""
         problem = make_problem(self.layer, [self.shape], count=self.count, seed=self.seed)
-        return Bench(device, problem, self.arrangement, Tuning("cpu", self.overrides))
+        return Bench(device, problem, self.arrangement, Tuning("cpu", self.overrides, broken=self.broken))
 
 
 def one_of(generator: np.random.Generator, *choices: Any) -> Any:

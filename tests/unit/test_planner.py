@@ -16,7 +16,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
-from tests.symbolic import PlanBrokenError, SymbolicExecutor, expected
+from tests.symbolic import TUNING, PlanBrokenError, SymbolicExecutor, expected
 
 LOSS = MeanSquaredError()
 BATCH, SHORT = 3, 2
@@ -31,6 +31,7 @@ def plan_of(graph: Graph, *, training: bool = True, share: bool = True, reuse: b
         loss=LOSS if training else None,
         training=training,
         input_delta=training,
+        tuning=TUNING,
         share=share,
         reuse=reuse,
     )
