@@ -18,7 +18,11 @@ LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
     "forward_tiled": (Conv2D(45, 3, stride=(1, 2), padding="same"), "gpu", Shape(6, 5, 9)),
     "forward_strip": (Conv2D(6, 3, groups=6, padding=1, bias=False), "gpu", Shape(6, 7, 5)),
     "forward_dot": (Conv1D(5, 3, padding=1), "gpu", Shape(130, 1, 2, 1)),
+    "forward_gathered": (Conv2D(7, 3, stride=(1, 2), padding=1), "cpu", Shape(5, 4, 3)),
+    "winograd_result": (Conv2D(35, 3, padding=1), "gpu", Shape(6, 7, 9)),
 }
+#: What must be out of the way of the last two, for which there are better ones at sizes that are good for tests.
+OTHERS = frozenset({"direct", "strip", "tiled"})
 EVERYTHING = (
     Arrangement("one pitch", same_pitch=True, beside=True, training=False, norm=True, residual=True, activation="relu"),
     Arrangement("own pitches", training=False, norm=True, residual=True, activation="sigmoid"),
@@ -29,7 +33,8 @@ NORM = Arrangement("norm", same_pitch=True, training=False, norm=True)
 
 def check(device: Device, kernel: str, layer: Conv1D | Conv2D, *arrangements: Arrangement) -> None:
     _, kind, shape = LAYERS[kernel]
-    report = contract(device, layer, shape, arrangements, tuning=Tuning(kind), absolute=5e-5)
+    tuning = Tuning(kind, broken=OTHERS if kernel in ("forward_gathered", "winograd_result") else frozenset())
+    report = contract(device, layer, shape, arrangements, tuning=tuning, absolute=5e-5)
     assert len(report.runs) == len(arrangements)
     for run in report.runs.values():
         call = run.calls["forward"][-1]
