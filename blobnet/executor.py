@@ -130,7 +130,7 @@ def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any],
     launches = []
     for call in calls:
         samples = call.samples_of(count)
-        if not samples:
+        if call.samples is not None and not samples:
             continue
         source = call.source
         kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
