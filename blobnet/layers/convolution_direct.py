@@ -19,6 +19,8 @@ from blobnet.layers.gradients import split_sum
 SPLIT_ELEMENTS = 2**21
 #: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
 STRIDED_COST = 2.5
+#: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
+WEIGHT_COST = 60
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -68,9 +70,10 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     lanes = lanes_for(run, most)
     # A vector that holds less than the most lanes takes as long.
     positions = rows * -(-run // lanes) * most * (STRIDED_COST if problem.horizontal.stride > 1 else 1)
+    stores = WEIGHT_COST * site.gradient("weight").elements / site.tuning.compute_units
     for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
         calls = partial(_backward_weight_calls, site, problem, units, columns)
-        yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions), calls)
+        yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions) + stores, calls)
 
 
 def _runs(site: Site, problem: Problem) -> Pair:

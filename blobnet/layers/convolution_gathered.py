@@ -248,12 +248,11 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Lanes of input units."""
     source, delta = site.inputs[0].shape, site.delta.shape
     taps = _forward_taps(problem, (source.height, source.width), (delta.height, delta.width))
-    weights = problem.groups * problem.output_units * problem.columns
     for tile in _tiles(site, "convolution/backward_weight_gathered", problem.output_units, problem.input_units):
         gathered = Gathered.units(site, site.inputs[0], "input", tile.lanes)
         cost = tile.cost * taps * site.batch_size * problem.groups
         cost *= UNCACHED if gathered.elements > CACHED_ELEMENTS else 1
-        cost += COPY_COST * gathered.elements + WEIGHT_COST * weights
+        cost += COPY_COST * gathered.elements + WEIGHT_COST * site.gradient("weight").elements
         calls = partial(_backward_weight_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
 

@@ -24,7 +24,8 @@ INLINE void accumulate_gathered(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS
             for (int b = columns.x; b < columns.y; b++) {
                 const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
                 const int cell = (row + a * ROW_STEP) * SOURCE_PITCH + column + b * COLUMN_STEP;
-                __global const real_t *from = source + (run * SOURCE_POSITIONS + cell) * RUN * SAMPLES;
+                __global const real_t *from =
+                    source + (size_t)(run * SOURCE_POSITIONS + cell) * (RUN * SAMPLES);
                 __global const real_t *factors = weight + run * RUN * WEIGHT_DEPTH_STRIDE + tap;
                 for (int depth = 0; depth < (DEPTH % RUN == 0 ? RUN : depths); depth++) {
                     vector_t values[BLOCK_VECTORS];
