@@ -55,7 +55,15 @@ def _tiles(site: Site, kernel: str, units: int, inner: int) -> list[Tile]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A blob's copy with its samples, or its units, side by side (kernels/blob/gather.cl)."""
+    """A blob's copy with its samples, or its units, side by side (kernels/blob/gather.cl).
+
+    Attributes:
+        blob, role: what is copied, and what it is to the layer.
+        samples_inside: whether samples lie side by side; else units do.
+        groups: groups of units that are apart.
+        inner, outer: samples side by side, padded to whole vectors, and units; or the other way round.
+        lanes: values in a vector.
+    """
 
     blob: Blob
     role: str
@@ -111,7 +119,9 @@ class Gathered:
 
     def array(self, site: Site) -> Array:
         """The copy's memory."""
-        return site.memory(f"{self.role} gathered by {'samples' if self.samples_inside else 'units'}", self.elements)
+        if self.samples_inside:
+            return site.memory(f"{self.role} gathered by samples", self.elements)
+        return site.memory(f"{self.role} gathered by units", per_sample=self.elements // self.outer)
 
     def call(self, site: Site, label: str) -> KernelCall:
         """The launch that copies."""
@@ -144,7 +154,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Lanes of samples."""
     output = site.output.shape
     source = site.inputs[0].shape
-    taps = _forward_taps(problem, (source.height, source.width), (output.height, output.width))
+    taps = _taps_inside(problem, (source.height, source.width), (output.height, output.width))
     kernel = "convolution/forward_gathered"
     for tile in _tiles(site, kernel, problem.output_units, site.batch_size):
         gathered = Gathered.samples(site, site.inputs[0], "input", problem.groups, tile.lanes)
@@ -154,7 +164,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
 
 
-def _forward_taps(problem: Problem, source: Pair, output: Pair) -> int:
+def _taps_inside(problem: Problem, source: Pair, output: Pair) -> int:
     """Taps that read the input, over all positions of the output."""
     count = 1
     for axis, size, outputs in zip((problem.vertical, problem.horizontal), source, output, strict=True):
@@ -247,7 +257,7 @@ def _backward_data_calls(
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Lanes of input units."""
     source, delta = site.inputs[0].shape, site.delta.shape
-    taps = _forward_taps(problem, (source.height, source.width), (delta.height, delta.width))
+    taps = _taps_inside(problem, (source.height, source.width), (delta.height, delta.width))
     for tile in _tiles(site, "convolution/backward_weight_gathered", problem.output_units, problem.input_units):
         gathered = Gathered.units(site, site.inputs[0], "input", tile.lanes)
         cost = tile.cost * taps * site.batch_size * problem.groups

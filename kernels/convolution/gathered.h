@@ -4,7 +4,7 @@
  *
  * accumulators[u][v] += sum over DEPTH source units and the taps of weight * source, where tap (a, b) reads filter cell
  * (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and source cell (row + a * ROW_STEP,
- * column + b * COLUMN_STEP). The source is (units, positions, SAMPLES), see blob/gather.cl; weights are OIHW.
+ * column + b * COLUMN_STEP). The source is (runs, positions, RUN, SAMPLES), see blob/gather.cl; weights are OIHW.
  */
 #include "convolution/inside.h"
 
