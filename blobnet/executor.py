@@ -205,7 +205,8 @@ class Executor:
         before = {name: self._whole(name) for name in storages}
         self.device.launch(item.kernel, item.global_size, item.local_size)
         self.device.finish()
-        check_promise(item.call, before, {name: self._whole(name) for name in storages}, count)
+        after = {name: self._whole(name) for name in storages}
+        check_promise(item.call, before, after, count, self.plan.batch_size)
 
     def _whole(self, storage: str) -> FloatArray:
         """A host copy of the buffer that holds a storage, with its overrun."""
@@ -234,7 +235,7 @@ class Executor:
 
 
 def check_promise(
-    call: KernelCall, before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], count: int
+    call: KernelCall, before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], count: int, batch_size: int
 ) -> None:
     """Raises PromiseError if a launch changed anything but what it may write, or left a halo cell that is not 0.
 
@@ -243,6 +244,7 @@ def check_promise(
         before: the memory of every storage that the call was given, with its overrun, before the launch.
         after: the same after it.
         count: samples in the batch.
+        batch_size: samples of a whole batch, for which arrays with samples side by side are laid out.
     """
     source = call.source
     for storage in before:
@@ -259,7 +261,9 @@ def check_promise(
                 halo[first : first + plane.size] |= plane
         for role, array in call.arrays.items():
             if array.storage == storage and source.arrays[role] != "read":
-                allowed[array.offset : array.offset + array.elements + count * array.per_sample] = True
+                # What is neither a number of elements nor of samples has its samples side by side.
+                samples = batch_size if array.elements and array.per_sample else count
+                allowed[array.offset : array.offset + array.elements + samples * array.per_sample] = True
         changed = before[storage].view(np.uint32) != after[storage].view(np.uint32)
         for bad, rule in (
             (halo & (after[storage] != 0), "every halo cell must be exactly 0 after a launch"),

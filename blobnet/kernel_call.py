@@ -39,7 +39,8 @@ class Blob:
 class Array:
     """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
 
-    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on.
+    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on; with
+    both, samples lie side by side, in rows for a whole batch.
     ``persistent`` memory is not the plan's to reuse.
     """
 

@@ -28,7 +28,7 @@ def prepare(options: argparse.Namespace, kind: str) -> list[tuple[Ladder, Case]]
     Raises:
         OptionError, ShapeError: the command line names what there is not, or what no ladder takes.
     """
-    if options.activation is not None and Activation(options.activation).epilogue is None:
+    if options.activation is not None and not Activation(options.activation).elementwise:
         rule = "it must be a function of single values, which a convolution can apply"
         raise OptionError("--activation", rule, activation=options.activation)
     bias = None if options.bias is None else _BIASES[options.bias]

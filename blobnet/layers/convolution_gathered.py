@@ -120,7 +120,8 @@ class Gathered:
     def array(self, site: Site) -> Array:
         """The copy's memory."""
         if self.samples_inside:
-            return site.memory(f"{self.role} gathered by samples", self.elements)
+            a_sample = self.elements // self.inner
+            return site.memory(f"{self.role} gathered by samples", (self.lanes - 1) * a_sample, a_sample)
         return site.memory(f"{self.role} gathered by units", per_sample=self.elements // self.outer)
 
     def call(self, site: Site, label: str) -> KernelCall:

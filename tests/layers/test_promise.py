@@ -128,10 +128,10 @@ def test_arrays_and_what_lies_behind_them() -> None:
     call = KernelCall("loss/accumulate", "metrics", GlobalSize(1, per_sample=False), arrays=arrays)
     before = {"totals": np.zeros(9, np.float32), "sample_metrics": np.zeros(12, np.float32)}
     good = {"totals": np.float32([1, 2, 3, 4, 0, 0, 0, 0, 0]), "sample_metrics": before["sample_metrics"]}
-    check_promise(call, before, good, 2)
+    check_promise(call, before, good, 2, 3)
     for name, index in (("totals", 4), ("totals", 8), ("sample_metrics", 0)):
         bad = {key: values.copy() for key, values in good.items()}
         bad[name][index] = 7
         message = rf"metrics \(loss/accumulate\): a launch may change only .* storage={name}, cell={index}, value=7.0"
         with pytest.raises(PromiseError, match=message):
-            check_promise(call, before, bad, 2)
+            check_promise(call, before, bad, 2, 3)
