@@ -263,7 +263,7 @@ def check_promise(
             if array.storage == storage and source.arrays[role] != "read":
                 # What is neither a number of elements nor of samples has its samples side by side.
                 samples = batch_size if array.elements and array.per_sample else count
-                allowed[array.offset : array.offset + array.elements + samples * array.per_sample] = True
+                allowed[array.offset : array.end(samples)] = True
         changed = before[storage].view(np.uint32) != after[storage].view(np.uint32)
         for bad, rule in (
             (halo & (after[storage] != 0), "every halo cell must be exactly 0 after a launch"),

@@ -50,6 +50,10 @@ class Array:
     offset: int = 0
     persistent: bool = False
 
+    def end(self, count: int) -> int:
+        """Where it ends in its storage, of which it may be a part, for a batch of ``count``."""
+        return self.offset + self.elements + count * self.per_sample
+
 
 @dataclass(frozen=True)
 class GlobalSize:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
-from blobnet.kernel_call import Array
 
 if TYPE_CHECKING:
     from blobnet.planner import Plan
@@ -63,10 +62,10 @@ def _layouts(plan: Plan) -> dict[str, BlobLayout]:
 
 def _array_bytes(plan: Plan) -> dict[str, int]:
     """Bytes of the arrays that layers keep for themselves."""
-    arrays: dict[str, Array] = {
-        array.storage: array for _, call in plan.calls for array in call.arrays.values() if not array.persistent
-    }
-    return {name: 4 * (array.elements + plan.batch_size * array.per_sample) for name, array in arrays.items()}
+    sizes: dict[str, int] = {}
+    for array in (array for _, call in plan.calls for array in call.arrays.values() if not array.persistent):
+        sizes[array.storage] = max(4 * array.end(plan.batch_size), sizes.get(array.storage, 0))
+    return sizes
 
 
 def _rows(plan: Plan, layouts: Mapping[str, BlobLayout]) -> Iterator[tuple[str, ...]]:

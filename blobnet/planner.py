@@ -666,7 +666,7 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
                 if array.storage not in found:
                     found[array.storage] = _Occupant(array.storage, position, position, 0, array.per_sample, None)
                 occupant = found[array.storage]
-                occupant.elements = max(occupant.elements, array.offset + array.elements)
+                occupant.elements = max(occupant.elements, array.end(0))
                 occupant.last = position
     return list(found.values())
 

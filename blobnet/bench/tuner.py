@@ -284,7 +284,7 @@ class _Problem:
         """Bytes of each scratch array that calls need."""
         sizes: dict[str, int] = {}
         for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
-            size = 4 * (array.elements + self.plan.batch_size * array.per_sample + READ_OVERRUN)
+            size = 4 * (array.end(self.plan.batch_size) + READ_OVERRUN)
             sizes[array.storage] = max(size, sizes.get(array.storage, 0))
         return sizes
 

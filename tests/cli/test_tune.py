@@ -247,6 +247,17 @@ def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
     assert all(np.abs(values).min() > 0 for values in results.values())
 
 
+def test_scratch_holds_all_parts_of_an_array() -> None:
+    (case,) = shapes.named("16x9x9:16k3p1")
+    problem = tuner._Problem(case, 4, Tuning("gpu", compute_units=2))
+    for candidates in problem.candidates.values():
+        calls = next(item for item in candidates if item.variant == "winograd2").launches()
+        own = [array for call in calls for array in call.arrays.values() if not array.persistent]
+        assert max(array.offset for array in own) > 0
+        scratch = problem.scratch(calls)
+        assert all(4 * (array.offset + array.elements) <= scratch[array.storage] for array in own)
+
+
 def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, wrong, fine, convolution_direct.forward)
     (task,) = tasks_of(odd_graph(), 4, False, fresh.tuning)
