@@ -1,6 +1,5 @@
 /*
- * Convolution, forward, any stride: output = epilogue(sum over input units and taps of weight *
- * input).
+ * Convolution, forward, any stride: output = epilogue(sum over input units and taps of weight * input).
  * A vector is one position of LANES samples, which blob/gather.cl laid side by side: small planes fill vectors too, and
  * no tap reads padding.
  *

@@ -1,6 +1,6 @@
 /*
- * The taps of a forward convolution, for convolution/tile.h and convolution/tiled.h: all of the filter's, in its order,
- * from the padding on.
+ * The taps of a forward convolution, for convolution/tile.h, tiled.h and tensor.h: all of the filter's, in its order, from
+ * the padding on.
  */
 #define DEPTH GROUP_INPUT_UNITS
 #define TAPS_Y FILTER_HEIGHT

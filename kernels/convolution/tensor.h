@@ -1,6 +1,7 @@
 /*
  * Convolutions as a product of matrices on tensor cores (tensor_core.h): packed weights (pack_weight_tensor.cl) times
- * the source at all positions of the batch. Positions, rows and taps are those of tiled.h.
+ * the source at all positions of the batch. Rows and taps are those of tiled.h; positions may run along the rows of the
+ * source, pads included (forward_positions.h).
  *
  * A work-group makes TILE_UNITS x TILE_COLUMNS sums, a warp WARP_UNITS x WARP_COLUMNS of them. STAGES steps of
  * TILE_DEPTH rows lie in local memory or are on their way there.

@@ -10,7 +10,7 @@
  * A CPU's work-item adds LANES cells of a row at a time. A GPU's adds LANES cells that are LOCAL_WIDTH apart, so
  * that neighbours read neighbours and many loads are under way at once. Trees add up lanes and work-items.
  *
- * NOTE: 8 lanes are the most, because PoCL 3.0 of PyPI loads wrong values by vload16.
+ * NOTE: 8 lanes are the most that VECTOR_OF takes.
  */
 #include "vector.h"
 #include "cells.h"
