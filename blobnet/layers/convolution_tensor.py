@@ -72,8 +72,6 @@ WEIGHT_TILES = (
     WarpTile(64, 128, 32, 32, 64, 3, speed=2.1),
     WarpTile(64, 64, 32, 32, 32, 3, speed=1.75),
 )
-#: Tiles for each compute unit that a split sum should have.
-SPLIT_TILES = 8
 
 
 class FragmentWeights(PackedWeights):
@@ -110,8 +108,8 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
-    kernel, tiles = "convolution/backward_weight_tensor", _tiles(site, WEIGHT_TILES)
-    return backward_weight_products(site, problem, tiles, "tensor", kernel, SPLIT_TILES)
+    kernel = "convolution/backward_weight_tensor"
+    return backward_weight_products(site, problem, _tiles(site, WEIGHT_TILES), "tensor", kernel)
 
 
 def _tiles(site: Site, tiles: tuple[WarpTile, ...]) -> tuple[WarpTile, ...]:

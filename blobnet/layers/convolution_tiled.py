@@ -393,34 +393,31 @@ def _backward_data_calls(
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
     kernel = "convolution/backward_weight_tiled"
-    tiles = tiles_for(WEIGHT_TILES, site.tuning)
-    return backward_weight_products(site, problem, tiles, "tiled", kernel, SPLIT_TILES)
+    return backward_weight_products(site, problem, tiles_for(WEIGHT_TILES, site.tuning), "tiled", kernel)
 
 
 def backward_weight_products(
-    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str, split_tiles: int
+    site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str
 ) -> Iterator[Candidate]:
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in splits.
 
-    The splits make ``split_tiles`` tiles for each compute unit, if there are enough positions.
+    The splits make SPLIT_TILES tiles for each compute unit, if there are enough positions.
     """
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
     for tile in tiles:
         # Splits fill the device, whatever the tile.
         cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
         cost *= (positions + tile.overhead) / site.tuning.compute_units
-        calls = partial(_backward_weight_calls, site, problem, tile, kernel, split_tiles)
+        calls = partial(_backward_weight_calls, site, problem, tile, kernel)
         yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
 
 
-def _backward_weight_calls(
-    site: Site, problem: Problem, tile: ProductTile, kernel: str, split_tiles: int
-) -> list[KernelCall]:
+def _backward_weight_calls(site: Site, problem: Problem, tile: ProductTile, kernel: str) -> list[KernelCall]:
     units, columns = problem.output_units, problem.columns
     compute_units = site.tuning.compute_units
     tiles = -(-units // tile.units) * -(-columns // tile.columns)
     steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
-    splits = splits_for(tiles * problem.groups, split_tiles * compute_units, min(MOST_SPLITS, steps))
+    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(

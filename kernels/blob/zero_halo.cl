@@ -1,6 +1,6 @@
 /*
  * Sets every halo cell of all units of a storage to 0; data and slack stay as they are.
- * Launched where memory that held another geometry, or plain arrays, becomes a blob.
+ * Launched where memory that held a blob of another geometry becomes this one.
  *
  * Blobs:
  *   OUTPUT update  the whole storage
