@@ -21,9 +21,10 @@ from blobnet.layers import (
 )
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.layers.gradients import bias_gradient
+from blobnet.layers.product import _Product
 
 #: The ways to compute each direction, for each class of device.
 WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
@@ -59,7 +60,7 @@ BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}
 
 
 @dataclass(frozen=True)
-class _Convolution(Layer):
+class _Convolution(_Product):
     """What Conv1D and Conv2D share; ``rank`` is the number of spatial axes."""
 
     filters: int
@@ -96,10 +97,6 @@ class _Convolution(Layer):
         text = f"{self.filters}k{size_text(self.kernel_size)}{option('s', self.stride, 1)}"
         text += option("p", self.padding, 0) + option("d", self.dilation, 1) + option("g", self.groups, 1)
         return text + ("b" if self.bias else "")
-
-    @property
-    def backward_reads_inputs(self) -> bool:
-        return True
 
     @property
     def fuses(self) -> Collection[str]:
@@ -173,24 +170,8 @@ class _Convolution(Layer):
             bias_mode=BIAS_MODES[self.bias],
         )
 
-    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
-        directions = [FORWARD]
-        if site.training:
-            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
-        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
-
-    def forward(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, FORWARD)
-
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, BACKWARD_WEIGHTS) + bias_gradient(site, BIAS_MODES[self.bias])
-
-    def backward_data(self, site: Site) -> list[KernelCall]:
-        return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
-
-    def _calls(self, site: Site, direction: str) -> list[KernelCall]:
-        candidates = self._candidates(site, direction)
-        return choose(site.tuning, self._task(site, direction), candidates).launches()
+        return super().backward_parameters(site) + bias_gradient(site, BIAS_MODES[self.bias])
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         problem = self.problem(site)
@@ -198,7 +179,7 @@ class _Convolution(Layer):
         return [candidate for way in ways for candidate in way(site, problem)]
 
     def _task(self, site: Site, direction: str) -> str:
-        """What a direction's candidates compute, for tuning; the bias costs nothing to speak of."""
+        # The bias costs nothing to speak of.
         shape = "x".join(map(str, site.inputs[0].shape.dimensions))
         precision = "" if site.tuning.precision == "fp32" else f" {site.tuning.precision}"
         return f"{direction} {shape}:{replace(self, bias=False).notation} batch {site.batch_size}{precision}"

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
 from blobnet.initializers import check_initializer
-from blobnet.kernel_call import KernelCall
 from blobnet.layers import dense_direct, dense_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
+from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate
+from blobnet.layers.product import _Product
 
 
 @dataclass(frozen=True)
-class Dense(Layer):
+class Dense(_Product):
     """Every output unit sees every value of a sample: (N, ...) -> (N, units).
 
     output[o] = bias[o] + sum over all values k of weight[o, k] * input[k], values in the order (unit, y, x)
@@ -42,10 +42,6 @@ class Dense(Layer):
         check_initializer(self.subject, self.initializer)
 
     @property
-    def backward_reads_inputs(self) -> bool:
-        return True
-
-    @property
     def fuses(self) -> Collection[str]:
         return ("activation",)
 
@@ -63,24 +59,6 @@ class Dense(Layer):
         weight = ParameterSpec("weight", (self.units, inputs[0].elements), self.initializer, decayed=True)
         return (weight, ParameterSpec("bias", (self.units,), "zeros")) if self.bias else (weight,)
 
-    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
-        directions = [FORWARD]
-        if site.training:
-            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
-        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
-
-    def forward(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, FORWARD)
-
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, BACKWARD_WEIGHTS)
-
-    def backward_data(self, site: Site) -> list[KernelCall]:
-        return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
-
-    def _calls(self, site: Site, direction: str) -> list[KernelCall]:
-        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).launches()
-
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         ways = [dense_direct, dense_tiled] if site.tuning.device_class == "gpu" else [dense_direct]
         if direction == FORWARD:
@@ -90,5 +68,4 @@ class Dense(Layer):
         return [candidate for way in ways for candidate in way.backward_data(site)]
 
     def _task(self, site: Site, direction: str) -> str:
-        """What a direction's candidates compute, for tuning."""
         return f"{direction} {site.inputs[0].shape.elements}:dense{self.units} batch {site.batch_size}"

@@ -22,7 +22,7 @@ FLOORS = """
     layers.candidates
     layers.base
     layers.activation layers.blocking schedules
-    layers.convolution_problem layers.gradients
+    layers.convolution_problem layers.gradients layers.product
     layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
     layers.convolution_strip layers.convolution_tiled
     layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled

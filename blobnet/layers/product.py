@@ -1,0 +1,45 @@
+"""What layers with weights share: a task for each direction, and candidates for each task."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from blobnet.kernel_call import KernelCall
+from blobnet.layers.base import Layer, Site
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
+
+
+@dataclass(frozen=True)
+class _Product(Layer):
+    """A layer whose directions are products with its weights, each of which can be computed in several ways."""
+
+    @abstractmethod
+    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
+        """The ways to compute a direction."""
+
+    @abstractmethod
+    def _task(self, site: Site, direction: str) -> str:
+        """What a direction's candidates compute, for tuning."""
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        return True
+
+    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+        directions = [FORWARD]
+        if site.training:
+            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
+        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return self._calls(site, FORWARD)
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        return self._calls(site, BACKWARD_WEIGHTS)
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
+
+    def _calls(self, site: Site, direction: str) -> list[KernelCall]:
+        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).launches()
