@@ -261,8 +261,7 @@ def check_promise(
                 halo[first : first + plane.size] |= plane
         for role, array in call.arrays.items():
             if array.storage == storage and source.arrays[role] != "read":
-                # What is neither a number of elements nor of samples has its samples side by side.
-                samples = batch_size if array.elements and array.per_sample else count
+                samples = batch_size if array.side_by_side else count
                 allowed[array.offset : array.end(samples)] = True
         changed = before[storage].view(np.uint32) != after[storage].view(np.uint32)
         for bad, rule in (

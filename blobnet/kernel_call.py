@@ -39,9 +39,9 @@ class Blob:
 class Array:
     """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
 
-    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on; with
-    both, samples lie side by side, in rows for a whole batch.
-    ``persistent`` memory is not the plan's to reuse.
+    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on; or for
+    every batch as many as for a whole one, if samples lie ``side_by_side``. ``persistent`` memory is not the plan's to
+    reuse.
     """
 
     storage: str
@@ -49,6 +49,7 @@ class Array:
     per_sample: int = 0
     offset: int = 0
     persistent: bool = False
+    side_by_side: bool = False
 
     def end(self, count: int) -> int:
         """Where it ends in its storage, of which it may be a part, for a batch of ``count``."""

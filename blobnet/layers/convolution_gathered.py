@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from blobnet.geometry import Pair
@@ -121,7 +121,8 @@ class Gathered:
         """The copy's memory."""
         if self.samples_inside:
             a_sample = self.elements // self.inner
-            return site.memory(f"{self.role} gathered by samples", (self.lanes - 1) * a_sample, a_sample)
+            memory = site.memory(f"{self.role} gathered by samples", (self.lanes - 1) * a_sample, a_sample)
+            return replace(memory, side_by_side=True)
         return site.memory(f"{self.role} gathered by units", per_sample=self.elements // self.outer)
 
     def call(self, site: Site, label: str) -> KernelCall:
