@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from blobnet.geometry import Pair
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import PositionTile, lanes_for, position_tiles, splits_for, tiles
@@ -17,6 +17,8 @@ from blobnet.layers.gradients import split_sum
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
 #: share of them, so they should stay in a CPU's last cache.
 SPLIT_ELEMENTS = 2**21
+#: Elements that a CPU's second cache holds beside what else is read.
+CACHE_ELEMENTS = 2**18
 #: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
 STRIDED_COST = 2.5
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
@@ -47,14 +49,15 @@ def _forward_calls(site: Site, problem: Problem, tile: PositionTile) -> list[Ker
     kernel = _forward_kernel(problem)
     if problem.strides == (1, 1):
         del macros["STRIDE_Y"], macros["STRIDE_X"]
+    size, order = _order(tile, site.inputs[0], problem, problem.output_units, problem.input_units)
     return [
         KernelCall(
             kernel,
             f"{site.name} forward",
-            _position_work(tile, problem.groups, problem.output_units),
+            size,
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
             arrays={"WEIGHT": site.parameter("weight"), **problem.epilogue_arrays(site)},
-            macros={**macros, **problem.epilogue_macros(site), **_block_macros(tile)},
+            macros={**macros, **problem.epilogue_macros(site), **_block_macros(tile), **order},
             tunables=site.tuning.of(kernel),
             local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
         )
@@ -154,24 +157,28 @@ def _backward_phases(
     target = site.input_deltas[0]
     assert target is not None
     kernel = "convolution/backward_data"
-    return [
-        KernelCall(
-            kernel,
-            f"{site.name} backward data",
-            _position_work(tile, problem.groups, problem.input_units),
-            blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
-            arrays={"WEIGHT": site.parameter("weight")},
-            macros={
-                **problem.filter_macros,
-                **phase.macros,
-                "ACCUMULATE": int(site.accumulate[0]),
-                **_block_macros(tile),
-            },
-            tunables=site.tuning.of(kernel),
-            local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
+    calls = []
+    for phase, tile in zip(phases, tiles, strict=True):
+        size, order = _order(tile, site.delta, problem, problem.input_units, problem.output_units)
+        calls.append(
+            KernelCall(
+                kernel,
+                f"{site.name} backward data",
+                size,
+                blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
+                arrays={"WEIGHT": site.parameter("weight")},
+                macros={
+                    **problem.filter_macros,
+                    **phase.macros,
+                    "ACCUMULATE": int(site.accumulate[0]),
+                    **_block_macros(tile),
+                    **order,
+                },
+                tunables=site.tuning.of(kernel),
+                local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
+            )
         )
-        for phase, tile in zip(phases, tiles, strict=True)
-    ]
+    return calls
 
 
 def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
@@ -179,8 +186,24 @@ def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
     return multiply_adds * site.batch_size * problem.groups / site.tuning.compute_units
 
 
-def _position_work(tile: PositionTile, groups: int, units: int) -> GlobalSize:
-    return GlobalSize(tile.count * tile.macros["LOCAL_WIDTH"], groups * -(-units // tile.macros["BLOCK_UNITS"]))
+def _order(
+    tile: PositionTile, source: Blob, problem: Problem, units: int, depth: int
+) -> tuple[GlobalSize, dict[str, Macro]]:
+    """The work of a tile whose result has ``units`` units a group, from ``depth`` of the source's, and its macro.
+
+    Either the source is read again for each block of units, or the weights for each tile of positions, unless a cache
+    holds them.
+    """
+    blocks = -(-units // tile.macros["BLOCK_UNITS"])
+    plane, weights = depth * source.layout.unit_memory_elements, units * depth * problem.taps
+
+    def read(elements: int, times: int) -> int:
+        return elements * (times if elements > CACHE_ELEMENTS else 1)
+
+    units_first = weights + read(plane, blocks) > plane + read(weights, tile.count) and tile.macros["LOCAL_WIDTH"] == 1
+    width, height = tile.count * tile.macros["LOCAL_WIDTH"], problem.groups * blocks
+    size = GlobalSize(height, width) if units_first else GlobalSize(width, height)
+    return size, {"UNITS_FIRST": int(units_first)}
 
 
 def _block_macros(tile: PositionTile) -> dict[str, Macro]:

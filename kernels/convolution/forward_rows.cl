@@ -24,6 +24,7 @@
  *   BLOCK_VECTORS  vectors a work-item
  *   BLOCK_UNITS    output units a work-item
  *   LOCAL_WIDTH    work-items side by side
+ *   UNITS_FIRST    1: width and height are the other way round; LOCAL_WIDTH is 1
  * Tunables:
  *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
  *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
@@ -53,10 +54,10 @@ __kernel void convolution_forward_rows(READ_BLOB(input), WRITE_BLOB(output), EPI
                                        READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int n = get_global_id(2);
-    const int group = get_global_id(1) / BLOCKS;
-    const int first = get_global_id(1) % BLOCKS * BLOCK_UNITS;
+    const int group = UNIT_BLOCK / BLOCKS;
+    const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
     const int units = min(BLOCK_UNITS, GROUP_OUTPUT_UNITS - first);
-    const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
+    const int start = POSITION_TILE * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
 
     int positions[BLOCK_VECTORS];
     vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];

@@ -14,7 +14,7 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Activation, Conv1D, Conv2D
+from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from tests.layers.layer_bench import Arrangement, Bench
@@ -419,6 +419,17 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
 
 
 # -- shapes, parameters, arguments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stride", [1, (2, 1)])
+def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work-items in the order for blobs that no cache holds: blocks of units one after the other."""
+    monkeypatch.setattr(convolution_direct, "CACHE_ELEMENTS", 0)
+    layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 7)
+    tuning = Tuning("cpu", broken=frozenset({"gathered"}))
+    (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
+    directions = run.calls["forward"], run.calls["backward data"]
+    assert all(call.macros["UNITS_FIRST"] == 1 for calls in directions for call in calls)
 
 
 def test_shapes_and_parameters() -> None:
