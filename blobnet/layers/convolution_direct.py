@@ -107,12 +107,17 @@ def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block
         splits_for(1, -(-elements // SPLIT_ELEMENTS), tunables["MAXIMUM_SPLITS"]),
     )
     local = tunables["GROUP_WIDTH"]
+    of_units, of_columns = (
+        site.batch_size * units * layout.unit_memory_elements // splits
+        for units, layout in ((problem.output_units, layouts[1]), (problem.input_units, layouts[0]))
+    )
+    first = local == 1 and _units_first(of_units, height, of_columns, width)
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(
         kernel,
         label,
-        GlobalSize(width * local, height, splits, per_sample=False),
+        GlobalSize(*((height, width) if first else (width * local, height)), splits, per_sample=False),
         blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": delta},
         arrays={"PARTIALS": partials},
         macros={
@@ -124,6 +129,7 @@ def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block
             "LANES": lanes,
             "BLOCK_COLUMNS": block_columns,
             "BLOCK_UNITS": block_units,
+            "UNITS_FIRST": int(first),
         },
         tunables=tunables,
         local_size=(local, 1, 1),
@@ -189,21 +195,26 @@ def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
 def _order(
     tile: PositionTile, source: Blob, problem: Problem, units: int, depth: int
 ) -> tuple[GlobalSize, dict[str, Macro]]:
-    """The work of a tile whose result has ``units`` units a group, from ``depth`` of the source's, and its macro.
-
-    Either the source is read again for each block of units, or the weights for each tile of positions, unless a cache
-    holds them.
-    """
+    """The work of a tile whose result has ``units`` units a group, from ``depth`` of the source's, and its macro."""
     blocks = -(-units // tile.macros["BLOCK_UNITS"])
+    local = tile.macros["LOCAL_WIDTH"]
     plane, weights = depth * source.layout.unit_memory_elements, units * depth * problem.taps
+    first = local == 1 and _units_first(weights, blocks, plane, tile.count)
+    width, height = tile.count * local, problem.groups * blocks
+    return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}
+
+
+def _units_first(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> bool:
+    """Whether blocks of units should follow one another, and not blocks of columns (kernels/convolution/order.h).
+
+    What all units read, ``of_units`` elements, is then read again for each block of columns, else what all columns
+    read for each block of units; unless a cache holds it.
+    """
 
     def read(elements: int, times: int) -> int:
         return elements * (times if elements > CACHE_ELEMENTS else 1)
 
-    units_first = weights + read(plane, blocks) > plane + read(weights, tile.count) and tile.macros["LOCAL_WIDTH"] == 1
-    width, height = tile.count * tile.macros["LOCAL_WIDTH"], problem.groups * blocks
-    size = GlobalSize(height, width) if units_first else GlobalSize(width, height)
-    return size, {"UNITS_FIRST": int(units_first)}
+    return of_columns + read(of_units, column_blocks) < of_units + read(of_columns, unit_blocks)
 
 
 def _block_macros(tile: PositionTile) -> dict[str, Macro]:

@@ -31,6 +31,7 @@
  *   BLOCK_COLUMNS   columns a work-item
  *   BLOCK_UNITS     output units a work-item
  *   LOCAL_WIDTH     work-items that share the positions
+ *   UNITS_FIRST     1: width and height are the other way round; LOCAL_WIDTH is 1
  * Tunables:
  *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
  *   MAXIMUM_COLUMNS      cpu 6, gpu 8 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
@@ -47,6 +48,7 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "convolution/order.h"
 #include "group_sum.h"
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
@@ -66,9 +68,9 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
                                           WRITE_ARRAY(real_t, partials), const int count)
 {
     const int split = get_global_id(2);
-    const int group = get_global_id(1) / BLOCKS;
-    const int first = get_global_id(1) % BLOCKS * BLOCK_UNITS;
-    const int column = get_group_id(0) * BLOCK_COLUMNS;
+    const int group = UNIT_BLOCK / BLOCKS;
+    const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
+    const int column = COLUMN_BLOCK * BLOCK_COLUMNS;
     const int lane = get_local_id(0) * LANES;
 
     int shifts[BLOCK_COLUMNS];

@@ -60,7 +60,7 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPI
     const int group = UNIT_BLOCK / BLOCKS;
     const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
     const int units = min(BLOCK_UNITS, GROUP_OUTPUT_UNITS - first);
-    const int start = (POSITION_TILE * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0)) * LANES;
+    const int start = (COLUMN_BLOCK * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0)) * LANES;
 
     int positions[BLOCK_VECTORS];
     vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];

@@ -4,17 +4,8 @@
  * accumulate[u][v] += sum over DEPTH source units and TAPS_Y x TAPS_X taps of weight * source at the tap's shift.
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
  * ROW_FIRST + a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away. Weights are OIHW.
- *
- * Work-items follow one another along the first dimension. UNITS_FIRST: these are the blocks of units, so that a tile of
- * the source stays in a cache for all of them; else the tiles of positions, so that a block of weights does.
  */
-#if UNITS_FIRST
-#define UNIT_BLOCK get_global_id(0)
-#define POSITION_TILE get_global_id(1)
-#else
-#define UNIT_BLOCK get_global_id(1)
-#define POSITION_TILE get_group_id(0)
-#endif
+#include "convolution/order.h"
 
 INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
                             const int positions[BLOCK_VECTORS], __global const real_t *weight,

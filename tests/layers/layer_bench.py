@@ -179,7 +179,6 @@ class Bench:
         self.device = device
         self.problem = problem
         self.arrangement = arrangement
-        self.capacity = problem.count + 1
         salt = zlib.crc32(arrangement.name.encode())
         self._generator = np.random.default_rng([problem.seed, salt])
         self._arrays: dict[str, Array] = {}
@@ -373,6 +372,17 @@ class Bench:
             buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0)
         return buffers
 
+    @property
+    def capacity(self) -> int:
+        """Samples that there is memory for."""
+        return max(self.problem.count, self.site.batch_size) + 1
+
+    @property
+    def _side_by_side(self) -> set[str]:
+        """Storages whose samples lie side by side."""
+        arrays = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
+        return {array.storage for array in arrays if array.side_by_side}
+
     def _all_blobs(self) -> list[Blob]:
         deltas = [*(blob for blob in self.input_deltas if blob), self.output_delta]
         residual = [self.residual] if self.residual else []
@@ -493,7 +503,8 @@ class Bench:
                 halo[: self._halo(blob).size] |= self._halo(blob)
         for array in self._arrays.values():
             if array.storage == name:
-                allowed[: array.elements + self.problem.count * array.per_sample] = True
+                samples = self.site.batch_size if name in self._side_by_side else self.problem.count
+                allowed[: array.end(samples)] = True
         state = phase == "forward" and self.arrangement.training
         for offset, spec in self._slices.values():
             if (name == "parameters" and state and not spec.trainable) or (

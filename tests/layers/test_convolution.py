@@ -423,13 +423,22 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
 
 @pytest.mark.parametrize("stride", [1, (2, 1)])
 def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work-items in the order for blobs that no cache holds: blocks of units one after the other."""
-    monkeypatch.setattr(convolution_direct, "CACHE_ELEMENTS", 0)
-    layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 7)
+    """Blocks of units one after the other, with several blocks of everything and groups."""
+    monkeypatch.setattr(convolution_direct, "_units_first", lambda *_: True)
+    layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
     tuning = Tuning("cpu", broken=frozenset({"gathered"}))
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
-    directions = run.calls["forward"], run.calls["backward data"]
-    assert all(call.macros["UNITS_FIRST"] == 1 for calls in directions for call in calls)
+    calls = [*run.calls["forward"], *run.calls["backward data"], run.calls["backward parameters"][0]]
+    assert all(call.macros["UNITS_FIRST"] == 1 for call in calls)
+
+
+def test_what_no_cache_holds_is_read_once() -> None:
+    order = convolution_direct._units_first
+    # 256x56x56:64k1: the input is 3 MB, and would be read for each block of units; 64x56x56:64k1: a cache holds it.
+    assert order(64 * 256, 8, 256 * 3136, 66)
+    assert not order(64 * 64, 8, 64 * 3136, 66)
+    # 512x7x7:512k3p1: the weights are 9 MB, and would be read for each tile of positions.
+    assert not order(512 * 512 * 9, 64, 512 * 49, 2)
 
 
 def test_shapes_and_parameters() -> None:
