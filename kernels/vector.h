@@ -16,9 +16,13 @@ typedef int index_vector_t;
 #else
 typedef VECTOR_JOIN(float, LANES) vector_t;
 typedef VECTOR_JOIN(int, LANES) index_vector_t;
+#ifdef __NV_CL_C_VERSION
+#define VECTOR_LOAD(pointer) VECTOR_JOIN(vload, LANES)(0, pointer)
+#define VECTOR_STORE(value, pointer) VECTOR_JOIN(vstore, LANES)(value, 0, pointer)
+#else
 /*
  * NOTE: PoCL 3.0 calls the functions of OpenCL C (vload, select, ...), and saves all registers around each; so vectors
- * are read and written through types that may lie at any element.
+ * are read and written through types that may lie at any element. NVIDIA's compiler has not been tried with these.
  */
 typedef vector_t unaligned_vector_t __attribute__((aligned(4)));
 typedef index_vector_t unaligned_index_vector_t __attribute__((aligned(4)));
@@ -36,6 +40,7 @@ typedef index_vector_t unaligned_index_vector_t __attribute__((aligned(4)));
 VECTOR_ACCESS(__global, real_t, vector_t)
 VECTOR_ACCESS(__private, real_t, vector_t)
 VECTOR_ACCESS(__global, int, index_vector_t)
+#endif
 #if LANES == 2
 #define VECTOR_LANE_NUMBERS (int2)(0, 1)
 #define VECTOR_SUM(value) ((value).s0 + (value).s1)
