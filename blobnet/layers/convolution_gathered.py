@@ -20,9 +20,8 @@ from blobnet.layers.gradients import split_sum
 COPY_COST, STORE_COST, WEIGHT_COST = 120, 300, 60
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
-#: A copy of more elements than a CPU's second cache holds, which all tiles of the gradient of the weights read; and by
-#: how much their products then slow down.
-CACHED_ELEMENTS, UNCACHED = 2**19, 2
+#: A copy of more elements, which all tiles of the gradient of the weights read, slows their products down by how much.
+UNCACHED = (2**19, 2), (2**21, 4)
 
 
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     for tile in _tiles(site, "convolution/backward_weight_gathered", problem.output_units, problem.input_units):
         gathered = Gathered.units(site, site.inputs[0], "input", tile.lanes)
         cost = tile.cost * taps * site.batch_size * problem.groups
-        cost *= UNCACHED if gathered.elements > CACHED_ELEMENTS else 1
+        cost *= max((factor for elements, factor in UNCACHED if gathered.elements > elements), default=1)
         cost += COPY_COST * gathered.elements + WEIGHT_COST * site.gradient("weight").elements
         calls = partial(_backward_weight_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
