@@ -1,7 +1,9 @@
+import contextlib
 import dataclasses
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -320,13 +322,25 @@ def assert_unchanged(path: Path, before: bytes) -> None:
     assert temporaries(path.parent) == []
 
 
-def test_full_disk(tmp_path):
+@contextlib.contextmanager
+def mounted_disk(tmp_path, options):
+    """A small disk of its own, where the user may mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True, text=True)
+    if shutil.which("mount") is None:
+        pytest.skip("cannot mount a disk: there is no mount command")
+    command = ["mount", "-t", "tmpfs", "-o", options, "none", disk]
+    mounted = subprocess.run(command, capture_output=True, text=True)
     if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a disk: {mounted.stderr.strip()}")
     try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_full_disk(tmp_path):
+    with mounted_disk(tmp_path, "size=64k") as disk:
         path = disk / "model.h5"
         save(path, small_model())
         before = path.read_bytes()
@@ -340,8 +354,6 @@ def test_full_disk(tmp_path):
             check_writable(path, 1 << 20)
         check_writable(path, 1000)
         assert_unchanged(path, before)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_file_size_limit(saved):
@@ -449,19 +461,11 @@ def test_write_protected(saved, monkeypatch):
 
 
 def test_read_only_disk(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k,ro", "none", disk]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a disk: {mounted.stderr.strip()}")
-    try:
+    with mounted_disk(tmp_path, "size=64k,ro") as disk:
         with pytest.raises(FileError, match="cannot be written: Read-only file system"):
             check_writable(disk / "model.h5", 1000)
         with pytest.raises(FileError, match="cannot be written: Read-only file system"):
             save(disk / "model.h5", small_model())
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 # -- models that do not fit together -------------------------------------------------------------------------------
