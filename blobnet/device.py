@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -318,6 +319,21 @@ class Device:
             with self._reporting("writing to a buffer"):
                 cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
 
+    def page_locked(self, size: int) -> npt.NDArray[np.uint8] | None:
+        """Host memory of ``size`` bytes that a GPU can fetch by itself; None where there is none to be had."""
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        try:
+            memory = cl.Buffer(self.context, flags, size)
+            mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
+            return np.asarray(mapped[0])
+        except cl.Error:
+            return None
+
+    def fetch(self, buffer: cl.Buffer, source: npt.NDArray[np.uint8]) -> cl.Event:
+        """Copies page-locked memory to the start of a buffer, behind what was launched; not done when it returns."""
+        with self._reporting("writing to a buffer"):
+            return cl.enqueue_copy(self.queue, buffer, source, is_blocking=False)
+
     def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
         """``elements`` values from byte ``offset`` of a buffer."""
         values = np.empty(elements, dtype)
@@ -445,6 +461,38 @@ class Device:
             rule = f"{kernel.function_name} must launch"
             received = {"cause": error, "global_size": global_size, "local_size": local_size}
             raise DeviceError(self.info.name, rule, hint=None, **received) from error
+
+
+class Feed:
+    """A way to the start of a buffer for arrays that come one after another, while the device works.
+
+    An array is copied to page-locked memory, of which there are two pieces that take turns; the device fetches it
+    behind all that was launched before, while the host goes on. On a CPU, and where there is no such memory, an array
+    is written at once, which waits for the device.
+
+    Args:
+        device: the buffer's.
+        buffer: where arrays go.
+    """
+
+    def __init__(self, device: Device, buffer: cl.Buffer) -> None:
+        self._device, self._buffer = device, buffer
+        pieces = [device.page_locked(buffer.size) for _ in range(2 if device.kind == "gpu" else 0)]
+        self._pieces: deque[tuple[npt.NDArray[np.uint8], cl.Event | None]] = deque(
+            (piece, None) for piece in pieces if piece is not None
+        )
+
+    def write(self, values: npt.NDArray[Any]) -> None:
+        """Puts an array at the start of the buffer, for launches that follow; ``values`` may change at once."""
+        if not self._pieces:
+            self._device.write(self._buffer, values)
+            return
+        memory, fetched = self._pieces.popleft()
+        if fetched is not None:
+            fetched.wait()
+        source = memory[: values.nbytes]
+        np.copyto(source.view(values.dtype).reshape(values.shape), values)
+        self._pieces.append((memory, self._device.fetch(self._buffer, source)))
 
 
 def event_seconds(event: cl.Event) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.device import Device
+from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
 from blobnet.kernel_call import Blob, KernelCall, Tuning
@@ -170,6 +170,7 @@ class Executor:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         self._bound: dict[tuple[str, int], list[Launch]] = {}
+        self._feeds: dict[str, Feed] = {}
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -230,8 +231,14 @@ class Executor:
         return np.ascontiguousarray(blob.layout.data(values, count))
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
-        """Fills the start of a persistent buffer: ``samples``, ``labels``, ``step``."""
+        """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""
         self.device.write(self.buffers[name], values)
+
+    def feed(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Fills the start of a persistent buffer for the launches that follow: ``samples``, ``labels``, ``step``."""
+        if name not in self._feeds:
+            self._feeds[name] = Feed(self.device, self.buffers[name])
+        self._feeds[name].write(values)
 
 
 def check_promise(

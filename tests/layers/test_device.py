@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blobnet import device as devices
-from blobnet.device import Device
+from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, DeviceError, OptionError
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
@@ -49,6 +49,32 @@ def test_programs_are_built_once(device: Device) -> None:
     kernels = [device.kernel(GOOD, "good", "a good kernel") for _ in range(2)]
     assert kernels[0] != kernels[1], "every launch site has a kernel object of its own"
     assert kernels[0].program == kernels[1].program
+
+
+@pytest.mark.parametrize("way", ["page-locked", "no page-locked memory", "of the device"])
+def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    if way != "of the device":
+        monkeypatch.setattr(Device, "kind", "gpu")
+    if way == "no page-locked memory":
+        monkeypatch.setattr(Device, "page_locked", lambda *_: None)
+    source = """__kernel void take(__global const float *from, __global float *to, int row) {
+        for (int repeat = 0; repeat < 1000; repeat++)
+            to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);
+    }"""
+    rows = np.random.default_rng(0).standard_normal((9, 64, 64)).astype(np.float32)
+    source_buffer, target = device.allocate(4 * 5000), device.allocate(4 * rows.size)
+    feed, values = Feed(device, source_buffer), np.empty((64, 64), np.float32)
+    for row, wanted in enumerate(rows):
+        values[...] = wanted
+        feed.write(values)
+        values[...] = -1
+        kernel = device.kernel(source, "take", "a slow kernel")
+        kernel.set_args(source_buffer, target, np.int32(row))
+        device.launch(kernel, (4096, 1, 1), None)
+    assert np.array_equal(device.read(target, rows.size), rows.reshape(-1))
+    feed.write(np.arange(3, dtype=np.int32))
+    assert device.read(source_buffer, 3, np.int32).tolist() == [0, 1, 2]
+    assert np.array_equal(device.read(source_buffer, 4093, offset=12), rows[-1].reshape(-1)[3:])
 
 
 def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
