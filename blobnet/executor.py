@@ -97,8 +97,8 @@ def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
     """Raises PlanError if a plan needs more memory than the device has; names the largest batch that fits."""
     info = device.info
-    largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
-    if plan.batch_size > largest:
+    if not plan.fits(info.memory, info.largest_allocation, reserved):
+        largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
         raise PlanError(
             f"plan for {info.name}",
             "all buffers must fit the device's memory",

@@ -332,9 +332,9 @@ class Trainer:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         info, buffer = self.device.info, self.executor.buffers["parameters"]
         reserved = self.plan.bytes() + 4 * sum(self.optimizer.memory(self.table).values())
-        plan = make_plan(self.graph, 1, loss=self.loss, tuning=self.plan.tuning)
-        room = plan.largest_batch(info.memory, info.largest_allocation, reserved)
-        batch_size = max(1, min(self.batch_size, room))
+        room = info.memory, info.largest_allocation, reserved
+        plan = make_plan(self.graph, self.batch_size, loss=self.loss, tuning=self.plan.tuning)
+        batch_size = self.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
 
 
