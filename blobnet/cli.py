@@ -381,7 +381,13 @@ def _add_tune(parser: Parser) -> None:
         help="none (show what is known), fast (the few best by predicted cost) or wide (default: fast)",
     )
     parser.add_argument("--again", action="store_true", help="measure also what is known")
-    _add_device(parser)
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="put the winners also into a file for this device in DIR, in the form in which tunings ship",
+    )
+    _add_device_and_precision(parser)
 
 
 _Options = argparse.ArgumentParser | argparse._ArgumentGroup

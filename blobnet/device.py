@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.cache import cache_folder, write_atomically
-from blobnet.errors import BuildError, DeviceError, OptionError, near_matches
+from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.tuning import Tunings
 
@@ -293,6 +293,7 @@ class Device:
             DeviceError: the device has no tensor cores.
         """
         check_precision(self.info, precision)
+        _ = self.tunings  # which both then share
         other = copy.copy(self)
         other.precision = precision
         return other
@@ -303,7 +304,7 @@ class Device:
         """A buffer of ``size`` bytes, all zero.
 
         Raises:
-            DeviceError: the device has no room for it.
+            OutOfMemoryError: the device has no room for it.
         """
         try:
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
@@ -311,7 +312,9 @@ class Device:
             return buffer
         except cl.Error as error:
             rule = "the device must have room for a buffer"
-            raise DeviceError(self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch.") from error
+            raise OutOfMemoryError(
+                self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
+            ) from error
 
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
@@ -367,7 +370,7 @@ class Device:
         try:
             yield
         except cl.Error as error:
-            raise DeviceError(self.info.name, f"{action} must succeed", cause=error) from error
+            raise _kind_of(error)(self.info.name, f"{action} must succeed", cause=error) from error
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -460,7 +463,16 @@ class Device:
         except cl.Error as error:
             rule = f"{kernel.function_name} must launch"
             received = {"cause": error, "global_size": global_size, "local_size": local_size}
-            raise DeviceError(self.info.name, rule, hint=None, **received) from error
+            raise _kind_of(error)(self.info.name, rule, hint=None, **received) from error
+
+
+def _kind_of(error: cl.Error) -> type[DeviceError]:
+    """What to raise for a driver's error.
+
+    NOTE: drivers allocate when memory is first used. OUT_OF_RESOURCES may be registers: the kernel's own fault.
+    """
+    codes = cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY
+    return OutOfMemoryError if getattr(error, "code", None) in codes else DeviceError
 
 
 class Feed:

@@ -45,8 +45,10 @@ def plan_for(
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
-    A way to compute (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from
-    now on: the device's tunings remember it.
+    A variant (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from now
+    on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a launch that it
+    refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and wrong results show
+    in the loss at best. ``blobnet tune`` launches and checks what it chooses.
 
     Args:
         device: where the plan will run.

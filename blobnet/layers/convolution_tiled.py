@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
@@ -38,6 +38,8 @@ class ProductTile(Protocol):
     @property
     def is_guess(self) -> bool: ...
     @property
+    def precision(self) -> str: ...
+    @property
     def items(self) -> int: ...
     @property
     def macros(self) -> Mapping[str, Macro]: ...
@@ -62,6 +64,7 @@ class Tile:
     busy: int = 1
     overhead: int = 0
     is_guess: bool = False
+    precision: ClassVar[str] = "fp32"
 
     @property
     def items(self) -> int:
@@ -316,7 +319,7 @@ def forward_products(
         )
         cost = packed.product_cost(site.batch_size * positions.count, problem.taps, site.tuning.compute_units)
         calls = partial(_forward_calls, site, problem, positions, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _forward_calls(
@@ -367,7 +370,7 @@ def backward_data_products(
             for phase, positions in phases
         )
         calls = partial(_backward_data_calls, site, problem, phases, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _backward_data_calls(
@@ -409,7 +412,7 @@ def backward_weight_products(
         cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
         cost *= (positions + tile.overhead) / site.tuning.compute_units
         calls = partial(_backward_weight_calls, site, problem, tile, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _backward_weight_calls(site: Site, problem: Problem, tile: ProductTile, kernel: str) -> list[KernelCall]:

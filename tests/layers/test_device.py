@@ -10,7 +10,7 @@ import pytest
 
 from blobnet import device as devices
 from blobnet.device import Device, Feed
-from blobnet.errors import BuildError, DeviceError, OptionError
+from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 
@@ -40,9 +40,29 @@ def test_a_kernel_that_does_not_build(device: Device) -> None:
 
 
 def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
-    with pytest.raises(DeviceError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"
+    ):
         device.allocate(1 << 60)
     assert_usable(device)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("MEM_OBJECT_ALLOCATION_FAILURE", OutOfMemoryError),
+        ("OUT_OF_HOST_MEMORY", OutOfMemoryError),
+        ("OUT_OF_RESOURCES", DeviceError),
+        ("INVALID_WORK_GROUP_SIZE", DeviceError),
+    ],
+)
+def test_a_want_of_memory_is_told_from_other_failures(device: Device, code: str, kind: type[DeviceError]) -> None:
+    cl = devices.cl
+    record = cl._cl._ErrorRecord("some reason", getattr(cl.status_code, code), "clFinish")
+    with pytest.raises(DeviceError, match=rf"finishing must succeed\. Received cause=.*{code}") as caught:  # noqa: SIM117
+        with device._reporting("finishing"):
+            raise cl.Error(record)
+    assert caught.type is kind
 
 
 def test_programs_are_built_once(device: Device) -> None:
