@@ -101,8 +101,8 @@ candidates that a cost model puts first, and keeps the fastest, once its results
 are checked, for this device and driver. Training and prediction use it from
 then on. What is known is not measured again; Ctrl-C keeps what was found.
 
-Times mean little while others use the device. A winner counts for the batch
-size that it was measured with.
+Times mean little while others use the device. A winner counts for batches of
+half to twice the size that it was measured with, unless one is nearer.
 
 columns:
   n      how often the model has it

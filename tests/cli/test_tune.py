@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -355,8 +356,9 @@ def test_products_in_fp32_may_not_round_in_tf32_either(tf32: Tuning) -> None:
 
 
 def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = jobs_of(odd_graph(), 4, True, fresh.tuning)
-    assert [job.task for job in jobs] == [Task(way, "3x6x7:5k3s2x1p1", 4) for way in (FORWARD, BACKWARD_WEIGHTS)]
+    graph = sequential([layers.Input(24, 6, 7), layers.Conv2D(40, 3, stride=(2, 1), padding=1), layers.Flatten()])
+    jobs = jobs_of(graph, 4, True, fresh.tuning)
+    assert [job.task for job in jobs] == [Task(way, "24x6x7:40k3s2x1p1", 4) for way in (FORWARD, BACKWARD_WEIGHTS)]
     counts = {level: Tuner(fresh, jobs, 4, level).measurements for level in LEVELS}
     assert counts["none"] == 0 < counts["fast"] < counts["wide"]
     fast = Tuner(fresh, jobs, 4, "fast")
@@ -488,7 +490,9 @@ def test_the_table(run, net, folder: Path, device: Device) -> None:
     assert lines[-1].startswith("all of them, n times each: ")
     assert run(*arguments).out == result.out, "what is known is not measured again"
     assert "2 tuned\n" in run("devices").out
-    assert run("tune", net, "--batch-size", "4", "--inference").out.count(" batch 4  ") == 1
+    # GPUs have two ways for the dense layer in inference, whose input then has no halo.
+    inference = 1 if device.kind == "cpu" else 2
+    assert run("tune", net, "--batch-size", "4", "--inference").out.count(" batch 4  ") == inference
 
 
 def test_what_was_measured_serves_near_batches(run, net) -> None:
@@ -538,7 +542,8 @@ def test_tuned_networks_train(run, net) -> None:
     assert result.status == 0
     assert "warning" not in result.err
     # A model in a file is tuned for what it was built for.
-    assert run("tune", "net.h5", "--inference").out.splitlines()[-2].startswith("tuned: 1 of 1 tasks")
+    summary = run("tune", "net.h5", "--inference").out.splitlines()[-2]
+    assert re.match(r"tuned: ([12]) of \1 tasks", summary)
 
 
 def test_a_load_is_told(run, net, monkeypatch: pytest.MonkeyPatch) -> None:
