@@ -15,7 +15,8 @@ import sys
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -384,14 +385,28 @@ class Device:
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
-        digest = hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
+        digest = _digest(source)
         program = self._programs.get(digest)
         if program is None:
-            with warnings.catch_warnings():
-                # NOTE: drivers print remarks about programs that build well; only failures matter here.
-                warnings.simplefilter("ignore", cl.CompilerWarning)
+            with _without_remarks():
                 program = self._programs[digest] = self._build(source, digest, what)
         return program
+
+    def build_ahead(self, sources: Iterable[str]) -> None:
+        """Builds programs that will be asked for, side by side; what the driver refuses it will refuse again then.
+
+        NOTE: for GPUs alone. Drivers of CPUs have no cores to spare, or compile at the first launch.
+        """
+        missing = {_digest(source): source for source in sources} if self.kind == "gpu" else {}
+        with _without_remarks(), ThreadPoolExecutor(os.cpu_count()) as pool:
+            futures = {
+                digest: pool.submit(self._build, source, digest, "a kernel")
+                for digest, source in missing.items()
+                if digest not in self._programs
+            }
+        for digest, future in futures.items():
+            with contextlib.suppress(BuildError):
+                self._programs[digest] = future.result()
 
     @cached_property
     def _cache(self) -> Path | None:
@@ -505,6 +520,19 @@ class Feed:
         source = memory[: values.nbytes]
         np.copyto(source.view(values.dtype).reshape(values.shape), values)
         self._pieces.append((memory, self._device.fetch(self._buffer, source)))
+
+
+def _digest(source: str) -> str:
+    """What tells a program from others."""
+    return hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keeps quiet what drivers print about programs that build well; only failures matter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        yield
 
 
 def event_seconds(event: cl.Event) -> float:

@@ -143,6 +143,9 @@ class Tuner:
     def _run_case(self, pending: list[Job], advance: Callable[[Task, str], object]) -> Iterator[Job]:
         """Takes the tasks of one case off the list, one by one."""
         problem = self._problem(pending[0].case)
+        self.device.build_ahead(
+            call.assemble() for job in pending for call in problem.needed(job.task, self._selected[job.task])
+        )
         arena = _Arena(self.device, problem, {job.task: self._selected[job.task] for job in pending})
         while pending:
             winner = self._measure(arena, pending[0].task, advance)
@@ -299,6 +302,19 @@ class _Problem:
 
         return sorted(others, key=preference)[:_REFERENCES]
 
+    def needed(self, task: Task, names: Iterable[str]) -> Iterator[KernelCall]:
+        """What is launched to measure candidates, and to compare one with the first of its references."""
+        for name in names:
+            for problem in (self, *self.odd[:1]):
+                own = problem.of_direction(task.direction)
+                found = [item for item in problem.candidates[own] if item.name == name]
+                for item in found + problem.references(own, name)[: len(found)]:
+                    yield from item.calls()
+
+    def of_direction(self, direction: str) -> Task:
+        """The task of a direction."""
+        return next(task for task in self.candidates if task.direction == direction)
+
     def scratch(self, calls: Iterable[KernelCall]) -> dict[str, int]:
         """Bytes of each scratch array that calls need."""
         sizes: dict[str, int] = {}
@@ -376,7 +392,7 @@ class _Arena:
         """
         counts = [self.problem.plan.batch_size]
         for odd in self.problem.odd:
-            other = dict(zip(self.problem.candidates, odd.candidates, strict=True))[task]
+            other = odd.of_direction(task.direction)
             if name in [item.name for item in odd.candidates[other]]:
                 _Arena(self.device, odd, {other: [name]}, debug=True)._compare(other, name, _ODD_COUNT)
                 break

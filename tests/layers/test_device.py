@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,24 @@ def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
     ):
         device.allocate(1 << 60)
     assert_usable(device)
+
+
+def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_programs", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
+    device.build_ahead(sources)
+    assert bool(device._programs) == (device.kind == "gpu")
+    monkeypatch.setattr(Device, "kind", "gpu")
+    device.build_ahead([*sources, GOOD.replace("7", "seven")])
+    assert len(device._programs) == 2
+    monkeypatch.setattr(Device, "_build", None)  # They need not be built again.
+    for source in sources:
+        kernel = device.kernel(source, "good", "a good kernel")
+        buffer = device.allocate(4)
+        kernel.set_args(buffer)
+        device.launch(kernel, (1,), None)
+        assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
 
 
 @pytest.mark.parametrize(
