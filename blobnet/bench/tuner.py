@@ -7,7 +7,7 @@ import math
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -302,14 +302,14 @@ class _Problem:
 
         return sorted(others, key=preference)[:_REFERENCES]
 
-    def needed(self, task: Task, names: Iterable[str]) -> Iterator[KernelCall]:
+    def needed(self, task: Task, names: Collection[str]) -> Iterator[KernelCall]:
         """What is launched to measure candidates, and to compare one with the first of its references."""
-        for name in names:
-            for problem in (self, *self.odd[:1]):
-                own = problem.of_direction(task.direction)
-                found = [item for item in problem.candidates[own] if item.name == name]
-                for item in found + problem.references(own, name)[: len(found)]:
-                    yield from item.calls()
+        for problem in (self, *self.odd[:1]):
+            own = problem.of_direction(task.direction)
+            for candidate in problem.candidates[own]:
+                if candidate.name in names:
+                    for item in (candidate, *problem.references(own, candidate.name)[:1]):
+                        yield from item.calls()
 
     def of_direction(self, direction: str) -> Task:
         """The task of a direction."""

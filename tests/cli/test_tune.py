@@ -373,6 +373,21 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Tuner(fresh, jobs, 4, "fast", again=True).jobs) == 2
 
 
+def test_what_is_measured_and_checked_is_built_ahead(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    times(monkeypatch)
+    ahead, built, build = set[str](), set[str](), Device.build
+
+    def noted(self: Device, source: str, what: str) -> object:
+        built.add(source)
+        return build(self, source, what)
+
+    monkeypatch.setattr(Device, "build_ahead", lambda _, sources: ahead.update(sources))
+    monkeypatch.setattr(Device, "build", noted)
+    tune(fresh)
+    assert built
+    assert built <= ahead
+
+
 def test_layers_that_are_alike_are_one_task(fresh: Device) -> None:
     node = start = layers.Input(4, 5, 5)()
     for name in "abc":
