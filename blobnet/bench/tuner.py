@@ -166,12 +166,14 @@ class Tuner:
         problem, broken = self._problem(job.case), self.device.tunings.broken
         candidates = sorted(problem.candidates[job.task], key=lambda item: item.cost)
         least, factor = _REACH[self.level]
+        # What is always preferred costs nothing, and says nothing of the others.
+        reach = factor * next((item.cost for item in candidates if item.cost), 0.0)
         chosen = {choose(self._tuning, job.task, candidates): None}
         variants: set[str] = set()
         for rank, candidate in enumerate(candidates):
             is_first = candidate.variant not in variants
             variants.add(candidate.variant)
-            if is_first or rank < least or candidate.cost <= factor * candidates[0].cost:
+            if is_first or rank < least or candidate.cost <= reach:
                 chosen[candidate] = None
         room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
         return [

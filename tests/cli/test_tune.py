@@ -373,6 +373,15 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Tuner(fresh, jobs, 4, "fast", again=True).jobs) == 2
 
 
+def test_wide_reaches_beyond_what_costs_nothing(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Tuning("gpu", compute_units=4)
+    monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
+    jobs = jobs_of(sequential([layers.Input(3, 9, 9), layers.Conv2D(2, 3)]), 4, False, settings)
+    names = {level: Tuner(fresh, jobs, 4, level)._selected[jobs[0].task] for level in ("fast", "wide")}
+    assert names["fast"][0] == names["wide"][0] == "strip"
+    assert set(names["fast"]) < set(names["wide"])
+
+
 def test_what_is_measured_and_checked_is_built_ahead(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     times(monkeypatch)
     ahead, built, build = set[str](), set[str](), Device.build
