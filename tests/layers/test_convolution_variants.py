@@ -47,6 +47,7 @@ DOTS: Layers = {
     "one position": (Conv2D(6, 3, bias="position"), Shape(128, 3, 3)),
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
+    "more runs than are under way": (Conv2D(3, 3), Shape(700, 3, 3)),
 }
 
 
