@@ -2,98 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Protocol
+from dataclasses import dataclass
+from functools import partial
 
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
-
-
-class ProductTile(Protocol):
-    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
-
-    ``overhead`` is what its beginning and its end cost, in rows.
-    """
-
-    @property
-    def units(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def speed(self) -> float: ...
-    @property
-    def busy(self) -> int: ...
-    @property
-    def overhead(self) -> int: ...
-    @property
-    def is_guess(self) -> bool: ...
-    @property
-    def items(self) -> int: ...
-    @property
-    def macros(self) -> Mapping[str, Macro]: ...
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
-
-    A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
-    factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
-    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
-    end cost. ``is_guess``: nobody has measured the speed.
-    """
-
-    units: int
-    columns: int
-    depth: int
-    item_units: int
-    item_columns: int
-    speed: float
-    busy: int = 1
-    overhead: int = 0
-    is_guess: bool = False
-
-    @property
-    def items(self) -> int:
-        """Work-items in a group."""
-        return self.units // self.item_units * (self.columns // self.item_columns)
-
-    @property
-    def local_bytes(self) -> int:
-        """Local memory, double-buffered, at the larger pitch of the kernels; results leave through it as well."""
-        rows = max(2 * self.depth, self.units // self.item_units)
-        return 4 * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
-
-    @property
-    def registers(self) -> int:
-        """Registers of a work-item: its sums, a row of their factors, what it prefetches, and addresses."""
-        sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
-        return sums + factors + self.depth * (self.units + self.columns) // self.items + _ADDRESS_REGISTERS
-
-    def __str__(self) -> str:
-        return f"{self.units}x{self.columns}x{self.depth}/{self.item_units}x{self.item_columns}"
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
-        return {
-            "TILE_UNITS": self.units,
-            "TILE_COLUMNS": self.columns,
-            "TILE_DEPTH": self.depth,
-            "ITEM_UNITS": self.item_units,
-            "ITEM_COLUMNS": self.item_columns,
-        }
-
+from blobnet.layers.tile import ProductTile, Tile, product_cost, tiles_for
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -109,65 +29,8 @@ WEIGHT_TILES = (
     Tile(64, 32, 16, 8, 4, speed=0.88),
     Tile(32, 32, 16, 4, 4, speed=0.83),
 )
-#: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
-#: those that hold no values, and the work-items of a compute unit that hide each other's waits.
-_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _HIDING_ITEMS = 1 << 16, 192, 32, 256
-#: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
-#: are fitted to the speeds of TILES, which they give within 3 %.
-_LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
-#: Units, columns, those of a work-item, and depths that tiles are made of; work-items of a group.
-_TRIED, _ITEMS = ((32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (4, 8), (8, 16)), range(64, 257)
-
-
-def predicted_speed(tile: Tile) -> float:
-    """The speed that a tile should have, from its footprint, in the manner of seed 001.
-
-    A multiply-add of the tile needs 1/item_units + 1/item_columns values from local memory (bank conflicts aside), and
-    1/units + 1/columns from global memory; too few work-items side by side, for want of registers, do not hide waits.
-    """
-    groups = _REGISTERS // (tile.registers * tile.items)
-    hidden = min(1.0, groups * tile.items / _HIDING_ITEMS)
-    return hidden * (1 + _loads(TILES[0])) / (1 + _loads(tile))
-
-
-def _loads(tile: Tile) -> float:
-    """The cost of loads for each multiply-add."""
-    local = _LOCAL_COST * (1 / tile.item_units + 1 / tile.item_columns)
-    return local + _GLOBAL_COST * (1 / tile.units + 1 / tile.columns) + _STEP_COST / tile.depth
-
-
-@cache
-def guessed_tiles(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> tuple[Tile, ...]:
-    """For each footprint that was not measured: the tile of the highest predicted speed that fits a work-group."""
-    best: dict[tuple[int, int], Tile] = {}
-    for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
-        tile = Tile(units, columns, depth, item_units, item_columns, 0.0, is_guess=True)
-        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, group_size, local_memory):
-            tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
-            best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
-    known = {(tile.units, tile.columns) for tile in measured}
-    return tuple(tile for footprint, tile in best.items() if footprint not in known)
-
-
-def _fits(tile: Tile, group_size: int, local_memory: int) -> bool:
-    return tile.items <= group_size and tile.local_bytes <= local_memory
-
-
-def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
-    """The tiles that fit a device: measured ones, and others for tuning to try."""
-    limits = tuning.group_size, tuning.local_memory
-    fitting = tuple(tile for tile in measured if _fits(tile, *limits))
-    return fitting + guessed_tiles(fitting, *limits)
-
-
 #: Tiles for each compute unit that a split sum should have, and the most splits.
 SPLIT_TILES, MOST_SPLITS = 8, 256
-
-
-def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
-    """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
-    count = groups * -(-units // tile.units) * -(-columns // tile.columns)
-    return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, Tile
+from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
+from blobnet.layers.tile import Tile
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract, phases_with_taps
 

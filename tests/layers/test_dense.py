@@ -14,8 +14,8 @@ from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
-from blobnet.layers.convolution_tiled import Tile
 from blobnet.layers.dense_tiled import TILES
+from blobnet.layers.tile import Tile
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     ContractReport,

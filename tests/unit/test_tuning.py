@@ -11,7 +11,8 @@ from blobnet import kernel_source, tuning
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.kernel_call import Tuning
 from blobnet.layers.candidates import Candidate, choose
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, Tile, predicted_speed, tiles_for
+from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
+from blobnet.layers.tile import Tile, predicted_speed, tiles_for
 from blobnet.tuning import LEVELS, Tunings, Winner
 
 IDENTITY = {"device": "Some GPU (2)", "platform": "Some Platform", "driver": "1.2", "processor": ""}
