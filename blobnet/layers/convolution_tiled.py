@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from blobnet.blob import Shape
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
-from blobnet.layers.base import Site
+from blobnet.layers.base import Epilogue, Site
 from blobnet.layers.blocking import splits_for
-from blobnet.layers.candidates import Candidate
+from blobnet.layers.candidates import BACKWARD_DATA, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
-from blobnet.layers.tile import ProductTile, Tile, product_cost, tiles_for
+from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, ProductTile, Tile, product_cost, tiles_for
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -29,8 +30,10 @@ WEIGHT_TILES = (
     Tile(64, 32, 16, 8, 4, speed=0.88),
     Tile(32, 32, 16, 4, 4, speed=0.83),
 )
-#: Tiles for each compute unit that a split sum should have, and the most splits.
+#: Tiles for each compute unit that a sum over positions in splits should have, and the most splits.
 SPLIT_TILES, MOST_SPLITS = 8, 256
+#: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
+ROW_SPLIT_TILES, MOST_ROW_SPLITS, LEAST_ROWS = 4, 32, 64
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,46 @@ class Positions:
     def count(self) -> int:
         """Positions of a sample."""
         return (self.height - 1) * self.row + self.width
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a product whose rows are split (kernels/convolution/splits.h).
+
+    Attributes:
+        count: how many.
+        partials: where their sums go; None if there is one part, which makes the result itself.
+        sum: the launches that add them.
+    """
+
+    count: int
+    partials: Array | None
+    sum: tuple[KernelCall, ...]
+
+    @classmethod
+    def of(cls, site: Site, problem: Problem, direction: str, count: int, *, accumulate: bool = False) -> Splits:
+        """``count`` parts of what makes ``site.output``, with the epilogue of ``site`` and ``problem``."""
+        if count == 1:
+            return cls(1, None, ())
+        partials = site.memory(f"{direction} partials", per_sample=count * site.output.shape.elements)
+        call = KernelCall(
+            "convolution/split_sum",
+            f"{site.name} {direction}: sum",
+            GlobalSize(site.output.shape.elements),
+            blobs={"RESULT": site.output, **problem.epilogue_blobs(site)},
+            arrays={"PARTIALS": partials, **problem.epilogue_arrays(site)},
+            macros={"SPLITS": count, "ACCUMULATE": int(accumulate), **problem.epilogue_macros(site)},
+            local_size=(64, 1, 1),
+        )
+        return cls(count, partials, (call,))
+
+    @staticmethod
+    def cost(site: Site, shape: Shape, count: int) -> float:
+        """What adding ``count`` parts costs (see Candidate)."""
+        if count == 1:
+            return 0
+        values = site.batch_size * shape.elements * (2 * count + 1)
+        return LAUNCH_COST + values * VALUE_COST / site.tuning.compute_units
 
 
 @dataclass(frozen=True)
@@ -126,10 +169,24 @@ class PackedWeights:
         """The positions of results that read every ``stride``-th column of ``source``."""
         return Positions(height, width, width)
 
-    def product_cost(self, positions: int, taps: int, compute_units: int) -> float:
+    def product_cost(self, positions: int, taps: int, splits: int, compute_units: int) -> float:
         """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
-        rows = taps * self.depth_rows + self.tile.overhead
-        return rows * product_cost(self.tile, self.units, positions, self.groups, compute_units)
+        rows = taps * self.depth_rows / splits + self.tile.overhead
+        return rows * product_cost(self.tile, self.units, positions, self.groups * splits, compute_units)
+
+    def splits(self, positions: int, taps: int, compute_units: int) -> Iterator[int]:
+        """Into how many parts the rows of such a product may go: more of them only until the device is full."""
+        yield 1
+        tiles = self.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
+        splits = 2
+        while (
+            not self.tile.is_guess
+            and splits <= MOST_ROW_SPLITS
+            and tiles * splits < 2 * ROW_SPLIT_TILES * compute_units
+            and taps * self.depth_rows >= splits * LEAST_ROWS
+        ):
+            yield splits
+            splits *= 2
 
     def product(
         self,
@@ -140,16 +197,18 @@ class PackedWeights:
         blobs: Mapping[str, Blob],
         arrays: Mapping[str, Array],
         macros: Mapping[str, Macro],
+        splits: Splits,
     ) -> KernelCall:
         """The launch that multiplies: a ``kernel`` that reads the matrix, besides what else it takes."""
         width = self.columns // self.tile.units * self.tile.items
         return KernelCall(
             kernel,
             label,
-            GlobalSize(width, self.groups, positions=positions.count, tile=self.tile.columns),
+            GlobalSize(width, self.groups, splits.count, positions=positions.count, tile=self.tile.columns),
             blobs,
-            {"PACKED": self.array(site), **arrays},
-            {**macros, **self.macros, "ROW_POSITIONS": positions.row},
+            # NOTE: a kernel takes no null array: partial sums of which there are none are bound to the matrix.
+            {"PACKED": self.array(site), "PARTIALS": splits.partials or self.array(site), **arrays},
+            {**macros, **self.macros, "ROW_POSITIONS": positions.row, "SPLITS": splits.count},
             local_size=(self.tile.items, 1, 1),
         )
 
@@ -177,14 +236,24 @@ def forward_products(
             taps=problem.taps,
             tile=tile,
         )
-        cost = packed.product_cost(site.batch_size * positions.count, problem.taps, site.tuning.compute_units)
-        calls = partial(_forward_calls, site, problem, positions, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        work = site.batch_size * positions.count, problem.taps
+        for splits in packed.splits(*work, site.tuning.compute_units):
+            cost = packed.product_cost(*work, splits, site.tuning.compute_units) + Splits.cost(site, shape, splits)
+            calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
+
+
+def _in_splits(splits: int) -> str:
+    """How a candidate's name ends."""
+    return "" if splits == 1 else f" in {splits}"
 
 
 def _forward_calls(
-    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str
+    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str, count: int
 ) -> list[KernelCall]:
+    splits = Splits.of(site, problem, FORWARD, count)
+    if count > 1:  # What is left to do is done to the sums of all parts.
+        site, problem = _plain(site, problem, site.output)
     product = packed.product(
         site,
         kernel,
@@ -193,8 +262,14 @@ def _forward_calls(
         {"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
         problem.epilogue_arrays(site),
         {**problem.macros, **problem.epilogue_macros(site)},
+        splits,
     )
-    return [packed.call(site), product]
+    return [packed.call(site), product, *splits.sum]
+
+
+def _plain(site: Site, problem: Problem, result: Blob) -> tuple[Site, Problem]:
+    """``site`` and ``problem`` of what makes ``result`` without an epilogue."""
+    return replace(site, output=result, epilogue=Epilogue()), replace(problem, bias_mode=0)
 
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -209,11 +284,15 @@ def backward_data_products(
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
     target = site.input_deltas[0]
     assert target is not None
-    # Whatever the stride, neighbours in a phase read neighbours in the delta.
-    phases = [
-        (phase, weights.positions(phase.height, phase.width, site.delta, 1))
-        for phase in problem.phases(target.shape, accumulate=site.accumulate[0])
-    ]
+
+    def phases(accumulate: bool) -> list[tuple[Phase, Positions]]:
+        # Whatever the stride, neighbours in a phase read neighbours in the delta.
+        return [
+            (phase, weights.positions(phase.height, phase.width, site.delta, 1))
+            for phase in problem.phases(target.shape, accumulate=accumulate)
+        ]
+
+    one, several = phases(accumulate=site.accumulate[0]), phases(accumulate=False)
     for tile in tiles:
         packed = weights(
             "backward data",
@@ -225,19 +304,27 @@ def backward_data_products(
             taps=problem.taps,
             tile=tile,
         )
-        cost = sum(
-            packed.product_cost(site.batch_size * positions.count, phase.taps, site.tuning.compute_units)
-            for phase, positions in phases
-        )
-        calls = partial(_backward_data_calls, site, problem, phases, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        work = [(site.batch_size * positions.count, phase.taps) for phase, positions in several]
+        most = max(work, key=lambda item: item[0] * item[1])
+        for splits in packed.splits(*most, site.tuning.compute_units):
+            cost = sum(packed.product_cost(*item, splits, site.tuning.compute_units) for item in work)
+            cost += Splits.cost(site, target.shape, splits)
+            parts = one if splits == 1 else several
+            calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
 
 
 def _backward_data_calls(
-    site: Site, problem: Problem, phases: Sequence[tuple[Phase, Positions]], packed: PackedWeights, kernel: str
+    site: Site,
+    problem: Problem,
+    phases: Sequence[tuple[Phase, Positions]],
+    packed: PackedWeights,
+    kernel: str,
+    count: int,
 ) -> list[KernelCall]:
-    target = site.input_deltas[0]
+    target, accumulate = site.input_deltas[0], site.accumulate[0]
     assert target is not None
+    splits = Splits.of(*_plain(site, problem, target), BACKWARD_DATA, count, accumulate=accumulate)
     products = [
         packed.product(
             site,
@@ -246,11 +333,12 @@ def _backward_data_calls(
             positions,
             {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
             {},
-            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(site.accumulate[0])},
+            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(accumulate and count == 1)},
+            splits,
         )
         for phase, positions in phases
     ]
-    return [packed.call(site), *products] if products else []
+    return [packed.call(site), *products, *splits.sum] if products else []
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:

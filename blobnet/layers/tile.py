@@ -147,8 +147,8 @@ def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
     return fitting + guessed_tiles(fitting, *limits)
 
 
-#: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (see Candidate).
-VALUE_COST, LAUNCH_COST = 28, 300_000
+#: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).
+VALUE_COST, LAUNCH_COST = 28, 500_000
 
 
 def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
