@@ -37,13 +37,10 @@ class WindowAxis:
         """Windows along an input of ``size`` cells."""
         return (size + sum(self.padding) - self.span) // self.stride + 1
 
-    def reach(self, size: int) -> int:
-        """Cells that all windows along an input of ``size`` cells read together, with those between them."""
-        return (self.output_size(size) - 1) * self.stride + self.span
-
     def input_halo(self, size: int) -> Pair:
         """Zeros that the forward pass reads before and after the input."""
-        return self.padding[0], max(0, self.reach(size) - size - self.padding[0])
+        last = (self.output_size(size) - 1) * self.stride + self.span
+        return self.padding[0], max(0, last - size - self.padding[0])
 
     def delta_halo(self, size: int) -> Pair:
         """Zeros that the backward pass reads before and after the output's delta."""

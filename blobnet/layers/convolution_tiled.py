@@ -6,34 +6,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from blobnet.blob import Shape
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, cell_call
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Site
-from blobnet.layers.blocking import splits_for
+from blobnet.layers.blocking import powers_of_two
 from blobnet.layers.candidates import BACKWARD_DATA, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
-from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, ProductTile, Tile, product_cost, tiles_for
+from blobnet.layers.tile import ProductTile, Tile, product_cost, sum_cost, tiles_for
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
-    Tile(64, 128, 8, 8, 8, speed=0.97),
-    Tile(32, 256, 8, 8, 8, speed=0.94, busy=3),
-    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=28),
+    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=24),
+    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=40),
+    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=28),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0),
-    Tile(64, 128, 8, 8, 8, speed=0.98),
-    Tile(64, 32, 16, 8, 4, speed=0.88),
-    Tile(32, 32, 16, 4, 4, speed=0.83),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.5, overhead=30),
+    Tile(64, 128, 8, 8, 8, speed=0.98, busy=1.5, overhead=30),
+    Tile(64, 32, 16, 8, 4, speed=0.88, busy=2.5, overhead=60),
+    Tile(32, 32, 16, 4, 4, speed=0.83, busy=3, overhead=60),
 )
-#: Tiles for each compute unit that a sum over positions in splits should have, and the most splits.
-SPLIT_TILES, MOST_SPLITS = 8, 256
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
-ROW_SPLIT_TILES, MOST_ROW_SPLITS, LEAST_ROWS = 4, 32, 64
+SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
+#: The most splits of a sum over positions.
+MOST_POSITION_SPLITS = 256
 
 
 @dataclass(frozen=True)
@@ -73,24 +72,15 @@ class Splits:
         if count == 1:
             return cls(1, None, ())
         partials = site.memory(f"{direction} partials", per_sample=count * site.output.shape.elements)
-        call = KernelCall(
+        call = cell_call(
             "convolution/split_sum",
             f"{site.name} {direction}: sum",
-            GlobalSize(site.output.shape.elements),
-            blobs={"RESULT": site.output, **problem.epilogue_blobs(site)},
+            {"RESULT": site.output, **problem.epilogue_blobs(site)},
+            site.tuning,
             arrays={"PARTIALS": partials, **problem.epilogue_arrays(site)},
             macros={"SPLITS": count, "ACCUMULATE": int(accumulate), **problem.epilogue_macros(site)},
-            local_size=(64, 1, 1),
         )
         return cls(count, partials, (call,))
-
-    @staticmethod
-    def cost(site: Site, shape: Shape, count: int) -> float:
-        """What adding ``count`` parts costs (see Candidate)."""
-        if count == 1:
-            return 0
-        values = site.batch_size * shape.elements * (2 * count + 1)
-        return LAUNCH_COST + values * VALUE_COST / site.tuning.compute_units
 
 
 @dataclass(frozen=True)
@@ -177,16 +167,10 @@ class PackedWeights:
     def splits(self, positions: int, taps: int, compute_units: int) -> Iterator[int]:
         """Into how many parts the rows of such a product may go: more of them only until the device is full."""
         yield 1
-        tiles = self.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
-        splits = 2
-        while (
-            not self.tile.is_guess
-            and splits <= MOST_ROW_SPLITS
-            and tiles * splits < 2 * ROW_SPLIT_TILES * compute_units
-            and taps * self.depth_rows >= splits * LEAST_ROWS
-        ):
-            yield splits
-            splits *= 2
+        if not self.tile.is_guess:
+            tiles = self.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
+            most = 2 * SPLIT_TILES * compute_units // tiles, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS
+            yield from (splits for splits in powers_of_two(min(most)) if splits > 1)
 
     def product(
         self,
@@ -236,9 +220,10 @@ def forward_products(
             taps=problem.taps,
             tile=tile,
         )
-        work = site.batch_size * positions.count, problem.taps
-        for splits in packed.splits(*work, site.tuning.compute_units):
-            cost = packed.product_cost(*work, splits, site.tuning.compute_units) + Splits.cost(site, shape, splits)
+        work, compute_units = (site.batch_size * positions.count, problem.taps), site.tuning.compute_units
+        for splits in packed.splits(*work, compute_units):
+            cost = packed.product_cost(*work, splits, compute_units)
+            cost += sum_cost(site.batch_size * shape.elements, splits, compute_units)
             calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
 
@@ -308,7 +293,7 @@ def backward_data_products(
         most = max(work, key=lambda item: item[0] * item[1])
         for splits in packed.splits(*most, site.tuning.compute_units):
             cost = sum(packed.product_cost(*item, splits, site.tuning.compute_units) for item in work)
-            cost += Splits.cost(site, target.shape, splits)
+            cost += sum_cost(site.batch_size * target.shape.elements, splits, site.tuning.compute_units)
             parts = one if splits == 1 else several
             calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
@@ -350,25 +335,26 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
 def backward_weight_products(
     site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str
 ) -> Iterator[Candidate]:
-    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in splits.
-
-    The splits make SPLIT_TILES tiles for each compute unit, if there are enough positions.
-    """
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in the best splits."""
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
+    compute_units, elements = site.tuning.compute_units, site.gradient("weight").elements
+
+    def cost(tile: ProductTile, splits: int) -> float:
+        groups = problem.groups * splits
+        product = product_cost(tile, problem.output_units, problem.columns, groups, compute_units)
+        return product * (positions / splits + tile.overhead) + sum_cost(elements, splits, compute_units)
+
     for tile in tiles:
-        # Splits fill the device, whatever the tile.
-        cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
-        cost *= (positions + tile.overhead) / site.tuning.compute_units
-        calls = partial(_backward_weight_calls, site, problem, tile, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess)
+        most = min(MOST_POSITION_SPLITS, -(-positions // tile.depth))
+        splits = min(powers_of_two(most), key=partial(cost, tile))
+        calls = partial(_backward_weight_calls, site, problem, tile, kernel, splits)
+        yield Candidate(f"{name} {tile}", cost(tile, splits), calls, tile.is_guess)
 
 
-def _backward_weight_calls(site: Site, problem: Problem, tile: ProductTile, kernel: str) -> list[KernelCall]:
-    units, columns = problem.output_units, problem.columns
-    compute_units = site.tuning.compute_units
-    tiles = -(-units // tile.units) * -(-columns // tile.columns)
-    steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
-    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
+def _backward_weight_calls(
+    site: Site, problem: Problem, tile: ProductTile, kernel: str, splits: int
+) -> list[KernelCall]:
+    tiles = -(-problem.output_units // tile.units) * -(-problem.columns // tile.columns)
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(

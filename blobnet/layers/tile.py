@@ -31,7 +31,7 @@ class ProductTile(Protocol):
     @property
     def speed(self) -> float: ...
     @property
-    def busy(self) -> int: ...
+    def busy(self) -> float: ...
     @property
     def overhead(self) -> int: ...
     @property
@@ -58,7 +58,7 @@ class Tile:
     item_units: int
     item_columns: int
     speed: float
-    busy: int = 1
+    busy: float = 1
     overhead: int = 0
     is_guess: bool = False
 
@@ -148,10 +148,15 @@ def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
 
 
 #: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).
-VALUE_COST, LAUNCH_COST = 28, 500_000
+VALUE_COST, LAUNCH_COST = 28, 540_000
 
 
 def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
     """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
     count = groups * -(-units // tile.units) * -(-columns // tile.columns)
     return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
+
+
+def sum_cost(values: int, splits: int, compute_units: int) -> float:
+    """What adding the parts of ``values`` sums in ``splits`` costs (see Candidate): a launch that moves them."""
+    return LAUNCH_COST + values * (splits + 1) * VALUE_COST / compute_units if splits > 1 else 0

@@ -2,12 +2,8 @@
  * Convolution, forward, for few positions: output = epilogue(sum over input units and taps of weight * input), bound by
  * reading each weight once, as it lies (after the 1-D convolution of seed 002). A work-group makes BLOCK_UNITS output
  * units at all positions of a sample; its work-items share the columns (input unit, tap). Neighbours load neighbouring
- * runs of LANES columns, AHEAD runs of each unit before the first is used: only many loads on their way at once hide
- * the latency of so short a launch.
- *
- * What the positions read of the input lies in local memory, cell by cell with input units side by side: values[cell]
- * [unit]. The pitch of UNIT_PITCH keeps neighbouring cells, as they are stored, and the units of neighbouring columns,
- * as they are read, in different banks.
+ * runs of LANES columns, AHEAD of them for each unit before the first is used: only many loads on their way at once
+ * hide the latency of so short a launch.
  *
  * Blobs:
  *   INPUT  read   its halo is the padding
@@ -27,13 +23,9 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   LANES          columns in a run: divides the weights of an output unit, so that runs are aligned
- *   AHEAD          runs of each output unit
- *   UNIT_PITCH     GROUP_INPUT_UNITS or more, and 4 more than a multiple of 32
- *   WINDOW_HEIGHT  cells of the input that all positions read
- *   WINDOW_WIDTH
- *   BLOCK_UNITS    output units a work-group
- *   LOCAL_WIDTH    work-items that share the columns, at least BLOCK_UNITS * positions
+ *   LANES        columns in a run: divides the weights of an output unit, so that runs are aligned
+ *   BLOCK_UNITS  output units a work-group
+ *   LOCAL_WIDTH  work-items that share the columns, at least BLOCK_UNITS * positions
  * Global:
  *   width   LOCAL_WIDTH
  *   height  blocks of output units, group by group
@@ -41,7 +33,6 @@
  */
 #include "blob.h"
 #include "convolution/epilogue.h"
-#include "local_copy.h"
 
 #if LANES == 4
 typedef float4 vector_t;
@@ -58,43 +49,16 @@ typedef real_t vector_t;
 #define COLUMNS (GROUP_INPUT_UNITS * TAPS)
 #define RUNS (COLUMNS / LANES)
 #define ITEM_RUNS ((RUNS + LOCAL_WIDTH - 1) / LOCAL_WIDTH)
-#define WINDOW (WINDOW_HEIGHT * WINDOW_WIDTH)
+/* NOTE: as many as registers hold; a few more than a whole number of rounds would be loaded for nothing. */
+#define AHEAD (ITEM_RUNS <= 6 ? ITEM_RUNS : 4)
 #define VALUES (BLOCK_UNITS * POSITIONS)
-#define SUM_ELEMENTS (VALUES * LOCAL_WIDTH)
 /* The sums of a value are added in PARTS parts. */
 #define PARTS (LOCAL_WIDTH / VALUES)
 
-INLINE void load_runs(vector_t runs[BLOCK_UNITS], const int number,
-                      __global const vector_t *const factors[BLOCK_UNITS])
+__kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
-    const int run = min(number * LOCAL_WIDTH + (int)get_local_id(0), RUNS - 1);
-#pragma unroll
-    for (int u = 0; u < BLOCK_UNITS; u++) {
-        runs[u] = factors[u][run];
-    }
-}
-
-/* Begins to copy what the positions read of all input units. */
-INLINE void copy_window(__local real_t *values, __global const real_t *input)
-{
-    for (int i = get_local_id(0); i < GROUP_INPUT_UNITS * WINDOW; i += LOCAL_WIDTH) {
-        const int unit = i / WINDOW;
-        const int cell = i % WINDOW;
-        copy_value(values + cell * UNIT_PITCH + unit,
-                   input + unit * INPUT_UNIT_MEMORY_ELEMENTS + cell / WINDOW_WIDTH * INPUT_UNIT_MEMORY_WIDTH
-                       + cell % WINDOW_WIDTH,
-                   true);
-    }
-    END_COPIES();
-}
-
-__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
-convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, weight),
-                        EPILOGUE_ARRAYS, const int count)
-{
-    /* Values, and later the sums of all work-items. */
-    __local real_t memory[WINDOW * UNIT_PITCH > SUM_ELEMENTS ? WINDOW * UNIT_PITCH : SUM_ELEMENTS]
-        __attribute__((aligned(128)));
+    __local real_t shared[VALUES][LOCAL_WIDTH];
     __local real_t parts[VALUES][PARTS];
     const int item = get_local_id(0);
     const int n = get_global_id(2);
@@ -112,63 +76,56 @@ convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, RE
             sums[u][p] = 0;
         }
     }
-#ifdef INPUT_FIRST
-    copy_window(memory, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT));
-#endif
-    vector_t ahead[AHEAD][BLOCK_UNITS];
+    __global const real_t *from =
+        input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT);
+    for (int start = item; start < RUNS; start += AHEAD * LOCAL_WIDTH) {
+        vector_t ahead[AHEAD][BLOCK_UNITS];
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        load_runs(ahead[i], i, factors);
-    }
-#ifndef INPUT_FIRST
-    copy_window(memory, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT));
-#endif
-    AWAIT_COPIES(0);
-    barrier(CLK_LOCAL_MEM_FENCE);
+        for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
-    for (int i = 0; i < ITEM_RUNS; i++) {
-        const int run = i * LOCAL_WIDTH + item;
-        if (RUNS % LOCAL_WIDTH == 0 || run < RUNS) {
+            for (int u = 0; u < BLOCK_UNITS; u++) {
+                ahead[i][u] = factors[u][min(start + i * LOCAL_WIDTH, RUNS - 1)];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int run = start + i * LOCAL_WIDTH;
+            if (run >= RUNS) {
+                break;
+            }
 #pragma unroll
             for (int lane = 0; lane < LANES; lane++) {
                 const int column = run * LANES + lane;
                 const int tap = column % TAPS;
-                __local const real_t *values =
-                    memory
-                    + (tap / FILTER_WIDTH * DILATION_Y * WINDOW_WIDTH + tap % FILTER_WIDTH * DILATION_X)
-                          * UNIT_PITCH
-                    + column / TAPS;
+                __global const real_t *values = from + column / TAPS * INPUT_UNIT_MEMORY_ELEMENTS
+                                                + tap / FILTER_WIDTH * (DILATION_Y * INPUT_UNIT_MEMORY_WIDTH)
+                                                + tap % FILTER_WIDTH * DILATION_X;
 #pragma unroll
                 for (int p = 0; p < POSITIONS; p++) {
-                    const int cell =
-                        p / OUTPUT_UNIT_WIDTH * STRIDE_Y * WINDOW_WIDTH + p % OUTPUT_UNIT_WIDTH * STRIDE_X;
-                    const real_t value = values[cell * UNIT_PITCH];
+                    const real_t value = values[p / OUTPUT_UNIT_WIDTH * (STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH)
+                                                + p % OUTPUT_UNIT_WIDTH * STRIDE_X];
 #pragma unroll
                     for (int u = 0; u < BLOCK_UNITS; u++) {
-                        sums[u][p] = MULTIPLY_ADD(LANE(ahead[i % AHEAD][u], lane), value, sums[u][p]);
+                        sums[u][p] = MULTIPLY_ADD(LANE(ahead[i][u], lane), value, sums[u][p]);
                     }
                 }
             }
         }
-        if (i + AHEAD < ITEM_RUNS) {
-            load_runs(ahead[i % AHEAD], i + AHEAD, factors);
-        }
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
 
     /* All values at once: first each part, then the parts. */
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
 #pragma unroll
         for (int p = 0; p < POSITIONS; p++) {
-            memory[(u * POSITIONS + p) * LOCAL_WIDTH + item] = sums[u][p];
+            shared[u * POSITIONS + p][item] = sums[u][p];
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (item < VALUES * PARTS) {
         real_t sum = 0;
         for (int i = item % PARTS; i < LOCAL_WIDTH; i += PARTS) {
-            sum += memory[item / PARTS * LOCAL_WIDTH + i];
+            sum += shared[item / PARTS][i];
         }
         parts[item / PARTS][item % PARTS] = sum;
     }

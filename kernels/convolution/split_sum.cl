@@ -10,10 +10,15 @@
  *   COUNT  samples in this batch
  * Macros:
  *   SPLITS
- *   ACCUMULATE  1: add to RESULT
+ *   ACCUMULATE    1: add to RESULT
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
- *   width  values of a sample
- *   units  COUNT
+ *   width  work-items that share a plane
+ *   units  units * COUNT
  */
 #include "blob.h"
 /* NOTE: forward, the result is the output; backward there is no epilogue. */
@@ -25,25 +30,36 @@
 __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t, partials),
                                     EPILOGUE_ARRAYS, const int count)
 {
-    const int element = get_global_id(0);
-    const int n = get_global_id(2);
-    if (element >= BLOB_ELEMENTS(RESULT)) {
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int unit = get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
         return;
     }
-    const int unit = element / RESULT_UNIT_ELEMENTS;
-    const int y = element % RESULT_UNIT_ELEMENTS / RESULT_UNIT_WIDTH;
-    const int x = element % RESULT_UNIT_WIDTH;
-    real_t parts[SPLITS];
-#pragma unroll
-    for (int split = 0; split < SPLITS; split++) {
-        parts[split] = ARRAY(partials)[((size_t)split * count + n) * BLOB_ELEMENTS(RESULT) + element];
-    }
-    real_t sum = 0;
-#pragma unroll
-    for (int split = 0; split < SPLITS; split++) {
-        sum += parts[split];
-    }
     const unit_terms_t terms = UNIT_TERMS(unit);
-    const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sum, terms), n, unit, y, x);
-    PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
+    __global const real_t *plane =
+        ARRAY(partials) + ((size_t)n * RESULT_UNIT_COUNT + unit) * RESULT_UNIT_ELEMENTS;
+    for (int first = get_group_id(0) * LOCAL_WIDTH * CELLS + get_local_id(0); first < RESULT_UNIT_ELEMENTS;
+         first += GLOBAL_WIDTH * CELLS) {
+        real_t sums[CELLS];
+#pragma unroll
+        for (int split = 0; split < SPLITS; split++) {
+            __global const real_t *from = plane + (size_t)split * count * BLOB_ELEMENTS(RESULT);
+#pragma unroll
+            for (int i = 0; i < CELLS; i++) {
+                /* Cells past the last one repeat it; their sums are not stored. */
+                const real_t part = from[min(first + i * LOCAL_WIDTH, RESULT_UNIT_ELEMENTS - 1)];
+                sums[i] = split == 0 ? part : sums[i] + part;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < CELLS; i++) {
+            const int cell = first + i * LOCAL_WIDTH;
+            if (cell < RESULT_UNIT_ELEMENTS) {
+                const int y = cell / RESULT_UNIT_WIDTH;
+                const int x = cell % RESULT_UNIT_WIDTH;
+                const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[i], terms), n, unit, y, x);
+                PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
+            }
+        }
+    }
 }

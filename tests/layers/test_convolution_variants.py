@@ -67,8 +67,9 @@ def kernels(run: Run, phase: str) -> list[str]:
 
 
 def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Splits the rows of all products."""
+    """Splits the rows of all products, and the positions of gradients of weights."""
     monkeypatch.setattr(PackedWeights, "splits", lambda *_: iter([count]))
+    monkeypatch.setattr(convolution_tiled, "powers_of_two", lambda _: iter([count]))
 
 
 def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -163,16 +164,17 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
     assert {name: macros[name] for name in tile.macros} == tile.macros
 
 
-@pytest.mark.parametrize("compute_units", [1, 64])
+# Whole, and in uneven parts.
+@pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
-def test_every_tile_of_weights(device: Device, tile: Tile, compute_units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
+    in_splits(monkeypatch, splits)
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
-    report = contract(device, layer, shape, ["tight"], tuning=tuning(device, compute_units))
+    report = contract(device, layer, shape, ["tight"], tuning=tuning(device))
     macros = report.runs["tight"].calls["backward parameters"][0].macros
     assert {name: macros[name] for name in tile.macros} == tile.macros
-    steps = -(-3 * 3 * 6 // tile.depth)
-    assert macros["SPLITS"] == {1: 2, 64: 8 if steps > 4 else 4}[compute_units]
+    assert macros["SPLITS"] == splits
 
 
 @pytest.mark.parametrize("case", STRIPS)
