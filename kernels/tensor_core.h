@@ -1,6 +1,6 @@
 /*
- * Tensor cores of NVIDIA GPUs (compute capability 8.0), and copies to local memory that need no registers, as inline
- * PTX; and the same in plain OpenCL C, slowly, for tests on other devices.
+ * Tensor cores of NVIDIA GPUs (compute capability 8.0) as inline PTX; and the same in plain OpenCL C, slowly, for tests
+ * on other devices.
  *
  * A warp, 32 neighbouring work-items, multiplies 16 rows x 8 (left) with 8 x 8 columns (right). With g = lane / 4 and
  * t = lane % 4, work-item `lane` gives and gets
@@ -22,7 +22,6 @@
 
 #define TENSOR_EXCHANGE 0
 #define UNROLL _Pragma("unroll")
-#define LOCAL_ADDRESS(pointer) ((uint)(size_t)(pointer))
 
 INLINE float round_tf32(const float value)
 {
@@ -30,28 +29,6 @@ INLINE float round_tf32(const float value)
     __asm__("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
     return as_float(rounded);
 }
-
-/* Begins to copy a value, or puts 0 where there is none. */
-INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                     :
-                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? 4 : 0)
-                     : "memory");
-}
-
-/* The same for four values, aligned as float4. */
-INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :
-                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? 16 : 0)
-                     : "memory");
-}
-
-/* Ends a group of copies; waits until all but the last `MOST` groups have arrived, for this work-item. */
-#define END_COPIES() __asm__ volatile("cp.async.commit_group;" : : : "memory")
-#define AWAIT_COPIES(MOST) __asm__ volatile("cp.async.wait_group %0;" : : "n"(MOST) : "memory")
 
 /* sums += left * right */
 INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t right[2],
@@ -75,19 +52,6 @@ INLINE float round_tf32(const float value)
 {
     return isfinite(value) ? as_float((as_uint(value) + 0x1000) & ~0x1FFF) : value;
 }
-
-INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    *to = is_there ? *from : 0;
-}
-
-INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    vstore4(is_there ? vload4(0, from) : 0, 0, to);
-}
-
-#define END_COPIES()
-#define AWAIT_COPIES(MOST)
 
 INLINE float as_tf32(const float value)
 {
@@ -118,7 +82,3 @@ INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t r
 }
 
 #endif
-
-/* Copies RUN values: 1, or 4 in a quad. */
-#define COPY_RUN(RUN, to, from, is_there) \
-    ((RUN) == 4 ? copy_quad(to, from, is_there) : copy_value(to, from, is_there))

@@ -7,7 +7,7 @@ a row and one a column for each of its multiply-adds' products, so the cost of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blobnet.kernel_call import power_of_two
@@ -85,3 +85,11 @@ def splits_for(groups: int, target: int, maximum: int) -> int:
     while splits < maximum and groups * splits < target:
         splits *= 2
     return splits
+
+
+def powers_of_two(most: int) -> Iterator[int]:
+    """1, 2, 4 and so on, up to ``most``; 1 at least."""
+    value = 1
+    while value <= max(1, most):
+        yield value
+        value *= 2

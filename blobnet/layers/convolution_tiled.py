@@ -2,175 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import ClassVar, Protocol
+from functools import partial
 
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, cell_call
 from blobnet.kernel_source import Macro
-from blobnet.layers.base import Site
-from blobnet.layers.blocking import splits_for
-from blobnet.layers.candidates import Candidate
+from blobnet.layers.base import Epilogue, Site
+from blobnet.layers.blocking import powers_of_two
+from blobnet.layers.candidates import BACKWARD_DATA, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
-
-
-class ProductTile(Protocol):
-    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
-
-    ``overhead`` is what its beginning and its end cost, in rows.
-    """
-
-    @property
-    def units(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def speed(self) -> float: ...
-    @property
-    def busy(self) -> int: ...
-    @property
-    def overhead(self) -> int: ...
-    @property
-    def is_guess(self) -> bool: ...
-    @property
-    def precision(self) -> str: ...
-    @property
-    def items(self) -> int: ...
-    @property
-    def macros(self) -> Mapping[str, Macro]: ...
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
-
-    A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
-    factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
-    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
-    end cost. ``is_guess``: nobody has measured the speed.
-    """
-
-    units: int
-    columns: int
-    depth: int
-    item_units: int
-    item_columns: int
-    speed: float
-    busy: int = 1
-    overhead: int = 0
-    is_guess: bool = False
-    precision: ClassVar[str] = "fp32"
-
-    @property
-    def items(self) -> int:
-        """Work-items in a group."""
-        return self.units // self.item_units * (self.columns // self.item_columns)
-
-    @property
-    def local_bytes(self) -> int:
-        """Local memory, double-buffered, at the larger pitch of the kernels; results leave through it as well."""
-        rows = max(2 * self.depth, self.units // self.item_units)
-        return 4 * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
-
-    @property
-    def registers(self) -> int:
-        """Registers of a work-item: its sums, a row of their factors, what it prefetches, and addresses."""
-        sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
-        return sums + factors + self.depth * (self.units + self.columns) // self.items + _ADDRESS_REGISTERS
-
-    def __str__(self) -> str:
-        return f"{self.units}x{self.columns}x{self.depth}/{self.item_units}x{self.item_columns}"
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
-        return {
-            "TILE_UNITS": self.units,
-            "TILE_COLUMNS": self.columns,
-            "TILE_DEPTH": self.depth,
-            "ITEM_UNITS": self.item_units,
-            "ITEM_COLUMNS": self.item_columns,
-        }
-
+from blobnet.layers.tile import ProductTile, Tile, product_cost, sum_cost, tiles_for
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
-    Tile(64, 128, 8, 8, 8, speed=0.97),
-    Tile(32, 256, 8, 8, 8, speed=0.94, busy=3),
-    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=28),
+    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=24),
+    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=40),
+    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=28),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0),
-    Tile(64, 128, 8, 8, 8, speed=0.98),
-    Tile(64, 32, 16, 8, 4, speed=0.88),
-    Tile(32, 32, 16, 4, 4, speed=0.83),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.5, overhead=30),
+    Tile(64, 128, 8, 8, 8, speed=0.98, busy=1.5, overhead=30),
+    Tile(64, 32, 16, 8, 4, speed=0.88, busy=2.5, overhead=60),
+    Tile(32, 32, 16, 4, 4, speed=0.83, busy=3, overhead=60),
 )
-#: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
-#: those that hold no values, and the work-items of a compute unit that hide each other's waits.
-_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _HIDING_ITEMS = 1 << 16, 192, 32, 256
-#: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
-#: are fitted to the speeds of TILES, which they give within 3 %.
-_LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
-#: Units, columns, those of a work-item, and depths that tiles are made of; work-items of a group.
-_TRIED, _ITEMS = ((32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (4, 8), (8, 16)), range(64, 257)
-
-
-def predicted_speed(tile: Tile) -> float:
-    """The speed that a tile should have, from its footprint, in the manner of seed 001.
-
-    A multiply-add of the tile needs 1/item_units + 1/item_columns values from local memory (bank conflicts aside), and
-    1/units + 1/columns from global memory; too few work-items side by side, for want of registers, do not hide waits.
-    """
-    groups = _REGISTERS // (tile.registers * tile.items)
-    hidden = min(1.0, groups * tile.items / _HIDING_ITEMS)
-    return hidden * (1 + _loads(TILES[0])) / (1 + _loads(tile))
-
-
-def _loads(tile: Tile) -> float:
-    """The cost of loads for each multiply-add."""
-    local = _LOCAL_COST * (1 / tile.item_units + 1 / tile.item_columns)
-    return local + _GLOBAL_COST * (1 / tile.units + 1 / tile.columns) + _STEP_COST / tile.depth
-
-
-@cache
-def guessed_tiles(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> tuple[Tile, ...]:
-    """For each footprint that was not measured: the tile of the highest predicted speed that fits a work-group."""
-    best: dict[tuple[int, int], Tile] = {}
-    for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
-        tile = Tile(units, columns, depth, item_units, item_columns, 0.0, is_guess=True)
-        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, group_size, local_memory):
-            tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
-            best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
-    known = {(tile.units, tile.columns) for tile in measured}
-    return tuple(tile for footprint, tile in best.items() if footprint not in known)
-
-
-def _fits(tile: Tile, group_size: int, local_memory: int) -> bool:
-    return tile.items <= group_size and tile.local_bytes <= local_memory
-
-
-def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
-    """The tiles that fit a device: measured ones, and others for tuning to try."""
-    limits = tuning.group_size, tuning.local_memory
-    fitting = tuple(tile for tile in measured if _fits(tile, *limits))
-    return fitting + guessed_tiles(fitting, *limits)
-
-
-#: Tiles for each compute unit that a split sum should have, and the most splits.
-SPLIT_TILES, MOST_SPLITS = 8, 256
-
-
-def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
-    """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
-    count = groups * -(-units // tile.units) * -(-columns // tile.columns)
-    return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
+#: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
+SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
+#: The most splits of a sum over positions.
+MOST_POSITION_SPLITS = 256
 
 
 @dataclass(frozen=True)
@@ -188,6 +50,37 @@ class Positions:
     def count(self) -> int:
         """Positions of a sample."""
         return (self.height - 1) * self.row + self.width
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a product whose rows are split (kernels/convolution/splits.h).
+
+    Attributes:
+        count: how many.
+        partials: where their sums go; None if there is one part, which makes the result itself.
+        sum: the launches that add them.
+    """
+
+    count: int
+    partials: Array | None
+    sum: tuple[KernelCall, ...]
+
+    @classmethod
+    def of(cls, site: Site, problem: Problem, direction: str, count: int, *, accumulate: bool = False) -> Splits:
+        """``count`` parts of what makes ``site.output``, with the epilogue of ``site`` and ``problem``."""
+        if count == 1:
+            return cls(1, None, ())
+        partials = site.memory(f"{direction} partials", per_sample=count * site.output.shape.elements)
+        call = cell_call(
+            "convolution/split_sum",
+            f"{site.name} {direction}: sum",
+            {"RESULT": site.output, **problem.epilogue_blobs(site)},
+            site.tuning,
+            arrays={"PARTIALS": partials, **problem.epilogue_arrays(site)},
+            macros={"SPLITS": count, "ACCUMULATE": int(accumulate), **problem.epilogue_macros(site)},
+        )
+        return cls(count, partials, (call,))
 
 
 @dataclass(frozen=True)
@@ -266,10 +159,18 @@ class PackedWeights:
         """The positions of results that read every ``stride``-th column of ``source``."""
         return Positions(height, width, width)
 
-    def product_cost(self, positions: int, taps: int, compute_units: int) -> float:
+    def product_cost(self, positions: int, taps: int, splits: int, compute_units: int) -> float:
         """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
-        rows = taps * self.depth_rows + self.tile.overhead
-        return rows * product_cost(self.tile, self.units, positions, self.groups, compute_units)
+        rows = taps * self.depth_rows / splits + self.tile.overhead
+        return rows * product_cost(self.tile, self.units, positions, self.groups * splits, compute_units)
+
+    def splits(self, positions: int, taps: int, compute_units: int) -> Iterator[int]:
+        """Into how many parts the rows of such a product may go: more of them only until the device is full."""
+        yield 1
+        if not self.tile.is_guess:
+            tiles = self.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
+            most = 2 * SPLIT_TILES * compute_units // tiles, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS
+            yield from (splits for splits in powers_of_two(min(most)) if splits > 1)
 
     def product(
         self,
@@ -280,16 +181,18 @@ class PackedWeights:
         blobs: Mapping[str, Blob],
         arrays: Mapping[str, Array],
         macros: Mapping[str, Macro],
+        splits: Splits,
     ) -> KernelCall:
         """The launch that multiplies: a ``kernel`` that reads the matrix, besides what else it takes."""
         width = self.columns // self.tile.units * self.tile.items
         return KernelCall(
             kernel,
             label,
-            GlobalSize(width, self.groups, positions=positions.count, tile=self.tile.columns),
+            GlobalSize(width, self.groups, splits.count, positions=positions.count, tile=self.tile.columns),
             blobs,
-            {"PACKED": self.array(site), **arrays},
-            {**macros, **self.macros, "ROW_POSITIONS": positions.row},
+            # NOTE: a kernel takes no null array: partial sums of which there are none are bound to the matrix.
+            {"PACKED": self.array(site), "PARTIALS": splits.partials or self.array(site), **arrays},
+            {**macros, **self.macros, "ROW_POSITIONS": positions.row, "SPLITS": splits.count},
             local_size=(self.tile.items, 1, 1),
         )
 
@@ -317,14 +220,25 @@ def forward_products(
             taps=problem.taps,
             tile=tile,
         )
-        cost = packed.product_cost(site.batch_size * positions.count, problem.taps, site.tuning.compute_units)
-        calls = partial(_forward_calls, site, problem, positions, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
+        work, compute_units = (site.batch_size * positions.count, problem.taps), site.tuning.compute_units
+        for splits in packed.splits(*work, compute_units):
+            cost = packed.product_cost(*work, splits, compute_units)
+            cost += sum_cost(site.batch_size * shape.elements, splits, compute_units)
+            calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
+
+
+def _in_splits(splits: int) -> str:
+    """How a candidate's name ends."""
+    return "" if splits == 1 else f" in {splits}"
 
 
 def _forward_calls(
-    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str
+    site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str, count: int
 ) -> list[KernelCall]:
+    splits = Splits.of(site, problem, FORWARD, count)
+    if count > 1:  # What is left to do is done to the sums of all parts.
+        site, problem = _plain(site, problem, site.output)
     product = packed.product(
         site,
         kernel,
@@ -333,8 +247,14 @@ def _forward_calls(
         {"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
         problem.epilogue_arrays(site),
         {**problem.macros, **problem.epilogue_macros(site)},
+        splits,
     )
-    return [packed.call(site), product]
+    return [packed.call(site), product, *splits.sum]
+
+
+def _plain(site: Site, problem: Problem, result: Blob) -> tuple[Site, Problem]:
+    """``site`` and ``problem`` of what makes ``result`` without an epilogue."""
+    return replace(site, output=result, epilogue=Epilogue()), replace(problem, bias_mode=0)
 
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -349,11 +269,15 @@ def backward_data_products(
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
     target = site.input_deltas[0]
     assert target is not None
-    # Whatever the stride, neighbours in a phase read neighbours in the delta.
-    phases = [
-        (phase, weights.positions(phase.height, phase.width, site.delta, 1))
-        for phase in problem.phases(target.shape, accumulate=site.accumulate[0])
-    ]
+
+    def phases(accumulate: bool) -> list[tuple[Phase, Positions]]:
+        # Whatever the stride, neighbours in a phase read neighbours in the delta.
+        return [
+            (phase, weights.positions(phase.height, phase.width, site.delta, 1))
+            for phase in problem.phases(target.shape, accumulate=accumulate)
+        ]
+
+    one, several = phases(accumulate=site.accumulate[0]), phases(accumulate=False)
     for tile in tiles:
         packed = weights(
             "backward data",
@@ -365,19 +289,27 @@ def backward_data_products(
             taps=problem.taps,
             tile=tile,
         )
-        cost = sum(
-            packed.product_cost(site.batch_size * positions.count, phase.taps, site.tuning.compute_units)
-            for phase, positions in phases
-        )
-        calls = partial(_backward_data_calls, site, problem, phases, packed, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
+        work = [(site.batch_size * positions.count, phase.taps) for phase, positions in several]
+        most = max(work, key=lambda item: item[0] * item[1])
+        for splits in packed.splits(*most, site.tuning.compute_units):
+            cost = sum(packed.product_cost(*item, splits, site.tuning.compute_units) for item in work)
+            cost += sum_cost(site.batch_size * target.shape.elements, splits, site.tuning.compute_units)
+            parts = one if splits == 1 else several
+            calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _backward_data_calls(
-    site: Site, problem: Problem, phases: Sequence[tuple[Phase, Positions]], packed: PackedWeights, kernel: str
+    site: Site,
+    problem: Problem,
+    phases: Sequence[tuple[Phase, Positions]],
+    packed: PackedWeights,
+    kernel: str,
+    count: int,
 ) -> list[KernelCall]:
-    target = site.input_deltas[0]
+    target, accumulate = site.input_deltas[0], site.accumulate[0]
     assert target is not None
+    splits = Splits.of(*_plain(site, problem, target), BACKWARD_DATA, count, accumulate=accumulate)
     products = [
         packed.product(
             site,
@@ -386,11 +318,12 @@ def _backward_data_calls(
             positions,
             {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
             {},
-            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(site.accumulate[0])},
+            {**problem.filter_macros, **phase.macros, "ACCUMULATE": int(accumulate and count == 1)},
+            splits,
         )
         for phase, positions in phases
     ]
-    return [packed.call(site), *products] if products else []
+    return [packed.call(site), *products, *splits.sum] if products else []
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -402,25 +335,26 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
 def backward_weight_products(
     site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, kernel: str
 ) -> Iterator[Candidate]:
-    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in splits.
-
-    The splits make SPLIT_TILES tiles for each compute unit, if there are enough positions.
-    """
+    """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in the best splits."""
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
+    compute_units, elements = site.tuning.compute_units, site.gradient("weight").elements
+
+    def cost(tile: ProductTile, splits: int) -> float:
+        groups = problem.groups * splits
+        product = product_cost(tile, problem.output_units, problem.columns, groups, compute_units)
+        return product * (positions / splits + tile.overhead) + sum_cost(elements, splits, compute_units)
+
     for tile in tiles:
-        # Splits fill the device, whatever the tile.
-        cost = product_cost(tile, problem.output_units, problem.columns, problem.groups, compute_units=1)
-        cost *= (positions + tile.overhead) / site.tuning.compute_units
-        calls = partial(_backward_weight_calls, site, problem, tile, kernel)
-        yield Candidate(f"{name} {tile}", cost, calls, tile.is_guess, tile.precision)
+        most = min(MOST_POSITION_SPLITS, -(-positions // tile.depth))
+        splits = min(powers_of_two(most), key=partial(cost, tile))
+        calls = partial(_backward_weight_calls, site, problem, tile, kernel, splits)
+        yield Candidate(f"{name} {tile}", cost(tile, splits), calls, tile.is_guess, tile.precision)
 
 
-def _backward_weight_calls(site: Site, problem: Problem, tile: ProductTile, kernel: str) -> list[KernelCall]:
-    units, columns = problem.output_units, problem.columns
-    compute_units = site.tuning.compute_units
-    tiles = -(-units // tile.units) * -(-columns // tile.columns)
-    steps = -(-site.batch_size * site.delta.shape.height * site.delta.shape.width // tile.depth)
-    splits = splits_for(tiles * problem.groups, SPLIT_TILES * compute_units, min(MOST_SPLITS, steps))
+def _backward_weight_calls(
+    site: Site, problem: Problem, tile: ProductTile, kernel: str, splits: int
+) -> list[KernelCall]:
+    tiles = -(-problem.output_units // tile.units) * -(-problem.columns // tile.columns)
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     product = KernelCall(

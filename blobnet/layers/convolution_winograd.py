@@ -20,7 +20,7 @@ from blobnet.layers.base import Epilogue, Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem
-from blobnet.layers.convolution_tiled import Tile, product_cost
+from blobnet.layers.tile import VALUE_COST, Tile, product_cost
 
 #: Cells of a patch on a side, for which winograd.h has matrices.
 PATCH_SIZES = (4, 6)
@@ -42,8 +42,8 @@ _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
 SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
-#: What moving a value costs the device, and the launches of a chunk a compute unit, in multiply-adds.
-VALUE_COST, LAUNCHES_COST = 28, 500_000
+#: What the launches of a chunk cost a compute unit, in multiply-adds.
+LAUNCHES_COST = 500_000
 
 
 def _whole(size: int, step: int) -> int:

@@ -10,8 +10,8 @@ from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import Candidate
-from blobnet.layers.convolution_tiled import Tile, product_cost
 from blobnet.layers.gradients import bias_gradient
+from blobnet.layers.tile import Tile, product_cost
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
 TILES = (

@@ -42,21 +42,23 @@
  * Global:
  *   width   work-items a tile of positions * blocks of input units
  *   height  groups
+ *   units   SPLITS
  */
 #include "blob.h"
 #include "put.h"
+#include "convolution/splits.h"
 #include "convolution/phase_taps.h"
 #include "convolution/tensor.h"
 #include "convolution/phase_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_backward_data_tensor(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(real_t, packed),
-                                 const int count)
+                                 WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
     __global const real_t *columns[SOURCE_COLUMNS];
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);
-    store_sums(sums, input_delta, input_delta_unit_offset, memory, count);
+    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, memory, count);
 }

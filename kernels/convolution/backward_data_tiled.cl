@@ -41,16 +41,18 @@
  * Global:
  *   width   work-items a tile of positions * blocks of input units
  *   height  groups
+ *   units   SPLITS
  */
 #include "blob.h"
 #include "put.h"
+#include "convolution/splits.h"
 #include "convolution/phase_taps.h"
 #include "convolution/tiled.h"
 #include "convolution/phase_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(real_t, packed),
-                                const int count)
+                                WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
@@ -60,5 +62,5 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
     accumulate_tiles(sums, columns,
                      ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
-    store_sums(sums, input_delta, input_delta_unit_offset, sources, count);
+    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, sources, count);
 }

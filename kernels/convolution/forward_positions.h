@@ -18,9 +18,9 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
     }
 }
 
-/* output = epilogue(sums) */
+/* output = epilogue(sums), or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS,
-                       __local real_t *staged, const int count)
+                       WRITE_ARRAY(real_t, partials), __local real_t *staged, const int count)
 {
 /* A unit of the tile: those past the last one repeat it. */
 #define EXISTING(unit) (GROUP * GROUP_OUTPUT_UNITS + min((int)(FIRST_UNIT + (unit)), GROUP_OUTPUT_UNITS - 1))
@@ -55,7 +55,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
             const int y = p % POSITIONS / ROW_POSITIONS;
             const int x = p % POSITIONS % ROW_POSITIONS;
             __global real_t *to =
-                output + BLOB_INDEX(OUTPUT, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
+                SUM_AT(OUTPUT, output, count, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
@@ -64,7 +64,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
 #if HAS_CELL_TERM
                     value += terms[pass][j][i];
 #endif
-                    to[unit * OUTPUT_UNIT_MEMORY_ELEMENTS] = ACTIVATE(value);
+                    to[unit * SUM_PLANE(OUTPUT)] = ACTIVATE(value);
                 }
             }
         }

@@ -32,21 +32,24 @@
  * Global:
  *   width   work-items a tile of positions * blocks of output units
  *   height  groups
+ *   units   SPLITS
  */
 #include "blob.h"
 #include "convolution/epilogue.h"
+#include "convolution/splits.h"
 #include "convolution/forward_taps.h"
 #include "convolution/tensor.h"
 #include "convolution/forward_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_forward_tensor(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, packed),
-                           EPILOGUE_ARRAYS, const int count)
+                           EPILOGUE_ARRAYS, WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
     __global const real_t *columns[SOURCE_COLUMNS];
     find_columns(columns, input, input_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);
-    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, memory, count);
+    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset, memory,
+               count);
 }

@@ -31,16 +31,18 @@
  * Global:
  *   width   work-items a tile of positions * blocks of output units
  *   height  groups
+ *   units   SPLITS
  */
 #include "blob.h"
 #include "convolution/epilogue.h"
+#include "convolution/splits.h"
 #include "convolution/forward_taps.h"
 #include "convolution/tiled.h"
 #include "convolution/forward_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, packed),
-                          EPILOGUE_ARRAYS, const int count)
+                          EPILOGUE_ARRAYS, WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
@@ -50,5 +52,6 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
     accumulate_tiles(sums, columns,
                      ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
-    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, sources, count);
+    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset, sources,
+               count);
 }

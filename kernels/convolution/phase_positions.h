@@ -18,8 +18,9 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
     }
 }
 
-/* input_delta = sums, or += */
-INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *staged, const int count)
+/* input_delta = sums, or +=, or partials = sums. */
+INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t, partials),
+                       __local real_t *staged, const int count)
 {
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
@@ -29,14 +30,14 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), __local real_t *sta
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
             const int y = p % POSITIONS / ROW_POSITIONS;
             const int x = p % POSITIONS % ROW_POSITIONS;
-            __global real_t *to = input_delta
-                                  + BLOB_INDEX(INPUT_DELTA, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
-                                               y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
+            __global real_t *to =
+                SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
+                       y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
                 if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS) {
-                    PUT(staged[STAGED_AT(i, j)], to + unit * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
+                    PUT(staged[STAGED_AT(i, j)], to + unit * SUM_PLANE(INPUT_DELTA));
                 }
             }
         }

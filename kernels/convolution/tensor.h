@@ -134,17 +134,19 @@ INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *
 
 #endif
 
-/* sums = sum over all rows of packed weight * source. */
+/* sums = sum over all rows of the split of packed weight * source. */
 INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed, __local real_t *memory)
 {
     clear(sums);
 #if DEPTH_STEPS > 0
-#define COPY_STEP(stage, step) copy_step(stage, step, columns, packed)
+#define COPY_STEP(stage, step) copy_step(stage, first + (step), columns, packed)
 #define LOAD(part, stage, k) load_fragments(&fragments[part], stage, k)
 #define MULTIPLY(part) multiply(sums, &fragments[part], memory + LOCAL_ELEMENTS - TENSOR_EXCHANGE)
+    const int first = FIRST_STEP;
+    const int steps = END_STEP - first;
     fragments_t fragments[2];
-    PIPELINE(DEPTH_STEPS, memory, COPY_STEP, LOAD, MULTIPLY);
+    PIPELINE(steps, memory, COPY_STEP, LOAD, MULTIPLY);
 #endif
 }
 

@@ -124,7 +124,7 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
     }
 }
 
-/* sums[u][p] = sum over all rows of packed weight * source. */
+/* sums[u][p] = sum over all rows of the split of packed weight * source. */
 INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed,
                              __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
@@ -132,18 +132,21 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[S
 {
     clear(sums);
 #if DEPTH_STEPS > 0
+    const int last = END_STEP - 1;
+    if (SPLITS > 1 && last < FIRST_STEP) {
+        return;
+    }
     prefetch_t next;
-    fetch(&next, 0, columns, packed);
-    put(&next, weights[0], sources);
+    fetch(&next, FIRST_STEP, columns, packed);
+    put(&next, weights[FIRST_STEP % 2], sources + FIRST_STEP % 2 * TILE_DEPTH * TILE_COLUMNS);
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int step = 0; step < DEPTH_STEPS - 1; step++) {
+    for (int step = FIRST_STEP; step < last; step++) {
         fetch(&next, step + 1, columns, packed);
         multiply(sums, weights[step % 2], sources + step % 2 * TILE_DEPTH * TILE_COLUMNS);
         put(&next, weights[(step + 1) % 2], sources + (step + 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    multiply(sums, weights[(DEPTH_STEPS - 1) % 2],
-             sources + (DEPTH_STEPS - 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
+    multiply(sums, weights[last % 2], sources + last % 2 * TILE_DEPTH * TILE_COLUMNS);
 #endif
 }
 

@@ -7,6 +7,7 @@
 #define WARPS_Y (TILE_UNITS / WARP_UNITS)
 #define WARPS (WARPS_X * WARPS_Y)
 #define ITEMS (32 * WARPS)
+#include "local_copy.h"
 #include "tensor_core.h"
 
 #define WARP ((int)get_local_id(0) / 32)

@@ -26,6 +26,7 @@ from blobnet.planner import make_plan
 from blobnet.task import Choices, Task
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
+from tests.layers.test_convolution_variants import check_splits, in_splits
 from tests.reference.convolution import conv2d, conv2d_backward
 
 TENSOR_WAYS = {
@@ -64,7 +65,8 @@ def exact(
         **options,
     )
     for run in report.runs.values():
-        assert all("tensor" in kernel for kernel in run.kernels if "convolution" in kernel), run.kernels
+        products = {kernel for kernel in run.kernels if "convolution" in kernel} - {"convolution/split_sum"}
+        assert all("tensor" in kernel for kernel in products), products
     return report
 
 
@@ -90,9 +92,15 @@ def need_tensor_cores(device: Device) -> None:
 # -- exact products ----------------------------------------------------------------------------------------------------
 
 
-def test_strides_and_sums(device: Device, small_tiles: None) -> None:
-    layer = Conv2D(37, 3, stride=(1, 2), padding="same", bias="position")
-    exact(device, layer, Shape(17, 5, 9), ["own pitches"], fused=("sigmoid",))
+@pytest.mark.parametrize("splits", [1, 3])
+def test_strides_and_sums(device: Device, small_tiles: None, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, splits)
+    layer, shape = Conv2D(37, 3, stride=(1, 2), padding="same", bias="position"), Shape(17, 5, 9)
+    report = exact(device, layer, shape, ["own pitches"], fused=("sigmoid",))
+    for run in report.runs.values():
+        if splits > 1:
+            check_splits(layer, shape, run, "tensor", splits)
+        assert run.calls["backward parameters"][0].macros["SPLITS"] == splits
 
 
 @pytest.mark.parametrize("padding", [0, ((0, 1), (0, 0)), ((0, 0), (0, 2))], ids=str)

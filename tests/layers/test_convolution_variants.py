@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
+from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, Tile
+from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, PackedWeights
+from blobnet.layers.tile import Tile
+from blobnet.planner import make_plan
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract, phases_with_taps
 
@@ -47,6 +51,7 @@ DOTS: Layers = {
     "one position": (Conv2D(6, 3, bias="position"), Shape(128, 3, 3)),
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
+    "more runs than are under way": (Conv2D(3, 3), Shape(700, 3, 3)),
 }
 
 
@@ -59,6 +64,12 @@ def tuning(device: Device, compute_units: int = 64) -> Tuning:
 def kernels(run: Run, phase: str) -> list[str]:
     """What a phase launched, but for the gradient of the bias."""
     return [call.kernel for call in run.calls[phase] if "bias" not in call.kernel]
+
+
+def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Splits the rows of all products, and the positions of gradients of weights."""
+    monkeypatch.setattr(PackedWeights, "splits", lambda *_: iter([count]))
+    monkeypatch.setattr(convolution_tiled, "powers_of_two", lambda _: iter([count]))
 
 
 def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -74,19 +85,73 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
 
 
 @pytest.mark.parametrize("case", TILED)
-def test_products(device: Device, case: str) -> None:
+def test_products(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, 1)
     layer, shape = TILED[case]
     report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device))
     for run in report.runs.values():
         check_tiled(layer, shape, run)
 
 
-def test_products_in_every_arrangement(device: Device) -> None:
+def test_products_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, 1)
     layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
     report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device, 2))
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_tiled(layer, shape, run)
+
+
+def check_splits(layer: Conv1D | Conv2D, shape: Shape, run: Run, way: str, count: int) -> None:
+    """Asserts that both directions went through local memory in splits, backward data in all phases."""
+    strides = layer._axes(shape)
+    phases = min(strides[0].stride, shape.height) * min(strides[1].stride, shape.width)
+    (pack,) = {call.kernel for call in run.calls["forward"] if "pack" in call.kernel}
+    assert kernels(run, "forward") == [pack, f"convolution/forward_{way}", "convolution/split_sum"]
+    backward = [pack, *[f"convolution/backward_data_{way}"] * phases, "convolution/split_sum"]
+    assert kernels(run, "backward data") == backward
+    for direction in ("forward", "backward data"):
+        assert {call.macros["SPLITS"] for call in run.calls[direction][1:]} == {count}
+
+
+# Uneven parts of several steps, parts without any, and phases without any.
+@pytest.mark.parametrize("count", [3, 32])
+@pytest.mark.parametrize(
+    "case", ["many source units, not whole tiles", "phases without taps", "groups", "one position"]
+)
+def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, count)
+    layer, shape = TILED[case]
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device))
+    for run in report.runs.values():
+        check_splits(layer, shape, run, "tiled", count)
+
+
+def test_products_in_splits_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, 2)
+    layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device, 2))
+    for run in report.runs.values():
+        check_splits(layer, shape, run, "tiled", 2)
+
+
+@pytest.mark.parametrize(
+    ("filters", "shape", "count", "expected"),
+    [
+        # A tile of positions, many rows: as many parts as fill the device.
+        (320, Shape(960, 7, 7), 1, True),
+        # The device is full.
+        (320, Shape(960, 28, 28), 64, False),
+        # Nothing to gain from another launch.
+        (320, Shape(64, 7, 7), 1, False),
+    ],
+)
+def test_few_tiles_choose_splits(filters: int, shape: Shape, count: int, expected: bool) -> None:
+    node = layers.Input(*shape.dimensions)()
+    model = from_nodes(node, Conv2D(filters, 1, name="layer")(node))
+    broken = frozenset({"winograd2", "winograd4"})
+    plan = make_plan(model, count, loss=None, tuning=Tuning("gpu", compute_units=132, broken=broken))
+    assert any(call.kernel == "convolution/split_sum" for _, call in plan.calls) == expected
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -99,16 +164,17 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
     assert {name: macros[name] for name in tile.macros} == tile.macros
 
 
-@pytest.mark.parametrize("compute_units", [1, 64])
+# Whole, and in uneven parts.
+@pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
-def test_every_tile_of_weights(device: Device, tile: Tile, compute_units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
+    in_splits(monkeypatch, splits)
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
-    report = contract(device, layer, shape, ["tight"], tuning=tuning(device, compute_units))
+    report = contract(device, layer, shape, ["tight"], tuning=tuning(device))
     macros = report.runs["tight"].calls["backward parameters"][0].macros
     assert {name: macros[name] for name in tile.macros} == tile.macros
-    steps = -(-3 * 3 * 6 // tile.depth)
-    assert macros["SPLITS"] == {1: 2, 64: 8 if steps > 4 else 4}[compute_units]
+    assert macros["SPLITS"] == splits
 
 
 @pytest.mark.parametrize("case", STRIPS)

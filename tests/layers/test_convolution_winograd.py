@@ -17,8 +17,8 @@ from blobnet.layers import Conv2D, convolution, convolution_winograd
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem, Way
-from blobnet.layers.convolution_tiled import Tile
 from blobnet.layers.convolution_winograd import TILES, WEIGHT_TILES
+from blobnet.layers.tile import Tile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import Plan, make_plan
 from tests.layers.layer_contract import ContractReport, Run

@@ -15,8 +15,8 @@ from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
 from blobnet.layers.candidates import FORWARD
-from blobnet.layers.convolution_tiled import Tile
 from blobnet.layers.dense_tiled import TILES
+from blobnet.layers.tile import Tile
 from blobnet.task import Choices, Task
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (

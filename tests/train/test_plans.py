@@ -188,7 +188,9 @@ def planned(model: Model, loss: Loss, device: Device, *, training: bool, share: 
     )
 
 
-def outcome(device: Device, plan: Plan, model: Model, x: FloatArray, labels: Any, *, debug: bool) -> dict[str, bytes]:
+def outcome(
+    device: Device, plan: Plan, model: Model, x: FloatArray, labels: Any, *, debug: bool
+) -> dict[str, FloatArray]:
     """What a plan computes, in memory that another batch has used before: output, totals, gradients, dL/d input."""
     executor = Executor(device, plan, debug=debug)
     loss = plan.loss
@@ -212,30 +214,36 @@ def outcome(device: Device, plan: Plan, model: Model, x: FloatArray, labels: Any
         gradients = device.read(executor.buffers["gradients"], plan.parameters.elements)
         found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack(gradients).items()}
         found["dL/d input"] = executor.read_blob(plan.deltas[plan.graph.input.name], len(x))
-    return {name: values.tobytes() for name, values in found.items()}
+    return found
 
 
-def assert_same_bits(device: Device, graph: Graph, loss: Loss, *, training: bool, debug: bool = False) -> None:
+def assert_same_results(device: Device, graph: Graph, loss: Loss, *, training: bool, debug: bool = False) -> None:
+    """The same bits wherever the same kernels run. Without sharing, layers that a kernel would have taken on launch
+    themselves: a product is rounded before it is stored that a compiler may have contracted with a sum.
+    """
     model = model_of(graph)
     x, labels = batch_of(graph, loss)
-    first: dict[str, bytes] = {}
+    first: dict[str, FloatArray] = {}
     for share, reuse in ((True, True), (True, False), (False, True)):
         plan = planned(model, loss, device, training=training, share=share, reuse=reuse)
         found = outcome(device, plan, model, x, labels, debug=debug)
         first = first or found
-        differing = [name for name, values in found.items() if values != first[name]]
-        assert not differing, f"share={share}, reuse={reuse}: other bits than with both in {differing}"
+        if share:
+            differing = [name for name, values in found.items() if values.tobytes() != first[name].tobytes()]
+            assert not differing, f"share={share}, reuse={reuse}: other bits than with both in {differing}"
+        else:
+            assert_gradients(found, first, "not shared")
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_known_graphs_have_the_same_bits_however_planned(device: Device, name: str) -> None:
-    assert_same_bits(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=True, debug=name == "residual")
+def test_known_graphs_have_the_same_results_however_planned(device: Device, name: str) -> None:
+    assert_same_results(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=True, debug=name == "residual")
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_inference_has_the_same_bits_however_planned(device: Device, name: str) -> None:
+def test_inference_has_the_same_results_however_planned(device: Device, name: str) -> None:
     # Without shared memory nothing is in place, so that nothing is fused either.
-    assert_same_bits(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=False, debug=name == "residual")
+    assert_same_results(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=False, debug=name == "residual")
 
 
 @pytest.mark.parametrize("name", ["lenet5", "fashion_cnn", "resnet8"])

@@ -22,7 +22,7 @@ FLOORS = """
     kernel_call
     layers.candidates
     layers.base
-    layers.activation layers.blocking schedules
+    layers.activation layers.blocking layers.tile schedules
     layers.convolution_problem layers.gradients layers.product
     layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
     layers.convolution_strip layers.convolution_tiled

@@ -14,7 +14,8 @@ from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, Tile, predicted_speed, tiles_for
+from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
+from blobnet.layers.tile import Tile, predicted_speed, tiles_for
 from blobnet.planner import make_plan
 from blobnet.task import Choices, Task
 from blobnet.tuning import DEVICE_SETTINGS, LEVELS, Tunings, Winner

@@ -1,0 +1,165 @@
+"""Tiles of products of matrices, what work-groups of GPUs compute: sizes, speeds, and what a product with them costs.
+
+Convolutions (tiled, on tensor cores, by minimal filtering) and dense layers each have a list of tiles with the speeds
+that were measured there; a model gives the speeds of others, for tuning to try.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar, Protocol
+
+from blobnet.kernel_call import Tuning
+from blobnet.kernel_source import Macro
+
+
+class ProductTile(Protocol):
+    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
+
+    ``overhead`` is what its beginning and its end cost, in rows.
+    """
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def speed(self) -> float: ...
+    @property
+    def busy(self) -> float: ...
+    @property
+    def overhead(self) -> int: ...
+    @property
+    def is_guess(self) -> bool: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def macros(self) -> Mapping[str, Macro]: ...
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
+
+    A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
+    factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
+    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
+    end cost. ``is_guess``: nobody has measured the speed.
+    """
+
+    units: int
+    columns: int
+    depth: int
+    item_units: int
+    item_columns: int
+    speed: float
+    busy: float = 1
+    overhead: int = 0
+    is_guess: bool = False
+    precision: ClassVar[str] = "fp32"
+
+    @property
+    def items(self) -> int:
+        """Work-items in a group."""
+        return self.units // self.item_units * (self.columns // self.item_columns)
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory, double-buffered, at the larger pitch of the kernels; results leave through it as well."""
+        rows = max(2 * self.depth, self.units // self.item_units)
+        return 4 * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
+
+    @property
+    def registers(self) -> int:
+        """Registers of a work-item: its sums, a row of their factors, what it prefetches, and addresses."""
+        sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
+        return sums + factors + self.depth * (self.units + self.columns) // self.items + _ADDRESS_REGISTERS
+
+    def __str__(self) -> str:
+        return f"{self.units}x{self.columns}x{self.depth}/{self.item_units}x{self.item_columns}"
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The tile as macros."""
+        return {
+            "TILE_UNITS": self.units,
+            "TILE_COLUMNS": self.columns,
+            "TILE_DEPTH": self.depth,
+            "ITEM_UNITS": self.item_units,
+            "ITEM_COLUMNS": self.item_columns,
+        }
+
+
+#: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
+#: those that hold no values, and the work-items of a compute unit that hide each other's waits.
+_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _HIDING_ITEMS = 1 << 16, 192, 32, 256
+#: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
+#: are fitted to the speeds of the tiles in convolution_tiled.py, which they give within 3 %.
+_LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
+#: The tile whose speed is 1.
+_FASTEST = Tile(128, 64, 16, 8, 8, speed=1.0)
+#: Units, columns, those of a work-item, and depths that tiles are made of; work-items of a group.
+_TRIED, _ITEMS = ((32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (4, 8), (8, 16)), range(64, 257)
+
+
+def predicted_speed(tile: Tile) -> float:
+    """The speed that a tile should have, from its footprint, in the manner of seed 001.
+
+    A multiply-add of the tile needs 1/item_units + 1/item_columns values from local memory (bank conflicts aside), and
+    1/units + 1/columns from global memory; too few work-items side by side, for want of registers, do not hide waits.
+    """
+    groups = _REGISTERS // (tile.registers * tile.items)
+    hidden = min(1.0, groups * tile.items / _HIDING_ITEMS)
+    return hidden * (1 + _loads(_FASTEST)) / (1 + _loads(tile))
+
+
+def _loads(tile: Tile) -> float:
+    """The cost of loads for each multiply-add."""
+    local = _LOCAL_COST * (1 / tile.item_units + 1 / tile.item_columns)
+    return local + _GLOBAL_COST * (1 / tile.units + 1 / tile.columns) + _STEP_COST / tile.depth
+
+
+@cache
+def guessed_tiles(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> tuple[Tile, ...]:
+    """For each footprint that was not measured: the tile of the highest predicted speed that fits a work-group."""
+    best: dict[tuple[int, int], Tile] = {}
+    for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
+        tile = Tile(units, columns, depth, item_units, item_columns, 0.0, is_guess=True)
+        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, group_size, local_memory):
+            tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
+            best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
+    known = {(tile.units, tile.columns) for tile in measured}
+    return tuple(tile for footprint, tile in best.items() if footprint not in known)
+
+
+def _fits(tile: Tile, group_size: int, local_memory: int) -> bool:
+    return tile.items <= group_size and tile.local_bytes <= local_memory
+
+
+def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
+    """The tiles that fit a device: measured ones, and others for tuning to try."""
+    limits = tuning.group_size, tuning.local_memory
+    fitting = tuple(tile for tile in measured if _fits(tile, *limits))
+    return fitting + guessed_tiles(fitting, *limits)
+
+
+#: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).
+VALUE_COST, LAUNCH_COST = 28, 540_000
+
+
+def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
+    """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
+    count = groups * -(-units // tile.units) * -(-columns // tile.columns)
+    return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
+
+
+def sum_cost(values: int, splits: int, compute_units: int) -> float:
+    """What adding the parts of ``values`` sums in ``splits`` costs (see Candidate): a launch that moves them."""
+    return LAUNCH_COST + values * (splits + 1) * VALUE_COST / compute_units if splits > 1 else 0

@@ -1,0 +1,65 @@
+/*
+ * The second stage of products in splits (convolution/splits.h), forward and backward data: result = epilogue(sum of
+ * partials, in the order of the splits).
+ *
+ * Blobs:
+ *   RESULT update
+ * Arrays:
+ *   PARTIALS read  (SPLITS, samples, units, height, width)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   SPLITS
+ *   ACCUMULATE    1: add to RESULT
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  units
+ *   LOCAL_WIDTH   neighbours in a work-group
+ * Tunables:
+ *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ * Global:
+ *   width  work-items that share a plane
+ *   units  units * COUNT
+ */
+#include "blob.h"
+/* NOTE: forward, the result is the output; backward there is no epilogue. */
+#define OUTPUT_UNIT_HEIGHT RESULT_UNIT_HEIGHT
+#define OUTPUT_UNIT_WIDTH RESULT_UNIT_WIDTH
+#include "convolution/epilogue.h"
+#include "put.h"
+
+__kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t, partials),
+                                    EPILOGUE_ARRAYS, const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int unit = get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    const unit_terms_t terms = UNIT_TERMS(unit);
+    __global const real_t *plane =
+        ARRAY(partials) + ((size_t)n * RESULT_UNIT_COUNT + unit) * RESULT_UNIT_ELEMENTS;
+    for (int first = get_group_id(0) * LOCAL_WIDTH * CELLS + get_local_id(0); first < RESULT_UNIT_ELEMENTS;
+         first += GLOBAL_WIDTH * CELLS) {
+        real_t sums[CELLS];
+#pragma unroll
+        for (int split = 0; split < SPLITS; split++) {
+            __global const real_t *from = plane + (size_t)split * count * BLOB_ELEMENTS(RESULT);
+#pragma unroll
+            for (int i = 0; i < CELLS; i++) {
+                /* Cells past the last one repeat it; their sums are not stored. */
+                const real_t part = from[min(first + i * LOCAL_WIDTH, RESULT_UNIT_ELEMENTS - 1)];
+                sums[i] = split == 0 ? part : sums[i] + part;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < CELLS; i++) {
+            const int cell = first + i * LOCAL_WIDTH;
+            if (cell < RESULT_UNIT_ELEMENTS) {
+                const int y = cell / RESULT_UNIT_WIDTH;
+                const int x = cell % RESULT_UNIT_WIDTH;
+                const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[i], terms), n, unit, y, x);
+                PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
+            }
+        }
+    }
+}
