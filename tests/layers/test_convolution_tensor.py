@@ -39,7 +39,7 @@ SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
 SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 
 
-def tuning(device: Device) -> Tuning:
+def tuning() -> Tuning:
     return Tuning("gpu", compute_units=2, precision="tf32")
 
 
@@ -61,7 +61,7 @@ def exact(
         inputs=[integers(count, *shape.dimensions)],
         parameters={spec.name: integers(*spec.shape) for spec in layer.parameters([shape])},
         delta=integers(count, *layer.output_shape([shape]).dimensions),
-        tuning=tuning(device),
+        tuning=tuning(),
         **options,
     )
     for run in report.runs.values():
@@ -172,7 +172,7 @@ def test_error(device: Device, small_tiles: None) -> None:
         inputs=[x],
         parameters={"weight": weight},
         delta=delta,
-        tuning=tuning(device),
+        tuning=tuning(),
         absolute=0.2,
     )
     settings: Any = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}

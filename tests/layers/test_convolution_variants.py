@@ -55,7 +55,7 @@ DOTS: Layers = {
 }
 
 
-def tuning(device: Device, compute_units: int = 64) -> Tuning:
+def tuning(compute_units: int = 64) -> Tuning:
     """Of a GPU, without the variants that tests/layers/test_convolution_winograd.py has."""
     others = frozenset({"winograd2", "winograd4"})
     return Tuning("gpu", compute_units=compute_units, broken=others)
@@ -88,7 +88,7 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
 def test_products(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 1)
     layer, shape = TILED[case]
-    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device))
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning())
     for run in report.runs.values():
         check_tiled(layer, shape, run)
 
@@ -96,7 +96,7 @@ def test_products(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_products_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 1)
     layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
-    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device, 2))
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(2))
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_tiled(layer, shape, run)
@@ -122,7 +122,7 @@ def check_splits(layer: Conv1D | Conv2D, shape: Shape, run: Run, way: str, count
 def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, count)
     layer, shape = TILED[case]
-    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device))
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning())
     for run in report.runs.values():
         check_splits(layer, shape, run, "tiled", count)
 
@@ -130,7 +130,7 @@ def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: 
 def test_products_in_splits_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 2)
     layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
-    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device, 2))
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(2))
     for run in report.runs.values():
         check_splits(layer, shape, run, "tiled", 2)
 
@@ -159,7 +159,7 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(convolution_tiled, "TILES", (tile,))
     # More than one tile of everything, and none of them whole.
     layer, shape = Conv2D(tile.units + 3, (1, 3)), Shape(tile.units + 5, 2, tile.columns // 2)
-    report = contract(device, layer, shape, ["tight"], count=2, absolute=4e-5, tuning=tuning(device))
+    report = contract(device, layer, shape, ["tight"], count=2, absolute=4e-5, tuning=tuning())
     macros = report.runs["tight"].calls["forward"][1].macros
     assert {name: macros[name] for name in tile.macros} == tile.macros
 
@@ -171,7 +171,7 @@ def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypa
     monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
     in_splits(monkeypatch, splits)
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
-    report = contract(device, layer, shape, ["tight"], tuning=tuning(device))
+    report = contract(device, layer, shape, ["tight"], tuning=tuning())
     macros = report.runs["tight"].calls["backward parameters"][0].macros
     assert {name: macros[name] for name in tile.macros} == tile.macros
     assert macros["SPLITS"] == splits
@@ -180,7 +180,7 @@ def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypa
 @pytest.mark.parametrize("case", STRIPS)
 def test_strips(device: Device, case: str) -> None:
     layer, shape = STRIPS[case]
-    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(device, 1))
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning(1))
     (run,) = report.runs.values()
     assert kernels(run, "forward") == ["convolution/forward_strip"]
     assert kernels(run, "backward data") == ["convolution/backward_data_strip"]
@@ -188,13 +188,13 @@ def test_strips(device: Device, case: str) -> None:
 
 def test_strips_in_every_arrangement(device: Device) -> None:
     layer, shape = Conv2D(4, 3, stride=2, groups=2, padding=1, bias="position"), Shape(4, 7, 9)
-    contract(device, layer, shape, fused=("sigmoid",), tuning=tuning(device))
+    contract(device, layer, shape, fused=("sigmoid",), tuning=tuning())
 
 
 @pytest.mark.parametrize("case", DOTS)
 def test_dot_products(device: Device, case: str) -> None:
     layer, shape = DOTS[case]
-    report = contract(device, layer, shape, ["own pitches"], count=1, absolute=4e-5, tuning=tuning(device))
+    report = contract(device, layer, shape, ["own pitches"], count=1, absolute=4e-5, tuning=tuning())
     (run,) = report.runs.values()
     assert kernels(run, "forward") == ["convolution/forward_dot"]
 
@@ -203,7 +203,7 @@ def test_dot_products(device: Device, case: str) -> None:
 def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_strip, "_ROWS", rows)
     layer, shape = Conv2D(3, 3, stride=(1, 2), groups=3, padding="same"), Shape(3, 7, 5)
-    report = contract(device, layer, shape, ["tight"], tuning=tuning(device))
+    report = contract(device, layer, shape, ["tight"], tuning=tuning())
     assert report.runs["tight"].calls["forward"][0].macros["STRIP"] == min(rows, 7)
 
 
@@ -220,7 +220,7 @@ def test_each_direction_chooses_for_itself(
     device: Device, units: int, filters: int, kernel_size: int, expected: tuple[str, ...]
 ) -> None:
     layer, shape = Conv2D(filters, kernel_size, bias=False), Shape(units, 15, 16)
-    report = contract(device, layer, shape, ["tight"], count=1, absolute=1e-4, tuning=tuning(device))
+    report = contract(device, layer, shape, ["tight"], count=1, absolute=1e-4, tuning=tuning())
     names: list[Any] = [
         [name.partition("/")[2] for name in kernels(report.runs["tight"], phase) if name != "convolution/pack_weight"]
         for phase in ("forward", "backward data", "backward parameters")
