@@ -17,10 +17,10 @@ from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, ProductTile, Tile, prod
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=28),
-    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=24),
-    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=40),
-    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=28),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=14),
+    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=12),
+    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=20),
+    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=14),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
