@@ -63,16 +63,16 @@ class WarpTile:
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    WarpTile(128, 128, 16, 64, 64, 4, speed=3.1, busy=2.2, overhead=68),
+    WarpTile(128, 128, 16, 64, 64, 4, speed=3.25, busy=2.2, overhead=90),
     WarpTile(128, 64, 16, 64, 32, 4, speed=3.3, busy=1.6, overhead=86),
-    WarpTile(64, 128, 16, 32, 64, 4, speed=2.2, busy=3.1, overhead=64),
-    WarpTile(64, 64, 16, 32, 32, 4, speed=2.5, busy=2.5, overhead=55),
+    WarpTile(64, 128, 16, 32, 64, 4, speed=2.75, busy=3, overhead=100),
+    WarpTile(64, 64, 16, 32, 32, 4, speed=2.5, busy=2.5, overhead=80),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
     WarpTile(128, 128, 32, 64, 64, 3, speed=1.75, busy=2, overhead=60),
-    WarpTile(64, 128, 32, 32, 64, 3, speed=1.75, busy=2, overhead=60),
-    WarpTile(64, 64, 32, 32, 32, 3, speed=1.65, busy=3, overhead=80),
+    WarpTile(64, 128, 32, 32, 64, 3, speed=1.95, busy=2, overhead=60),
+    WarpTile(64, 64, 32, 32, 32, 3, speed=1.75, busy=3, overhead=80),
 )
 
 

@@ -13,21 +13,21 @@ from blobnet.layers.blocking import powers_of_two
 from blobnet.layers.candidates import BACKWARD_DATA, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
-from blobnet.layers.tile import ProductTile, Tile, product_cost, sum_cost, tiles_for
+from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, ProductTile, Tile, product_cost, sum_cost, tiles_for
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
-    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=28),
-    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=24),
-    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=40),
-    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=28),
+    Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.3, overhead=14),
+    Tile(64, 128, 8, 8, 8, speed=0.97, busy=1.4, overhead=12),
+    Tile(32, 256, 8, 8, 8, speed=0.94, busy=1.5, overhead=20),
+    Tile(32, 64, 16, 4, 4, speed=0.71, busy=2.3, overhead=14),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.5, overhead=30),
     Tile(64, 128, 8, 8, 8, speed=0.98, busy=1.5, overhead=30),
-    Tile(64, 32, 16, 8, 4, speed=0.88, busy=2.5, overhead=60),
-    Tile(32, 32, 16, 4, 4, speed=0.83, busy=3, overhead=60),
+    Tile(64, 32, 16, 8, 4, speed=0.88, busy=8, overhead=60),
+    Tile(32, 32, 16, 4, 4, speed=0.83, busy=8, overhead=60),
 )
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
 SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
@@ -159,6 +159,10 @@ class PackedWeights:
         """The positions of results that read every ``stride``-th column of ``source``."""
         return Positions(height, width, width)
 
+    def cost(self, compute_units: int) -> float:
+        """What packing costs (see Candidate)."""
+        return LAUNCH_COST + 2 * self.elements * VALUE_COST / compute_units
+
     def product_cost(self, positions: int, taps: int, splits: int, compute_units: int) -> float:
         """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
         rows = taps * self.depth_rows / splits + self.tile.overhead
@@ -222,7 +226,7 @@ def forward_products(
         )
         work, compute_units = (site.batch_size * positions.count, problem.taps), site.tuning.compute_units
         for splits in packed.splits(*work, compute_units):
-            cost = packed.product_cost(*work, splits, compute_units)
+            cost = packed.cost(compute_units) + packed.product_cost(*work, splits, compute_units)
             cost += sum_cost(site.batch_size * shape.elements, splits, compute_units)
             calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
@@ -267,7 +271,7 @@ def backward_data_products(
     site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
 ) -> Iterator[Candidate]:
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
-    target = site.input_deltas[0]
+    target, compute_units = site.input_deltas[0], site.tuning.compute_units
     assert target is not None
 
     def phases(accumulate: bool) -> list[tuple[Phase, Positions]]:
@@ -291,9 +295,10 @@ def backward_data_products(
         )
         work = [(site.batch_size * positions.count, phase.taps) for phase, positions in several]
         most = max(work, key=lambda item: item[0] * item[1])
-        for splits in packed.splits(*most, site.tuning.compute_units):
-            cost = sum(packed.product_cost(*item, splits, site.tuning.compute_units) for item in work)
-            cost += sum_cost(site.batch_size * target.shape.elements, splits, site.tuning.compute_units)
+        for splits in packed.splits(*most, compute_units):
+            cost = packed.cost(compute_units) + (len(work) - 1) * LAUNCH_COST
+            cost += sum(packed.product_cost(*item, splits, compute_units) for item in work)
+            cost += sum_cost(site.batch_size * target.shape.elements, splits, compute_units)
             parts = one if splits == 1 else several
             calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)

@@ -20,7 +20,7 @@ from blobnet.layers.base import Epilogue, Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem
-from blobnet.layers.tile import VALUE_COST, Tile, product_cost
+from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, Tile, product_cost
 
 #: Cells of a patch on a side, for which winograd.h has matrices.
 PATCH_SIZES = (4, 6)
@@ -42,8 +42,6 @@ _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
 SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
-#: What the launches of a chunk cost a compute unit, in multiply-adds.
-LAUNCHES_COST = 500_000
 
 
 def _whole(size: int, step: int) -> int:
@@ -197,11 +195,11 @@ class Filtering:
     def _patch_size(self, units: int) -> GlobalSize:
         return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
 
-    def cost(self, units: int, columns: int, depth: float, values: int, compute_units: int) -> float:
+    def cost(self, units: int, columns: int, depth: float, values: int, compute_units: int, launches: int) -> float:
         """See Candidate: a product of ``units`` x ``columns`` x ``depth``, and ``values`` moved besides, in a chunk."""
         product = product_cost(self.tile, units, columns, self.batches, compute_units) * depth
         moved = values * VALUE_COST / self.site.tuning.compute_units
-        return len(self.chunks) * (product + moved + LAUNCHES_COST)
+        return len(self.chunks) * (product + moved + launches * LAUNCH_COST)
 
 
 @dataclass(frozen=True)
@@ -298,7 +296,7 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
             values = work.batches * work.rows * work.patches
             values += work.chunk * (direction.source.shape.elements + direction.result.shape.elements)
             values += work.batches * units * depth
-            cost = work.cost(units, work.patches, depth, values, site.tuning.compute_units)
+            cost = work.cost(units, work.patches, depth, values, site.tuning.compute_units, launches=3)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_filter_calls, work, direction))
 
 
@@ -365,7 +363,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
             values += work.batches * units * columns * _splits(work, units, columns)
             # Splits fill the device, whatever the tile.
             depth = work.patches / site.tuning.compute_units
-            cost = work.cost(units, columns, depth, values, compute_units=1)
+            cost = work.cost(units, columns, depth, values, compute_units=1, launches=5)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_gradient_calls, work, problem))
 
 

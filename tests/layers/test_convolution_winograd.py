@@ -159,7 +159,7 @@ def plan_of(layer: Conv2D, shape: Shape, batch_size: int = 64) -> Plan:
     [
         (Conv2D(512, 3, padding=1), Shape(512, 28, 28), 4),
         (Conv2D(64, 3, padding=1), Shape(64, 224, 224), 4),
-        (Conv2D(512, 3, padding=1), Shape(512, 2, 2), 2),
+        (Conv2D(512, 3, padding=1), Shape(512, 4, 4), 2),
         (Conv2D(192, 5, padding=2), Shape(96, 27, 27), 2),
         (Conv2D(16, 3, padding=1), Shape(16, 112, 112), None),
         (Conv2D(64, 3, padding=1, groups=64), Shape(64, 56, 56), None),

@@ -73,7 +73,8 @@ def test_known_graphs(name: str, training: bool, share: bool, reuse: bool) -> No
 
 
 def test_arrays_fit_their_buffers_part_by_part() -> None:
-    plan = make_plan(KNOWN_GRAPHS["many units"](), BATCH, loss=CrossEntropy(), training=True, tuning=Tuning("gpu"))
+    tuning = Tuning("gpu", broken=frozenset({"tiled"}))
+    plan = make_plan(KNOWN_GRAPHS["many units"](), BATCH, loss=CrossEntropy(), training=True, tuning=tuning)
     arrays = [array for _, call in plan.calls for array in call.arrays.values() if not array.persistent]
     assert any(array.offset for array in arrays)
     for array in arrays:
