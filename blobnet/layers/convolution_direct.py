@@ -22,7 +22,7 @@ CACHE_ELEMENTS = 2**18
 #: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
 STRIDED_COST = 2.5
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
-WEIGHT_COST = 60
+WEIGHT_COST = 200
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:

@@ -72,6 +72,43 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class InputPhases:
+    """The padded input as dense planes, in which a strided convolution has stride 1 (convolution/input_phases.h).
+
+    Attributes:
+        origin: the zeros above and left of the input.
+        strides: the vertical and the horizontal stride.
+        count: phases that some tap reads, vertically and horizontally.
+        height, width: of a phase, as far as taps read it.
+    """
+
+    origin: Pair
+    strides: Pair
+    count: Pair
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """Cells of all phases of a unit."""
+        return self.count[0] * self.count[1] * self.height * self.width
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The phases as macros."""
+        return {
+            "STRIDE_Y": self.strides[0],
+            "STRIDE_X": self.strides[1],
+            "PAD_TOP": self.origin[0],
+            "PAD_LEFT": self.origin[1],
+            "PHASES_Y": self.count[0],
+            "PHASES_X": self.count[1],
+            "PHASE_HEIGHT": self.height,
+            "PHASE_WIDTH": self.width,
+        }
+
+
+@dataclass(frozen=True)
 class Problem:
     """A convolution at its site: units of a group, groups, and the window along both axes."""
 
@@ -144,6 +181,16 @@ class Problem:
             **activation_macro(site.activation),
         }
 
+    def input_phases(self, output: Shape) -> InputPhases:
+        """The phases of the input that an output of that shape reads."""
+        axes = self.vertical, self.horizontal
+        height, width = (
+            size + (axis.span - 1) // axis.stride
+            for axis, size in zip(axes, (output.height, output.width), strict=True)
+        )
+        count = min(axes[0].stride, axes[0].span), min(axes[1].stride, axes[1].span)
+        return InputPhases((axes[0].padding[0], axes[1].padding[0]), self.strides, count, height, width)
+
     def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:
         """The phases of the backward pass to an input delta, without those that add nothing to it."""
         for y in range(min(self.vertical.stride, target.height)):
@@ -156,6 +203,21 @@ class Problem:
                 phase = Phase(y, x, height, width, *taps)
                 if phase.taps or not accumulate:
                     yield phase
+
+
+def inside(start: int, step: int, count: int, size: int) -> int:
+    """Of ``count`` cells, ``start`` and each ``step`` behind the last, those from 0 to ``size`` - 1."""
+    return sum(0 <= start + step * i < size for i in range(count))
+
+
+def taps_inside(problem: Problem, source: Pair, output: Pair) -> int:
+    """Taps that read the input and not its padding, over all positions of the output."""
+    count = 1
+    for axis, size, outputs in zip((problem.vertical, problem.horizontal), source, output, strict=True):
+        count *= sum(
+            inside(cell * axis.stride - axis.padding[0], axis.dilation, axis.kernel, size) for cell in range(outputs)
+        )
+    return count
 
 
 #: What a module that knows one way to compute a direction offers for it: no candidate, one or several.

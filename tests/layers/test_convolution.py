@@ -85,7 +85,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 
 def direct(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has only the kernels of this file; test_convolution_gathered.py is for the others."""
-    return replace(tuning, broken=frozenset({"gathered"}))
+    return replace(tuning, broken=frozenset({"gathered", "panels"}))
 
 
 def contract(
@@ -426,7 +426,7 @@ def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatc
     """Blocks of units one after the other, with several blocks of everything and groups."""
     monkeypatch.setattr(convolution_direct, "_units_first", lambda *_: True)
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
-    tuning = Tuning("cpu", broken=frozenset({"gathered"}))
+    tuning = Tuning("cpu", broken=frozenset({"gathered", "panels"}))
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
     calls = [*run.calls["forward"], *run.calls["backward data"], run.calls["backward parameters"][0]]
     assert all(call.macros["UNITS_FIRST"] == 1 for call in calls)
