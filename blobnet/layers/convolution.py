@@ -14,10 +14,10 @@ from blobnet.layers import (
     convolution_direct,
     convolution_dot,
     convolution_gathered,
-    convolution_panels,
     convolution_strip,
     convolution_tensor,
     convolution_tiled,
+    convolution_unitwise,
     convolution_winograd,
 )
 from blobnet.layers.activation import check_activation, split
@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
     "cpu": {
         FORWARD: (convolution_direct.forward, convolution_gathered.forward),
         BACKWARD_DATA: (convolution_direct.backward_data, convolution_gathered.backward_data),
-        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_panels.backward_weight),
+        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_unitwise.backward_weight),
     },
     "gpu": {
         FORWARD: (

@@ -76,36 +76,23 @@ class InputPhases:
     """The padded input as dense planes, in which a strided convolution has stride 1 (convolution/input_phases.h).
 
     Attributes:
-        origin: the zeros above and left of the input.
-        strides: the vertical and the horizontal stride.
         count: phases that some tap reads, vertically and horizontally.
         height, width: of a phase, as far as taps read it.
     """
 
-    origin: Pair
-    strides: Pair
     count: Pair
     height: int
     width: int
 
     @property
-    def elements(self) -> int:
-        """Cells of all phases of a unit."""
-        return self.count[0] * self.count[1] * self.height * self.width
+    def planes(self) -> int:
+        """Phases of a unit."""
+        return self.count[0] * self.count[1]
 
     @property
     def macros(self) -> dict[str, Macro]:
-        """The phases as macros."""
-        return {
-            "STRIDE_Y": self.strides[0],
-            "STRIDE_X": self.strides[1],
-            "PAD_TOP": self.origin[0],
-            "PAD_LEFT": self.origin[1],
-            "PHASES_Y": self.count[0],
-            "PHASES_X": self.count[1],
-            "PHASE_HEIGHT": self.height,
-            "PHASE_WIDTH": self.width,
-        }
+        """How many there are."""
+        return {"PHASES_Y": self.count[0], "PHASES_X": self.count[1]}
 
 
 @dataclass(frozen=True)
@@ -135,6 +122,16 @@ class Problem:
         return self.vertical.stride, self.horizontal.stride
 
     @property
+    def origin_macros(self) -> dict[str, Macro]:
+        """Padding in front of the input."""
+        return {"PAD_TOP": self.vertical.padding[0], "PAD_LEFT": self.horizontal.padding[0]}
+
+    @property
+    def stride_macros(self) -> dict[str, Macro]:
+        """Stride."""
+        return {"STRIDE_Y": self.vertical.stride, "STRIDE_X": self.horizontal.stride}
+
+    @property
     def filter_macros(self) -> dict[str, Macro]:
         """Units, filter and stride."""
         return {
@@ -142,8 +139,7 @@ class Problem:
             "GROUP_OUTPUT_UNITS": self.output_units,
             "FILTER_HEIGHT": self.vertical.kernel,
             "FILTER_WIDTH": self.horizontal.kernel,
-            "STRIDE_Y": self.vertical.stride,
-            "STRIDE_X": self.horizontal.stride,
+            **self.stride_macros,
         }
 
     @property
@@ -153,8 +149,7 @@ class Problem:
             **self.filter_macros,
             "DILATION_Y": self.vertical.dilation,
             "DILATION_X": self.horizontal.dilation,
-            "PAD_TOP": self.vertical.padding[0],
-            "PAD_LEFT": self.horizontal.padding[0],
+            **self.origin_macros,
         }
 
     # What kernels/convolution/epilogue.h takes, to be put behind a forward kernel's own blobs, arrays and macros.
@@ -189,7 +184,7 @@ class Problem:
             for axis, size in zip(axes, (output.height, output.width), strict=True)
         )
         count = min(axes[0].stride, axes[0].span), min(axes[1].stride, axes[1].span)
-        return InputPhases((axes[0].padding[0], axes[1].padding[0]), self.strides, count, height, width)
+        return InputPhases(count, height, width)
 
     def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:
         """The phases of the backward pass to an input delta, without those that add nothing to it."""

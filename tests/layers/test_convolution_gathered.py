@@ -61,8 +61,8 @@ def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     assert kernels["backward data"] == ["blob/gather", *["convolution/backward_data_gathered"] * phases]
     weights = [kernel for kernel in kernels["backward parameters"] if "bias" not in kernel]
     product = run.calls["backward parameters"][1]
-    expected = ["convolution/pack_panels", "convolution/backward_weight_panels"]
-    assert weights == expected + ["convolution/panels_gradient"] * (not in_place(layer, shape, product))
+    expected = ["convolution/pack_units", "convolution/backward_weight_unitwise"]
+    assert weights == expected + ["convolution/unitwise_gradient"] * (not in_place(layer, shape, product))
 
 
 def in_place(layer: Conv1D | Conv2D, shape: Shape, product: KernelCall) -> bool:
@@ -106,9 +106,9 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("shape", "filters", "count", "expected"),
     [
-        (Shape(64, 4, 4), 64, 32, "gathered gathered panels"),
-        (Shape(64, 16, 16), 64, 32, "direct direct panels"),
-        (Shape(256, 14, 14), 256, 8, "direct direct panels"),
+        (Shape(64, 4, 4), 64, 32, "gathered gathered unitwise"),
+        (Shape(64, 16, 16), 64, 32, "direct direct unitwise"),
+        (Shape(256, 14, 14), 256, 8, "direct direct unitwise"),
         (Shape(64, 56, 56), 64, 8, "direct direct direct"),
         (Shape(3, 64, 64), 16, 32, "direct direct direct"),
     ],

@@ -30,11 +30,13 @@
 #include "transpose.h"
 #include "convolution/input_phases.h"
 
+#define PHASE_ELEMENTS (PHASE_HEIGHT * PHASE_WIDTH)
+#define PHASES_ELEMENTS (PHASES_Y * PHASES_X * PHASE_ELEMENTS)
 #define PANEL_VECTORS (PANEL_UNITS / LANES)
 #define GROUP_PANELS ((GROUP_INPUT_UNITS + PANEL_UNITS - 1) / PANEL_UNITS)
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 
-__kernel void convolution_pack_panels(READ_BLOB(input), WRITE_ARRAY(real_t, panels), const int count)
+__kernel void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(real_t, panels), const int count)
 {
     const int panel = get_global_id(0) / PANEL_VECTORS;
     const int vector = get_global_id(0) % PANEL_VECTORS;
@@ -56,10 +58,16 @@ __kernel void convolution_pack_panels(READ_BLOB(input), WRITE_ARRAY(real_t, pane
         transpose(rows);
 #pragma unroll
         for (int row = 0; row < LANES; row++) {
-            const int y = (start + row) / INPUT_UNIT_MEMORY_WIDTH;
-            const int x = (start + row) % INPUT_UNIT_MEMORY_WIDTH;
-            if (y < INPUT_UNIT_HEIGHT && x < INPUT_UNIT_WIDTH && IN_PHASES(y, x)) {
-                VECTOR_STORE(rows[row], to + PHASE_CELL(y, x) * PANEL_UNITS);
+            const int y = (start + row) / INPUT_UNIT_MEMORY_WIDTH + PAD_TOP;
+            const int x = (start + row) % INPUT_UNIT_MEMORY_WIDTH + PAD_LEFT;
+            const bool is_data = y < INPUT_UNIT_HEIGHT + PAD_TOP && x < INPUT_UNIT_WIDTH + PAD_LEFT;
+            const bool is_read = y % STRIDE_Y < PHASES_Y && y / STRIDE_Y < PHASE_HEIGHT
+                                 && x % STRIDE_X < PHASES_X && x / STRIDE_X < PHASE_WIDTH;
+            if (is_data && is_read) {
+                VECTOR_STORE(rows[row], to
+                                            + (PHASE_ROW(y, PHASE_ELEMENTS, PHASE_WIDTH)
+                                               + PHASE_COLUMN(x, PHASE_ELEMENTS))
+                                                  * PANEL_UNITS);
             }
         }
     }

@@ -1,5 +1,5 @@
 /*
- * The gradient of the weights from the sums of convolution/backward_weight_panels.cl:
+ * The gradient of the weights from the sums of convolution/backward_weight_unitwise.cl:
  * gradient[o][i][tap] = sum over splits of partials[split][tap][o][i], in the order of the splits.
  *
  * Arrays:
@@ -19,7 +19,7 @@
 #include "blob.h"
 #include "vector.h"
 
-__kernel void convolution_panels_gradient(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient))
+__kernel void convolution_unitwise_gradient(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient))
 {
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(1);

@@ -1,6 +1,6 @@
 /*
  * Convolution, backward, gradient of the weights, any stride: gradient[o][i][tap] = sum over samples and positions of
- * delta[o] * input[i] at the tap's shift. A vector is LANES input units of one tap, which convolution/pack_panels.cl
+ * delta[o] * input[i] at the tap's shift. A vector is LANES input units of one tap, which convolution/pack_units.cl
  * laid side by side: small planes fill vectors too, sums need not be added up over lanes, and no tap reads padding.
  * A work-item takes RANGE output units, and goes through them for each sample: the sample's part of its panel then
  * comes from a near cache, its deltas lie one behind the other, and the sums, in memory meanwhile, are few.
@@ -9,7 +9,7 @@
  * Blobs:
  *   OUTPUT_DELTA read
  * Arrays:
- *   PANELS   read    the input, see convolution/pack_panels.cl
+ *   PANELS   read    the input, see convolution/pack_units.cl
  *   PARTIALS update  (SPLITS, taps, output units, units of a group's panels)
  * Scalars:
  *   COUNT  samples in this batch
@@ -58,6 +58,8 @@
 #include "convolution/input_phases.h"
 
 #define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
+#define PHASE_ELEMENTS (PHASE_HEIGHT * PHASE_WIDTH)
+#define PHASES_ELEMENTS (PHASES_Y * PHASES_X * PHASE_ELEMENTS)
 #define GROUP_PANELS ((GROUP_INPUT_UNITS + PANEL_UNITS - 1) / PANEL_UNITS)
 #define COLUMNS (GROUP_PANELS * PANEL_UNITS)
 /* Whether the cells that a tap reads, and the deltas, are one run of memory. */
@@ -65,8 +67,8 @@
     (FILTER_WIDTH == 1 && PAD_LEFT == 0 && OUTPUT_DELTA_UNIT_WIDTH == OUTPUT_DELTA_UNIT_MEMORY_WIDTH \
      && OUTPUT_DELTA_UNIT_WIDTH == PHASE_WIDTH && (OUTPUT_DELTA_UNIT_WIDTH - 1) * STRIDE_X < INPUT_WIDTH)
 
-__kernel void convolution_backward_weight_panels(READ_BLOB(output_delta), READ_ARRAY(real_t, panels),
-                                                 WRITE_ARRAY(real_t, partials), const int count)
+__kernel void convolution_backward_weight_unitwise(READ_BLOB(output_delta), READ_ARRAY(real_t, panels),
+                                                   WRITE_ARRAY(real_t, partials), const int count)
 {
     const int range = get_global_id(0) * RANGE;
     const int tap_row = get_global_id(1) / FILTER_WIDTH * DILATION_Y;
@@ -79,8 +81,10 @@ __kernel void convolution_backward_weight_panels(READ_BLOB(output_delta), READ_A
     const int2 rows = inside(tap_row - PAD_TOP, STRIDE_Y, OUTPUT_DELTA_UNIT_HEIGHT, INPUT_HEIGHT);
     const int2 columns = inside(tap_column - PAD_LEFT, STRIDE_X, OUTPUT_DELTA_UNIT_WIDTH, INPUT_WIDTH);
     const int cells = columns.y - columns.x;
-    __global const real_t *values = ARRAY(panels) + (size_t)panel * count * PHASES_ELEMENTS * PANEL_UNITS
-                                    + (PADDED_PLACE(tap_row, tap_column) + columns.x) * PANEL_UNITS;
+    const int shift = PHASE_ROW(tap_row, PHASE_ELEMENTS, PHASE_WIDTH)
+                      + PHASE_COLUMN(tap_column, PHASE_ELEMENTS) + columns.x;
+    __global const real_t *values =
+        ARRAY(panels) + ((size_t)panel * count * PHASES_ELEMENTS + shift) * PANEL_UNITS;
     __global real_t *results =
         ARRAY(partials)
         + (((size_t)split * TAPS + get_global_id(1)) * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS

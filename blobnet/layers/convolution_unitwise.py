@@ -18,24 +18,27 @@ COPY_COST, WEIGHT_COST = 40, 60
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Lanes of input units of a tap, at all output units."""
-    tunables = site.tuning.of("convolution/backward_weight_panels")
+    tunables = site.tuning.of("convolution/backward_weight_unitwise")
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
     most = tunables["MAXIMUM_LANES"]
     lanes = lanes_for(problem.input_units, most)
     source, delta = site.inputs[0].shape, site.delta.shape
     taps = taps_inside(problem, (source.height, source.width), (delta.height, delta.width))
-    copied = COPY_COST * source.elements * site.batch_size
+    phases = problem.input_phases(delta)
+    # What it reads, and what of it goes into phases that a tap reads.
+    copied = (source.height * source.width + phases.planes * phases.height * phases.width) / 2
+    copying = COPY_COST * copied * source.units * site.batch_size
     for sums, units, vectors in tiles(problem.output_units, -(-problem.input_units // lanes), *limits):
         # A vector that is not full takes as long as one that is.
-        cost = sums * most * taps * site.batch_size * problem.groups + copied
+        cost = sums * most * taps * site.batch_size * problem.groups + copying
         if problem.taps > 1:
             cost += WEIGHT_COST * site.gradient("weight").elements
         calls = partial(_calls, site, problem, units, vectors, lanes)
-        yield Candidate(f"panels {units}x{vectors}x{lanes}", cost / site.tuning.compute_units, calls)
+        yield Candidate(f"unitwise {units}x{vectors}x{lanes}", cost / site.tuning.compute_units, calls)
 
 
 def _calls(site: Site, problem: Problem, block_units: int, block_vectors: int, lanes: int) -> list[KernelCall]:
-    kernel = "convolution/backward_weight_panels"
+    kernel = "convolution/backward_weight_unitwise"
     tunables = site.tuning.of(kernel)
     label = f"{site.name} backward weight"
     delta = site.delta.shape
@@ -52,16 +55,29 @@ def _calls(site: Site, problem: Problem, block_units: int, block_vectors: int, l
     whole = problem.taps == 1 and splits == 1 and columns == problem.input_units
     units = problem.groups * problem.output_units
     partials = gradient if whole else site.memory("weight partials", splits * problem.taps * units * columns)
-    copy = site.memory("input in panels", per_sample=panels * panel_units * phases.elements)
-    panel_macros: dict[str, Macro] = {**phases.macros, "PANEL_UNITS": panel_units, "LANES": lanes}
+    copy = site.memory(
+        "input in panels", per_sample=panels * panel_units * phases.planes * phases.height * phases.width
+    )
+    panel_macros: dict[str, Macro] = {
+        **phases.macros,
+        "PHASE_HEIGHT": phases.height,
+        "PHASE_WIDTH": phases.width,
+        "PANEL_UNITS": panel_units,
+        "LANES": lanes,
+    }
     calls = [
         KernelCall(
-            "convolution/pack_panels",
+            "convolution/pack_units",
             f"{label}: pack",
             GlobalSize(panels * block_vectors),
             blobs={"INPUT": site.inputs[0]},
             arrays={"PANELS": copy},
-            macros={"GROUP_INPUT_UNITS": problem.input_units, **panel_macros},
+            macros={
+                "GROUP_INPUT_UNITS": problem.input_units,
+                **problem.stride_macros,
+                **problem.origin_macros,
+                **panel_macros,
+            },
         ),
         KernelCall(
             kernel,
@@ -87,7 +103,7 @@ def _calls(site: Site, problem: Problem, block_units: int, block_vectors: int, l
     if not whole:
         calls.append(
             KernelCall(
-                "convolution/panels_gradient",
+                "convolution/unitwise_gradient",
                 label,
                 GlobalSize(-(-problem.input_units // lanes), units, per_sample=False),
                 arrays={"PARTIALS": partials, "GRADIENT": gradient},
