@@ -25,10 +25,14 @@ _CELLS_OF_A_WORK_ITEM = 512
 
 @dataclass(frozen=True)
 class Blob:
-    """A blob as a call sees it: the storage that holds it, and its layout there."""
+    """A blob as a call sees it: the storage that holds it, and its layout there.
+
+    ``is_memory``: it lies in memory that a layer asked for (Site.memory), where nobody else keeps its halo.
+    """
 
     storage: str
     layout: BlobLayout
+    is_memory: bool = False
 
     @property
     def shape(self) -> Shape:

@@ -697,7 +697,9 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
             if blob.storage not in found:
                 layout = blob.layout
                 whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
-                found[blob.storage] = _Occupant(blob.storage, position, position, 0, layout.memory_elements, whole)
+                found[blob.storage] = _Occupant(
+                    blob.storage, position, position, 0, layout.memory_elements, None if blob.is_memory else whole
+                )
             found[blob.storage].last = position
         for array in call.arrays.values():
             if not array.persistent:

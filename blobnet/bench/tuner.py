@@ -320,9 +320,13 @@ class _Problem:
     def scratch(self, calls: Iterable[KernelCall]) -> dict[str, int]:
         """Bytes of each scratch array that calls need."""
         sizes: dict[str, int] = {}
-        for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
-            size = 4 * (array.end(self.plan.batch_size) + READ_OVERRUN)
-            sizes[array.storage] = max(size, sizes.get(array.storage, 0))
+        count = self.plan.batch_size
+        for call in calls:
+            ends = {array.storage: array.end(count) for array in call.arrays.values() if not array.persistent}
+            memory = [blob for blob in call.blobs.values() if blob.is_memory]
+            ends |= {blob.storage: count * blob.layout.memory_elements for blob in memory}
+            for storage, end in ends.items():
+                sizes[storage] = max(4 * (end + READ_OVERRUN), sizes.get(storage, 0))
         return sizes
 
     def scratch_of(self, candidate: Candidate) -> int:
@@ -428,7 +432,7 @@ class _Arena:
         readers: dict[str, Callable[[], FloatArray]] = {}
         for call in calls:
             for role, blob in call.blobs.items():
-                if call.source.blobs[role] != "read":
+                if call.source.blobs[role] != "read" and not blob.is_memory:
                     storages.add(blob.storage)
                     readers[blob.storage] = partial(executor.read_blob, blob, count)
             for role, array in call.arrays.items():

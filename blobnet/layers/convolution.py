@@ -17,6 +17,7 @@ from blobnet.layers import (
     convolution_strip,
     convolution_tensor,
     convolution_tiled,
+    convolution_unitwise,
     convolution_winograd,
 )
 from blobnet.layers.activation import check_activation, split
@@ -32,7 +33,7 @@ WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
     "cpu": {
         FORWARD: (convolution_direct.forward, convolution_gathered.forward),
         BACKWARD_DATA: (convolution_direct.backward_data, convolution_gathered.backward_data),
-        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_gathered.backward_weight),
+        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_unitwise.backward_weight),
     },
     "gpu": {
         FORWARD: (

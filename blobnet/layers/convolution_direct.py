@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from blobnet.blob import BlobLayout, Shape
 from blobnet.geometry import Pair
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import PositionTile, lanes_for, position_tiles, splits_for, tiles
 from blobnet.layers.candidates import Candidate
-from blobnet.layers.convolution_problem import Phase, Problem
+from blobnet.layers.convolution_problem import InputPhases, Phase, Problem
 from blobnet.layers.gradients import split_sum
 
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
@@ -19,88 +21,160 @@ from blobnet.layers.gradients import split_sum
 SPLIT_ELEMENTS = 2**21
 #: Elements that a CPU's second cache holds beside what else is read.
 CACHE_ELEMENTS = 2**18
-#: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
-STRIDED_COST = 2.5
+#: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
+#: multiply-adds.
+COPY_COST, STORE_COST = 40, 50
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
-WEIGHT_COST = 60
+WEIGHT_COST = 200
+
+
+@dataclass(frozen=True)
+class Source:
+    """What forward and the gradient of the weights read at stride 1: the input, or a copy that is split into phases.
+
+    Attributes:
+        layout: of its planes.
+        phases: of the input; None: the input itself.
+    """
+
+    layout: BlobLayout
+    phases: InputPhases | None = None
+
+    @classmethod
+    def of(cls, site: Site, problem: Problem, result: Blob) -> Source:
+        """The one for an output or its delta, at its pitch if possible."""
+        source = site.inputs[0]
+        if problem.strides == (1, 1):
+            return cls(source.layout)
+        phases = problem.input_phases(result.shape)
+        shape = Shape(source.shape.units * phases.planes, phases.height, phases.width)
+        return cls(BlobLayout.padded(shape, pitch=max(phases.width, result.layout.unit_memory_width)), phases)
+
+    @property
+    def copied(self) -> int:
+        """Values of the copy, of one sample."""
+        return self.layout.memory_elements if self.phases else 0
+
+    def macros(self, problem: Problem) -> dict[str, Macro]:
+        """The problem's macros, for a kernel that reads this."""
+        macros = {**problem.macros, "PHASES_Y": 1, "PHASES_X": 1}
+        # Padding is part of the phases.
+        return {**macros, **self.phases.macros, "PAD_TOP": 0, "PAD_LEFT": 0} if self.phases else macros
+
+    def blob(self, site: Site, direction: str) -> Blob:
+        """Where it is."""
+        if not self.phases:
+            return site.inputs[0]
+        memory = site.memory(f"phases {direction}", per_sample=self.layout.memory_elements)
+        return Blob(memory.storage, self.layout, is_memory=True)
+
+    def calls(self, site: Site, problem: Problem, direction: str) -> list[KernelCall]:
+        """The launch that makes the copy, if there is one."""
+        if not self.phases:
+            return []
+        pitch = self.layout.unit_memory_width
+        kernel = "convolution/split_phases"
+        tunables = site.tuning.of(kernel)
+        return [
+            KernelCall(
+                kernel,
+                f"{site.name} {direction}: split",
+                GlobalSize(1, 1, self.layout.unit_count),
+                blobs={"INPUT": site.inputs[0], "PHASES": self.blob(site, direction)},
+                macros={
+                    **problem.stride_macros,
+                    **problem.origin_macros,
+                    **self.phases.macros,
+                    "LANES": 1 << (min(pitch, tunables["MAXIMUM_LANES"]).bit_length() - 1),
+                },
+                tunables=tunables,
+            )
+        ]
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """On flat planes at stride 1, else row by row."""
+    """On flat planes; with a stride on those of the input's phases."""
     output = site.output.shape
-    flat = problem.strides == (1, 1)
-    tunables = site.tuning.of(_forward_kernel(problem))
-    if flat:
-        positions = (output.height - 1) * site.inputs[0].layout.unit_memory_width + output.width
-        tiles = position_tiles(tunables, problem.output_units, 1, positions)
-    else:
-        tiles = position_tiles(tunables, problem.output_units, output.height, output.width)
+    source = Source.of(site, problem, site.output)
+    tunables = site.tuning.of("convolution/forward_flat")
+    pitch = source.layout.unit_memory_width
+    one_run = 1, (output.height - 1) * pitch + output.width
+    more, runs = _copy_cost(site, source), [one_run]
+    if pitch != site.output.layout.unit_memory_width:
+        runs.append((output.height, output.width))
+        more += STORE_COST * output.elements * site.batch_size / site.tuning.compute_units
+    # Rows of their own, if they take no more vectors: more of these are stored as they are.
+    choices = [position_tiles(tunables, problem.output_units, *run) for run in reversed(runs)]
+    tiles = min(choices, key=lambda of_run: of_run[0].cost)
     for tile in tiles:
-        cost = _cost(site, problem, tile.cost * problem.columns)
-        yield Candidate(f"direct {tile}", cost, partial(_forward_calls, site, problem, tile))
+        cost = _cost(site, problem, tile.cost * problem.columns) + more
+        calls = partial(_forward_calls, site, problem, source, tile, flat=tiles is choices[-1])
+        yield Candidate(f"direct {tile}", cost, calls)
 
 
-def _forward_kernel(problem: Problem) -> str:
-    return "convolution/forward_flat" if problem.strides == (1, 1) else "convolution/forward_rows"
-
-
-def _forward_calls(site: Site, problem: Problem, tile: PositionTile) -> list[KernelCall]:
-    macros = problem.macros
-    kernel = _forward_kernel(problem)
-    if problem.strides == (1, 1):
-        del macros["STRIDE_Y"], macros["STRIDE_X"]
-    size, order = _order(tile, site.inputs[0], problem, problem.output_units, problem.input_units)
+def _forward_calls(site: Site, problem: Problem, source: Source, tile: PositionTile, *, flat: bool) -> list[KernelCall]:
+    kernel = "convolution/forward_flat"
+    blob = source.blob(site, "forward")
+    size, order = _order(tile, blob, problem, problem.output_units)
     return [
+        *source.calls(site, problem, "forward"),
         KernelCall(
             kernel,
             f"{site.name} forward",
             size,
-            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
+            blobs={"INPUT": blob, "OUTPUT": site.output, **problem.epilogue_blobs(site)},
             arrays={"WEIGHT": site.parameter("weight"), **problem.epilogue_arrays(site)},
-            macros={**macros, **problem.epilogue_macros(site), **_block_macros(tile), **order},
+            macros={
+                **source.macros(problem),
+                **problem.epilogue_macros(site),
+                **_block_macros(tile),
+                **order,
+                "FLAT": int(flat),
+            },
             tunables=site.tuning.of(kernel),
             local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
-        )
+        ),
     ]
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """On flat planes at stride 1 and one pitch, else row by row."""
+    """On flat planes at one pitch, else row by row; with a stride on those of the input's phases."""
     tunables = site.tuning.of("convolution/backward_weight")
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
     most = tunables["MAXIMUM_LANES"]
-    rows, run = _runs(site, problem)
-    lanes = lanes_for(run, most)
+    source = Source.of(site, problem, site.delta)
+    rows, run = _runs(site, source)
     # A vector that holds less than the most lanes takes as long.
-    positions = rows * -(-run // lanes) * most * (STRIDED_COST if problem.horizontal.stride > 1 else 1)
-    stores = WEIGHT_COST * site.gradient("weight").elements / site.tuning.compute_units
+    positions = rows * -(-run // lanes_for(run, most)) * most
+    more = WEIGHT_COST * site.gradient("weight").elements / site.tuning.compute_units + _copy_cost(site, source)
     for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
-        calls = partial(_backward_weight_calls, site, problem, units, columns)
-        yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions) + stores, calls)
+        calls = partial(_backward_weight_calls, site, problem, source, units, columns)
+        yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions) + more, calls)
 
 
-def _runs(site: Site, problem: Problem) -> Pair:
+def _runs(site: Site, source: Source) -> Pair:
     """How many runs of positions the gradient of the weights sums for a sample, and how long they are.
 
-    Flat planes (stride 1, one pitch) are one run, else each row is one.
+    Flat planes (one pitch) are one run, else each row is one.
     """
     delta = site.delta
-    same_pitch = delta.layout.unit_memory_width == site.inputs[0].layout.unit_memory_width
-    if problem.strides == (1, 1) and (same_pitch or delta.shape.height == 1):
+    same_pitch = delta.layout.unit_memory_width == source.layout.unit_memory_width
+    if same_pitch or delta.shape.height == 1:
         return 1, delta.shape.width + (delta.shape.height - 1) * delta.layout.unit_memory_width
     return delta.shape.height, delta.shape.width
 
 
-def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block_columns: int) -> list[KernelCall]:
+def _backward_weight_calls(
+    site: Site, problem: Problem, source: Source, block_units: int, block_columns: int
+) -> list[KernelCall]:
     kernel = "convolution/backward_weight"
     tunables = site.tuning.of(kernel)
     delta = site.delta
-    rows, run = _runs(site, problem)
-    flat = rows == 1 and problem.strides == (1, 1)
+    rows, run = _runs(site, source)
     width, height = -(-problem.columns // block_columns), problem.groups * -(-problem.output_units // block_units)
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)
-    layouts = site.inputs[0].layout, delta.layout
+    layouts = source.layout, delta.layout
     elements = site.batch_size * sum(layout.unit_count * layout.unit_memory_elements for layout in layouts)
     splits = max(
         splits_for(width * height, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"]),
@@ -108,23 +182,24 @@ def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block
     )
     local = tunables["GROUP_WIDTH"]
     of_units, of_columns = (
-        site.batch_size * units * layout.unit_memory_elements // splits
-        for units, layout in ((problem.output_units, layouts[1]), (problem.input_units, layouts[0]))
+        site.batch_size * layout.unit_count * layout.unit_memory_elements // (problem.groups * splits)
+        for layout in reversed(layouts)
     )
     first = local == 1 and _units_first(of_units, height, of_columns, width)
-    label = f"{site.name} backward weight"
+    direction = "backward weight"
+    label = f"{site.name} {direction}"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(
         kernel,
         label,
         GlobalSize(*((height, width) if first else (width * local, height)), splits, per_sample=False),
-        blobs={"INPUT": site.inputs[0], "OUTPUT_DELTA": delta},
+        blobs={"INPUT": source.blob(site, direction), "OUTPUT_DELTA": delta},
         arrays={"PARTIALS": partials},
         macros={
-            **problem.macros,
+            **source.macros(problem),
             "GROUPS": problem.groups,
-            "FLAT": int(flat),
-            "PIECE": piece if flat else run,
+            "FLAT": int(rows == 1),
+            "PIECE": piece if rows == 1 else run,
             "SPLITS": splits,
             "LANES": lanes,
             "BLOCK_COLUMNS": block_columns,
@@ -134,7 +209,7 @@ def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block
         tunables=tunables,
         local_size=(local, 1, 1),
     )
-    return [call, *reductions]
+    return [*source.calls(site, problem, direction), call, *reductions]
 
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -165,7 +240,7 @@ def _backward_phases(
     kernel = "convolution/backward_data"
     calls = []
     for phase, tile in zip(phases, tiles, strict=True):
-        size, order = _order(tile, site.delta, problem, problem.input_units, problem.output_units)
+        size, order = _order(tile, site.delta, problem, problem.input_units)
         calls.append(
             KernelCall(
                 kernel,
@@ -192,13 +267,17 @@ def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
     return multiply_adds * site.batch_size * problem.groups / site.tuning.compute_units
 
 
-def _order(
-    tile: PositionTile, source: Blob, problem: Problem, units: int, depth: int
-) -> tuple[GlobalSize, dict[str, Macro]]:
-    """The work of a tile whose result has ``units`` units a group, from ``depth`` of the source's, and its macro."""
+def _copy_cost(site: Site, source: Source) -> float:
+    """The cost of splitting the input into phases."""
+    return COPY_COST * source.copied * site.batch_size / site.tuning.compute_units
+
+
+def _order(tile: PositionTile, source: Blob, problem: Problem, units: int) -> tuple[GlobalSize, dict[str, Macro]]:
+    """The work of a tile whose result has ``units`` units a group, and its macro."""
     blocks = -(-units // tile.macros["BLOCK_UNITS"])
     local = tile.macros["LOCAL_WIDTH"]
-    plane, weights = depth * source.layout.unit_memory_elements, units * depth * problem.taps
+    plane = source.layout.unit_count * source.layout.unit_memory_elements // problem.groups
+    weights = problem.input_units * problem.output_units * problem.taps
     first = local == 1 and _units_first(weights, blocks, plane, tile.count)
     width, height = tile.count * local, problem.groups * blocks
     return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}

@@ -1,4 +1,4 @@
-"""Convolutions whose lanes are samples, or units, which a copy lays side by side: for CPUs, at small planes."""
+"""Convolutions whose lanes are samples, which a copy lays side by side: for CPUs, at small planes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from blobnet.geometry import Pair
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import lanes_for, splits_for, tiles
+from blobnet.layers.blocking import lanes_for, tiles
 from blobnet.layers.candidates import Candidate
-from blobnet.layers.convolution_problem import Phase, Problem
-from blobnet.layers.gradients import split_sum
+from blobnet.layers.convolution_problem import Phase, Problem, inside, taps_inside
 
-#: What it costs to copy a value, to store one of another sample each time, and to store a weight's sum, in
-#: multiply-adds of a compute unit.
-COPY_COST, STORE_COST, WEIGHT_COST = 120, 300, 60
+#: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit.
+COPY_COST, STORE_COST = 60, 300
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
-#: A copy of more elements, which all tiles of the gradient of the weights read, slows their products down by how much.
-UNCACHED = (2**19, 2), (2**21, 4)
 
 
 @dataclass(frozen=True)
@@ -54,43 +49,37 @@ def _tiles(site: Site, kernel: str, units: int, inner: int) -> list[Tile]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A blob's copy with its samples, or its units, side by side (kernels/blob/gather.cl).
+    """A blob's copy with its samples side by side (kernels/blob/gather.cl).
 
     Attributes:
         blob, role: what is copied, and what it is to the layer.
-        samples_inside: whether samples lie side by side; else units do.
         groups: groups of units that are apart.
-        inner, outer: samples side by side, padded to whole vectors, and units; or the other way round.
+        samples: samples side by side, padded to whole vectors.
         lanes: values in a vector.
     """
 
     blob: Blob
     role: str
-    samples_inside: bool
     groups: int
-    inner: int
-    outer: int
+    samples: int
     lanes: int
 
     @classmethod
-    def samples(cls, site: Site, blob: Blob, role: str, groups: int, lanes: int) -> Gathered:
-        """Samples side by side."""
-        inner = -(-site.batch_size // lanes) * lanes
-        return cls(blob, role, True, groups, inner, blob.shape.units, lanes)
-
-    @classmethod
-    def units(cls, site: Site, blob: Blob, role: str, lanes: int) -> Gathered:
-        """Units side by side."""
-        inner = -(-blob.shape.units // lanes) * lanes
-        return cls(blob, role, False, 1, inner, site.batch_size, lanes)
+    def of(cls, site: Site, blob: Blob, role: str, groups: int, lanes: int) -> Gathered:
+        """The copy of a blob of the site, for vectors of ``lanes`` samples."""
+        return cls(blob, role, groups, -(-site.batch_size // lanes) * lanes, lanes)
 
     @property
     def elements(self) -> int:
         """Values of the copy."""
+        return self.a_sample * self.samples
+
+    @property
+    def a_sample(self) -> int:
+        """Values of one sample."""
         layout = self.blob.layout
         positions = (layout.unit_height - 1) * layout.unit_memory_width + layout.unit_width
-        outer = self.groups * -(-self.group_units // self.run) * self.run if self.samples_inside else self.outer
-        return outer * positions * self.inner
+        return self.groups * -(-self.group_units // self.run) * self.run * positions
 
     @property
     def group_units(self) -> int:
@@ -106,73 +95,48 @@ class Gathered:
     def macros(self) -> dict[str, Macro]:
         """What a kernel that reads the copy must know."""
         layout = self.blob.layout
-        planes = {
+        return {
             "SOURCE_HEIGHT": layout.unit_height,
             "SOURCE_WIDTH": layout.unit_width,
             "SOURCE_PITCH": layout.unit_memory_width,
-        }
-        return {
-            **planes,
-            **({"RUN": self.run, "SAMPLES": self.inner} if self.samples_inside else {"UNITS": self.inner}),
+            "RUN": self.run,
+            "SAMPLES": self.samples,
         }
 
     def array(self, site: Site) -> Array:
         """The copy's memory."""
-        if self.samples_inside:
-            a_sample = self.elements // self.inner
-            memory = site.memory(f"{self.role} gathered by samples", (self.lanes - 1) * a_sample, a_sample)
-            return replace(memory, side_by_side=True)
-        return site.memory(f"{self.role} gathered by units", per_sample=self.elements // self.outer)
+        memory = site.memory(f"{self.role} gathered by samples", (self.lanes - 1) * self.a_sample, self.a_sample)
+        return replace(memory, side_by_side=True)
 
     def call(self, site: Site, label: str) -> KernelCall:
         """The launch that copies."""
-        vectors = self.inner // self.lanes
-        size = GlobalSize(vectors, units=self.outer, per_sample=False)
-        if not self.samples_inside:
-            size = GlobalSize(vectors)
         return KernelCall(
             "blob/gather",
             f"{label}: gather",
-            size,
+            GlobalSize(self.samples // self.lanes, units=self.blob.shape.units, per_sample=False),
             blobs={"INPUT": self.blob},
             arrays={"GATHERED": self.array(site)},
             macros={
-                "SAMPLES_INSIDE": int(self.samples_inside),
                 "GROUP_UNITS": self.group_units,
                 "RUN": self.run,
-                "INNER": self.inner,
+                "SAMPLES": self.samples,
                 "LANES": self.lanes,
             },
         )
-
-
-def _inside(start: int, step: int, count: int, size: int) -> int:
-    """Of ``count`` cells, ``start`` and each ``step`` behind the last, those from 0 to ``size`` - 1."""
-    return sum(0 <= start + step * i < size for i in range(count))
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Lanes of samples."""
     output = site.output.shape
     source = site.inputs[0].shape
-    taps = _taps_inside(problem, (source.height, source.width), (output.height, output.width))
+    taps = taps_inside(problem, (source.height, source.width), (output.height, output.width))
     kernel = "convolution/forward_gathered"
     for tile in _tiles(site, kernel, problem.output_units, site.batch_size):
-        gathered = Gathered.samples(site, site.inputs[0], "input", problem.groups, tile.lanes)
+        gathered = Gathered.of(site, site.inputs[0], "input", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.input_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * output.elements * site.batch_size
         calls = partial(_forward_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
-
-
-def _taps_inside(problem: Problem, source: Pair, output: Pair) -> int:
-    """Taps that read the input, over all positions of the output."""
-    count = 1
-    for axis, size, outputs in zip((problem.vertical, problem.horizontal), source, output, strict=True):
-        count *= sum(
-            _inside(cell * axis.stride - axis.padding[0], axis.dilation, axis.kernel, size) for cell in range(outputs)
-        )
-    return count
 
 
 def _forward_calls(site: Site, problem: Problem, tile: Tile, gathered: Gathered) -> list[KernelCall]:
@@ -208,7 +172,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     taps = sum(_phase_taps(site, phase) for phase in phases)
     kernel = "convolution/backward_data_gathered"
     for tile in _tiles(site, kernel, problem.input_units, site.batch_size):
-        gathered = Gathered.samples(site, site.delta, "output delta", problem.groups, tile.lanes)
+        gathered = Gathered.of(site, site.delta, "output delta", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.output_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * target.shape.elements * site.batch_size
         calls = partial(_backward_data_calls, site, problem, phases, tile, gathered)
@@ -222,7 +186,7 @@ def _phase_taps(site: Site, phase: Phase) -> int:
         (phase.vertical, phase.height, site.delta.shape.height),
         (phase.horizontal, phase.width, site.delta.shape.width),
     ):
-        count *= sum(_inside(cell + taps.shift, taps.shift_step, taps.count, size) for cell in range(cells))
+        count *= sum(inside(cell + taps.shift, taps.shift_step, taps.count, size) for cell in range(cells))
     return count
 
 
@@ -253,36 +217,3 @@ def _backward_data_calls(
         for phase in phases
     ]
     return [gathered.call(site, label), *products] if products else []
-
-
-def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """Lanes of input units."""
-    source, delta = site.inputs[0].shape, site.delta.shape
-    taps = _taps_inside(problem, (source.height, source.width), (delta.height, delta.width))
-    for tile in _tiles(site, "convolution/backward_weight_gathered", problem.output_units, problem.input_units):
-        gathered = Gathered.units(site, site.inputs[0], "input", tile.lanes)
-        cost = tile.cost * taps * site.batch_size * problem.groups
-        cost *= max((factor for elements, factor in UNCACHED if gathered.elements > elements), default=1)
-        cost += COPY_COST * gathered.elements + WEIGHT_COST * site.gradient("weight").elements
-        calls = partial(_backward_weight_calls, site, problem, tile, gathered)
-        yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
-
-
-def _backward_weight_calls(site: Site, problem: Problem, tile: Tile, gathered: Gathered) -> list[KernelCall]:
-    kernel = "convolution/backward_weight_gathered"
-    tunables = site.tuning.of(kernel)
-    label = f"{site.name} backward weight"
-    width = problem.taps * -(-problem.input_units // (tile.lanes * tile.vectors))
-    height = problem.groups * -(-problem.output_units // tile.units)
-    splits = splits_for(width * height, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"])
-    partials, reductions = split_sum(site, label, "weight", splits)
-    product = KernelCall(
-        kernel,
-        label,
-        GlobalSize(width, height, splits, per_sample=False),
-        blobs={"OUTPUT_DELTA": site.delta},
-        arrays={"GATHERED": gathered.array(site), "PARTIALS": partials},
-        macros={**problem.macros, "GROUPS": problem.groups, "SPLITS": splits, **gathered.macros, **tile.macros},
-        tunables=tunables,
-    )
-    return [gathered.call(site, label), product, *reductions]

@@ -73,6 +73,30 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class InputPhases:
+    """The padded input as dense planes, in which a strided convolution has stride 1 (convolution/input_phases.h).
+
+    Attributes:
+        count: phases that some tap reads, vertically and horizontally.
+        height, width: of a phase, as far as taps read it.
+    """
+
+    count: Pair
+    height: int
+    width: int
+
+    @property
+    def planes(self) -> int:
+        """Phases of a unit."""
+        return self.count[0] * self.count[1]
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """How many there are."""
+        return {"PHASES_Y": self.count[0], "PHASES_X": self.count[1]}
+
+
+@dataclass(frozen=True)
 class Problem:
     """A convolution at its site: units of a group, groups, and the window along both axes."""
 
@@ -99,6 +123,16 @@ class Problem:
         return self.vertical.stride, self.horizontal.stride
 
     @property
+    def origin_macros(self) -> dict[str, Macro]:
+        """Padding in front of the input."""
+        return {"PAD_TOP": self.vertical.padding[0], "PAD_LEFT": self.horizontal.padding[0]}
+
+    @property
+    def stride_macros(self) -> dict[str, Macro]:
+        """Stride."""
+        return {"STRIDE_Y": self.vertical.stride, "STRIDE_X": self.horizontal.stride}
+
+    @property
     def filter_macros(self) -> dict[str, Macro]:
         """Units, filter and stride."""
         return {
@@ -106,8 +140,7 @@ class Problem:
             "GROUP_OUTPUT_UNITS": self.output_units,
             "FILTER_HEIGHT": self.vertical.kernel,
             "FILTER_WIDTH": self.horizontal.kernel,
-            "STRIDE_Y": self.vertical.stride,
-            "STRIDE_X": self.horizontal.stride,
+            **self.stride_macros,
         }
 
     @property
@@ -117,8 +150,7 @@ class Problem:
             **self.filter_macros,
             "DILATION_Y": self.vertical.dilation,
             "DILATION_X": self.horizontal.dilation,
-            "PAD_TOP": self.vertical.padding[0],
-            "PAD_LEFT": self.horizontal.padding[0],
+            **self.origin_macros,
         }
 
     # What kernels/convolution/epilogue.h takes, to be put behind a forward kernel's own blobs, arrays and macros.
@@ -145,6 +177,16 @@ class Problem:
             **activation_macro(site.activation),
         }
 
+    def input_phases(self, output: Shape) -> InputPhases:
+        """The phases of the input that an output of that shape reads."""
+        axes = self.vertical, self.horizontal
+        height, width = (
+            size + (axis.span - 1) // axis.stride
+            for axis, size in zip(axes, (output.height, output.width), strict=True)
+        )
+        count = min(axes[0].stride, axes[0].span), min(axes[1].stride, axes[1].span)
+        return InputPhases(count, height, width)
+
     def phases(self, target: Shape, *, accumulate: bool) -> Iterator[Phase]:
         """The phases of the backward pass to an input delta, without those that add nothing to it."""
         for y in range(min(self.vertical.stride, target.height)):
@@ -157,6 +199,21 @@ class Problem:
                 phase = Phase(y, x, height, width, *taps)
                 if phase.taps or not accumulate:
                     yield phase
+
+
+def inside(start: int, step: int, count: int, size: int) -> int:
+    """Of ``count`` cells, ``start`` and each ``step`` behind the last, those from 0 to ``size`` - 1."""
+    return sum(0 <= start + step * i < size for i in range(count))
+
+
+def taps_inside(problem: Problem, source: Pair, output: Pair) -> int:
+    """Taps that read the input and not its padding, over all positions of the output."""
+    count = 1
+    for axis, size, outputs in zip((problem.vertical, problem.horizontal), source, output, strict=True):
+        count *= sum(
+            inside(cell * axis.stride - axis.padding[0], axis.dilation, axis.kernel, size) for cell in range(outputs)
+        )
+    return count
 
 
 #: What a module that knows one way to compute a direction offers for it: no candidate, one or several.

@@ -2,11 +2,12 @@
  * Convolution, backward, gradient of the weights: gradient[o][k] = sum over samples and positions of
  * delta[o] * input at the shift of column k = (input unit, filter row, filter column).
  * A tile of BLOCK_UNITS x BLOCK_COLUMNS sums; lanes (and the work-items of a group) run over positions.
- * FLAT planes (stride 1, one pitch): a plane is one long row, and deltas are 0 between rows. Else a row at a time.
+ * FLAT planes (one pitch): a plane is one long row, and deltas are 0 between rows. Else a row at a time. With a stride
+ * the input is split into its phases (convolution/input_phases.h).
  * Splits, of whole pieces of rows, go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs:
- *   INPUT        read  its halo is the padding
+ *   INPUT        read  its halo is the padding; with a stride its phases, PHASES_Y x PHASES_X a unit
  *   OUTPUT_DELTA read
  * Arrays:
  *   PARTIALS write  (SPLITS, OIHW)
@@ -20,6 +21,8 @@
  *   FILTER_WIDTH
  *   STRIDE_Y
  *   STRIDE_X
+ *   PHASES_Y
+ *   PHASES_X
  *   DILATION_Y
  *   DILATION_X
  *   PAD_TOP
@@ -48,9 +51,11 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "convolution/input_phases.h"
 #include "convolution/order.h"
 #include "group_sum.h"
 
+#define PHASES (PHASES_Y * PHASES_X)
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #if FLAT
@@ -80,9 +85,12 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
     for (int c = 0; c < BLOCK_COLUMNS; c++) {
         /* Columns and units past the last one repeat it; their sums are not stored. */
         const int k = min(column + c, COLUMNS - 1);
-        shifts[c] = k / (FILTER_HEIGHT * FILTER_WIDTH) * INPUT_UNIT_MEMORY_ELEMENTS
-                    + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
-                    + k % FILTER_WIDTH * DILATION_X - PAD_LEFT;
+        const int row = k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y;
+        const int column_of_filter = k % FILTER_WIDTH * DILATION_X;
+        shifts[c] = k / (FILTER_HEIGHT * FILTER_WIDTH) * PHASES * INPUT_UNIT_MEMORY_ELEMENTS
+                    + PHASE_ROW(row, INPUT_UNIT_MEMORY_ELEMENTS, INPUT_UNIT_MEMORY_WIDTH)
+                    + PHASE_COLUMN(column_of_filter, INPUT_UNIT_MEMORY_ELEMENTS)
+                    - PAD_TOP * INPUT_UNIT_MEMORY_WIDTH - PAD_LEFT;
     }
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
@@ -101,7 +109,7 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
         const int y = piece / PIECES % ROWS;
         const int n = piece / (PIECES * ROWS);
         __global const real_t *values =
-            input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, y * STRIDE_Y, 0);
+            input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS * PHASES, y, 0);
         __global const real_t *deltas =
             output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
         for (int q = start + lane; q < end; q += LOCAL_WIDTH * LANES) {
@@ -112,7 +120,7 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
             }
 #pragma unroll
             for (int c = 0; c < BLOCK_COLUMNS; c++) {
-                const vector_t value = VECTOR_LOAD_STRIDED(values + shifts[c] + q * STRIDE_X);
+                const vector_t value = VECTOR_LOAD(values + shifts[c] + q);
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
                     sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);
@@ -130,8 +138,7 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
             }
 #pragma unroll
             for (int c = 0; c < BLOCK_COLUMNS; c++) {
-                const vector_t value =
-                    VECTOR_KEEP(VECTOR_LOAD_STRIDED(values + shifts[c] + WHOLE * STRIDE_X), keep);
+                const vector_t value = VECTOR_KEEP(VECTOR_LOAD(values + shifts[c] + WHOLE), keep);
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
                     sums[u][c] = MULTIPLY_ADD(delta[u], value, sums[u][c]);

@@ -3,7 +3,7 @@
  *
  * accumulate[u][v] += sum over DEPTH source units and TAPS_Y x TAPS_X taps of weight * source at the tap's shift.
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
- * ROW_FIRST + a * ROW_STEP rows and COLUMN_FIRST + b * COLUMN_STEP columns away. Weights are OIHW.
+ * ROW_SHIFT(a) + COLUMN_SHIFT(b) cells away; source units are SOURCE_STEP apart. Weights are OIHW.
  */
 #include "convolution/order.h"
 
@@ -15,12 +15,12 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], _
         for (int a = 0; a < TAPS_Y; a++) {
 #pragma unroll
             for (int b = 0; b < TAPS_X; b++) {
-                const int shift = (ROW_FIRST + a * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST + b * COLUMN_STEP;
+                const int shift = ROW_SHIFT(a) + COLUMN_SHIFT(b);
                 const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
                 vector_t values[BLOCK_VECTORS];
 #pragma unroll
                 for (int v = 0; v < BLOCK_VECTORS; v++) {
-                    values[v] = SOURCE_LOAD(source + positions[v] + shift);
+                    values[v] = VECTOR_LOAD(source + positions[v] + shift);
                 }
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
@@ -34,7 +34,7 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], _
                 }
             }
         }
-        source += SOURCE_PLANE;
+        source += SOURCE_STEP;
         weight += WEIGHT_DEPTH_STRIDE;
     }
 }

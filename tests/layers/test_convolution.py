@@ -38,7 +38,7 @@ from tests.layers.random_cases import (
 from tests.reference import convolution as reference
 
 Pair = tuple[int, int]
-KERNELS = [f"convolution/{name}" for name in ("forward_flat", "forward_rows", "backward_weight", "backward_data")]
+KERNELS = [f"convolution/{name}" for name in ("forward_flat", "backward_weight", "backward_data")]
 FUSIBLE = [name for name in ACTIVATIONS if name != "softmax"]
 BIASES: list[Any] = [False, True, "position"]
 
@@ -85,7 +85,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 
 def direct(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has only the kernels of this file; test_convolution_gathered.py is for the others."""
-    return replace(tuning, broken=frozenset({"gathered"}))
+    return replace(tuning, broken=frozenset({"gathered", "unitwise"}))
 
 
 def contract(
@@ -154,20 +154,22 @@ def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run, device_class: 
     if device_class != "cpu":
         return
     stride = arguments(layer)[1]
-    flat = stride == (1, 1)
-    assert [call.kernel for call in run.calls["forward"]] == [f"convolution/forward_{'flat' if flat else 'rows'}"]
+    split = [] if stride == (1, 1) else ["convolution/split_phases"]
+    assert [call.kernel for call in run.calls["forward"]] == [*split, "convolution/forward_flat"]
     phases = min(stride[0], shape.height) * min(stride[1], shape.width)
     if run.arrangement.accumulate:
         phases = phases_with_taps(layer, shape)
     assert [call.kernel for call in run.calls["backward data"]] == ["convolution/backward_data"] * phases
-    weight, *others = [call.kernel for call in run.calls["backward parameters"]]
+    weights = run.calls["backward parameters"][len(split) :]
+    assert [call.kernel for call in run.calls["backward parameters"]][: len(split)] == split
+    weight, *others = [call.kernel for call in weights]
     assert weight == "convolution/backward_weight"
-    splits = run.calls["backward parameters"][0].macros["SPLITS"]
+    splits = weights[0].macros["SPLITS"]
     bias = {False: [], True: ["gradient/unit_bias"], "position": ["gradient/position_bias"]}[layer.bias]
     assert others == (["gradient/reduce"] if splits != 1 else []) + bias
     one_row = layer.output_shape([shape]).height == 1
-    if run.arrangement.same_pitch or not flat or one_row:
-        assert run.calls["backward parameters"][0].macros["FLAT"] == int(flat)
+    if (run.arrangement.same_pitch and not split) or one_row:
+        assert weights[0].macros["FLAT"] == 1
 
 
 # -- random configurations ---------------------------------------------------------------------------------------------
@@ -262,7 +264,6 @@ def traits(case: Case, bench: Bench) -> Traits:
     output = layer.output_shape([shape])
     group_units = {
         "forward_flat": layer.filters // layer.groups,
-        "forward_rows": layer.filters // layer.groups,
         "backward_weight": layer.filters // layer.groups,
         "backward_data": shape.units // layer.groups,
     }
@@ -286,19 +287,19 @@ def traits(case: Case, bench: Bench) -> Traits:
     }
     for call in (call for calls in bench.calls.values() for call in calls):
         family, _, direction = call.kernel.partition("/")
-        if family != "convolution":
+        if family != "convolution" or direction == "split_phases":
             continue
         macros = call.macros
         found |= traits_of_call(call)
         lanes, block_units = int(macros["LANES"]), int(macros["BLOCK_UNITS"])
         found.add((call.kernel, ("units left over", group_units[direction] % block_units > 0)))
         if direction.startswith("forward"):
-            run = output.width
-            if direction == "forward_flat":
-                run += (output.height - 1) * bench.inputs[0].layout.unit_memory_width
+            run = output.width + (output.height - 1) * call.blobs["INPUT"].layout.unit_memory_width
             found.add((call.kernel, ("positions left over", lanes > 1 and run % lanes > 0)))
             found.add((call.kernel, ("several vectors", int(macros["BLOCK_VECTORS"]) > 1)))
+            found.add((call.kernel, ("split", stride != (1, 1))))
         if direction == "backward_weight":
+            found.add((call.kernel, ("split and flat", (stride != (1, 1), bool(macros["FLAT"])))))
             columns = shape.units // layer.groups * kernel[0] * kernel[1]
             found.add((call.kernel, ("columns left over", columns % int(macros["BLOCK_COLUMNS"]) > 0)))
         one_row = len({blob.layout.unit_memory_width for blob in call.blobs.values()}) == 1 and stride == (1, 1)
@@ -335,11 +336,11 @@ def wanted_traits() -> Traits:
         wanted |= {(name, ("lanes", lanes)) for lanes in (1, 2, 4, 8, 16)}
         wanted |= {(name, ("group", (width, 1, 1))) for width in (1, 32)}
         wanted |= {(name, (question, answer)) for question in ("one pitch", "units left over") for answer in answers}
-    for name in ("convolution/forward_flat", "convolution/forward_rows"):
-        wanted |= {(name, ("BIAS_MODE", mode)) for mode in (0, 1, 2)}
-        wanted |= {(name, ("positions left over", answer)) for answer in answers}
-        wanted |= {(name, ("several vectors", answer)) for answer in answers}
+    wanted |= {("convolution/forward_flat", ("BIAS_MODE", mode)) for mode in (0, 1, 2)}
+    for question in ("positions left over", "several vectors", "split"):
+        wanted |= {("convolution/forward_flat", (question, answer)) for answer in answers}
     wanted |= {("convolution/backward_weight", ("FLAT", flat)) for flat in (0, 1)}
+    wanted |= {("convolution/backward_weight", ("split and flat", (s, flat))) for s in answers for flat in answers}
     wanted |= {("convolution/backward_weight", ("SPLITS", splits)) for splits in (1, 2, 4)}
     wanted |= {("convolution/backward_weight", ("columns left over", answer)) for answer in answers}
     wanted |= {("convolution/backward_data", ("ACCUMULATE", added)) for added in (0, 1)}
@@ -371,7 +372,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_every_activation_in_the_epilogue(device: Device, function: str, stride: int) -> None:
     report = contract(device, Conv2D(3, 3, stride=stride, padding=1), Shape(2, 5, 7), [], fused=[function])
     (run,) = report.runs.values()
-    assert run.calls["forward"][0].macros["ACTIVATION"] == f"ACTIVATION_{function}"
+    assert run.calls["forward"][-1].macros["ACTIVATION"] == f"ACTIVATION_{function}"
 
 
 #: Sizes at which something is as small, as large or as empty as it gets.
@@ -426,9 +427,10 @@ def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatc
     """Blocks of units one after the other, with several blocks of everything and groups."""
     monkeypatch.setattr(convolution_direct, "_units_first", lambda *_: True)
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
-    tuning = Tuning("cpu", broken=frozenset({"gathered"}))
+    tuning = Tuning("cpu", broken=frozenset({"gathered", "unitwise"}))
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
-    calls = [*run.calls["forward"], *run.calls["backward data"], run.calls["backward parameters"][0]]
+    calls = [call for calls in run.calls.values() for call in calls if "UNITS_FIRST" in call.macros]
+    assert {call.kernel for call in calls} == set(KERNELS)
     assert all(call.macros["UNITS_FIRST"] == 1 for call in calls)
 
 

@@ -1,4 +1,7 @@
-"""The kernels of convolutions whose lanes are samples or units, on copies that lay them side by side."""
+"""The kernels of convolutions whose lanes are samples or units, on copies that lay them side by side.
+
+Samples forward and for backward data, units (panels) for backward weights.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from blobnet.losses import MeanSquaredError
@@ -34,6 +37,10 @@ CASES: dict[str, Case] = {
     "outputs of zeros alone": (Conv2D(2, 2, padding=((3, 2), (2, 4))), Shape(2, 3, 3), 1),
     "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 37, 1), 6),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1), 1),
+    "whole panels of a tap": (Conv2D(50, 1, bias=False), Shape(64, 5, 3), 2),
+    "a tap, strides": (Conv2D(33, 1, stride=(2, 3)), Shape(37, 6, 7), 3),
+    "many taps, large strides": (Conv2D(4, (7, 5), stride=(2, 3), padding=(3, 4)), Shape(3, 13, 11), 2),
+    "rows and columns that no tap reads": (Conv2D(3, 2, stride=4, padding=((5, 0), (1, 2))), Shape(4, 8, 9), 2),
 }
 
 
@@ -52,8 +59,16 @@ def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     assert kernels["forward"] == ["blob/gather", "convolution/forward_gathered"]
     assert kernels["backward data"] == ["blob/gather", *["convolution/backward_data_gathered"] * phases]
     weights = [kernel for kernel in kernels["backward parameters"] if "bias" not in kernel]
-    split = run.calls["backward parameters"][1].macros["SPLITS"] != 1
-    assert weights == ["blob/gather", "convolution/backward_weight_gathered"] + ["gradient/reduce"] * split
+    product = run.calls["backward parameters"][1]
+    expected = ["convolution/pack_units", "convolution/backward_weight_unitwise"]
+    assert weights == expected + ["convolution/unitwise_gradient"] * (not in_place(layer, shape, product))
+
+
+def in_place(layer: Conv1D | Conv2D, shape: Shape, product: KernelCall) -> bool:
+    """Whether the sums of the gradient of the weights are the gradient: one tap, one split and whole panels."""
+    units = shape.units // layer.groups
+    one_tap = layer.parameters([shape])[0].elements == layer.filters * units
+    return one_tap and product.macros["SPLITS"] == 1 and units % product.macros["PANEL_UNITS"] == 0
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -90,9 +105,10 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("shape", "filters", "count", "expected"),
     [
-        (Shape(64, 4, 4), 64, 32, "gathered gathered gathered"),
-        (Shape(64, 16, 16), 64, 32, "direct direct direct"),
-        (Shape(256, 14, 14), 256, 8, "direct direct gathered"),
+        (Shape(64, 4, 4), 64, 32, "gathered gathered unitwise"),
+        (Shape(64, 16, 16), 64, 32, "direct direct unitwise"),
+        (Shape(256, 14, 14), 256, 8, "direct direct unitwise"),
+        (Shape(64, 56, 56), 64, 8, "direct direct direct"),
         (Shape(3, 64, 64), 16, 32, "direct direct direct"),
     ],
 )
@@ -100,6 +116,6 @@ def test_small_planes_choose_it(shape: Shape, filters: int, count: int, expected
     node = layers.Input(*shape.dimensions)()
     model = from_nodes(node, layers.Conv2D(filters, 3, padding=1, name="layer")(node))
     plan = make_plan(model, count, loss=MeanSquaredError(), training=True, input_delta=True)
-    kernels = {call.label: call.kernel for _, call in plan.calls}
-    found = [kernels[f"layer {direction}"] for direction in ("forward", "backward data", "backward weight")]
-    assert ["gathered" if kernel.endswith("gathered") else "direct" for kernel in found] == expected.split()
+    chosen = {call.label: call.candidate.partition(" ")[0] for _, call in plan.calls}
+    found = [chosen[f"layer {direction}"] for direction in ("forward", "backward data", "backward weight")]
+    assert found == expected.split()

@@ -1,0 +1,51 @@
+/*
+ * Splits the padded input of a strided convolution into its phases (convolution/input_phases.h), which become units:
+ * unit (z * PHASES_Y + phase_y) * PHASES_X + phase_x of PHASES. Cells without data are 0.
+ *
+ * Blobs:
+ *   INPUT  read   with a halo of PAD_TOP rows and PAD_LEFT columns
+ *   PHASES write  rows without gaps
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   PHASES_Y
+ *   PHASES_X
+ *   LANES         values in a vector, at most a row
+ *   GLOBAL_UNITS  units of PHASES
+ * Tunables:
+ *   MAXIMUM_LANES cpu 16, gpu 16 of 1 2 4 8 16: most lanes
+ * Global:
+ *   units  units of PHASES * COUNT
+ */
+#include "blob.h"
+#include "vector.h"
+
+__kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int unit = get_global_id(2) % GLOBAL_UNITS;
+    const int first_y = unit / PHASES_X % PHASES_Y - PAD_TOP;
+    const int first_x = unit % PHASES_X - PAD_LEFT;
+    __global const real_t *from =
+        input + BLOB_INDEX(INPUT, n, unit / (PHASES_Y * PHASES_X), first_y, first_x);
+    __global real_t *to = phases + BLOB_INDEX(PHASES, n, unit, 0, 0);
+    for (int row = 0; row < PHASES_UNIT_HEIGHT; row++) {
+        const int y = first_y + row * STRIDE_Y;
+        /* Up to here columns have data: left of it the input's halo is 0. */
+        const int data_end =
+            y >= 0 && y < INPUT_UNIT_HEIGHT ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;
+        const int end = min(data_end, PHASES_UNIT_WIDTH);
+        for (int column = 0; column < PHASES_UNIT_MEMORY_WIDTH; column += LANES) {
+            /* The last vector of a row may overlap the one before. */
+            const int start = min(column, PHASES_UNIT_MEMORY_WIDTH - LANES);
+            const vector_t value =
+                VECTOR_LOAD_STRIDED(from + row * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + start * STRIDE_X);
+            VECTOR_STORE(VECTOR_KEEP(value, start + VECTOR_LANE_NUMBERS < end),
+                         to + row * PHASES_UNIT_MEMORY_WIDTH + start);
+        }
+    }
+}
