@@ -17,7 +17,7 @@ from blobnet.layers.gradients import split_sum
 
 #: What it costs to copy a value, to store one of another sample each time, and to store a weight's sum, in
 #: multiply-adds of a compute unit.
-COPY_COST, STORE_COST, WEIGHT_COST = 120, 300, 60
+COPY_COST, STORE_COST, WEIGHT_COST = 120, 100, 60
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
 #: A copy of more elements, which all tiles of the gradient of the weights read, slows their products down by how much.
