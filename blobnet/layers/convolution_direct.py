@@ -21,6 +21,8 @@ from blobnet.layers.gradients import split_sum
 SPLIT_ELEMENTS = 2**21
 #: Elements that a CPU's second cache holds beside what else is read.
 CACHE_ELEMENTS = 2**18
+#: What it costs to read an element from beyond that cache, in multiply-adds of a compute unit.
+READ_COST = 30
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
@@ -107,7 +109,8 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     choices = [position_tiles(tunables, problem.output_units, *run) for run in reversed(runs)]
     tiles = min(choices, key=lambda of_run: of_run[0].cost)
     for tile in tiles:
-        cost = _cost(site, problem, tile.cost * problem.columns) + more
+        reads = min(_tile_reads(tile, source.layout, problem, problem.output_units))
+        cost = _cost(site, problem, tile.cost * problem.columns + READ_COST * reads) + more
         calls = partial(_forward_calls, site, problem, source, tile, flat=tiles is choices[-1])
         yield Candidate(f"direct {tile}", cost, calls)
 
@@ -185,7 +188,8 @@ def _backward_weight_calls(
         site.batch_size * layout.unit_count * layout.unit_memory_elements // (problem.groups * splits)
         for layout in reversed(layouts)
     )
-    first = local == 1 and _units_first(of_units, height, of_columns, width)
+    units_first, columns_first = _reads(of_units, height, of_columns, width)
+    first = local == 1 and units_first < columns_first
     direction = "backward weight"
     label = f"{site.name} {direction}"
     partials, reductions = split_sum(site, label, "weight", splits)
@@ -221,10 +225,11 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     if len(phases) != 1:
         choices = [of_phase[:1] for of_phase in choices]
     for chosen in zip(*choices, strict=True) if phases else [()]:
-        sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True))
+        sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True)) * problem.output_units
+        reads = sum(min(_tile_reads(tile, site.delta.layout, problem, problem.input_units)) for tile in chosen)
         name = f"direct {chosen[0]}" if len(chosen) == 1 else "direct"
         calls = partial(_backward_phases, site, problem, phases, chosen)
-        yield Candidate(name, _cost(site, problem, sums * problem.output_units), calls)
+        yield Candidate(name, _cost(site, problem, sums + READ_COST * reads), calls)
 
 
 def _phase_tiles(site: Site, problem: Problem, phase: Phase) -> list[PositionTile]:
@@ -274,26 +279,31 @@ def _copy_cost(site: Site, source: Source) -> float:
 
 def _order(tile: PositionTile, source: Blob, problem: Problem, units: int) -> tuple[GlobalSize, dict[str, Macro]]:
     """The work of a tile whose result has ``units`` units a group, and its macro."""
-    blocks = -(-units // tile.macros["BLOCK_UNITS"])
     local = tile.macros["LOCAL_WIDTH"]
-    plane = source.layout.unit_count * source.layout.unit_memory_elements // problem.groups
-    weights = problem.input_units * problem.output_units * problem.taps
-    first = local == 1 and _units_first(weights, blocks, plane, tile.count)
-    width, height = tile.count * local, problem.groups * blocks
+    units_first, columns_first = _tile_reads(tile, source.layout, problem, units)
+    first = local == 1 and units_first < columns_first
+    width, height = tile.count * local, problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
     return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}
 
 
-def _units_first(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> bool:
-    """Whether blocks of units should follow one another, and not blocks of columns (kernels/convolution/order.h).
+def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units: int) -> Pair:
+    """:func:`_reads` of a tile whose result has ``units`` units a group."""
+    plane = source.unit_count * source.unit_memory_elements // problem.groups
+    weights = problem.input_units * problem.output_units * problem.taps
+    return _reads(weights, -(-units // tile.macros["BLOCK_UNITS"]), plane, tile.count)
 
-    What all units read, ``of_units`` elements, is then read again for each block of columns, else what all columns
-    read for each block of units; unless a cache holds it.
+
+def _reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> Pair:
+    """Elements read from beyond a cache if blocks of units follow one another, and if blocks of columns do.
+
+    (See kernels/convolution/order.h.) What all units read, ``of_units`` elements, is read again for each block of
+    columns in the one order, what all columns read for each block of units in the other; unless a cache holds it.
     """
 
     def read(elements: int, times: int) -> int:
         return elements * (times if elements > CACHE_ELEMENTS else 1)
 
-    return of_columns + read(of_units, column_blocks) < of_units + read(of_columns, unit_blocks)
+    return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
 
 
 def _block_macros(tile: PositionTile) -> dict[str, Macro]:

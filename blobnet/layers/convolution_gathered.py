@@ -14,7 +14,7 @@ from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem, inside, taps_inside
 
 #: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit.
-COPY_COST, STORE_COST = 60, 300
+COPY_COST, STORE_COST = 60, 100
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
 
