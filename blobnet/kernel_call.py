@@ -27,7 +27,7 @@ _CELLS_OF_A_WORK_ITEM = 512
 class Blob:
     """A blob as a call sees it: the storage that holds it, and its layout there.
 
-    ``is_memory``: it lies in memory that a layer asked for (Site.memory), where nobody else keeps its halo.
+    ``is_memory``: it lies in memory that a layer asked for (Site.memory), and has no halo.
     """
 
     storage: str

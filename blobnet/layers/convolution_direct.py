@@ -26,6 +26,8 @@ READ_COST = 30
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
+#: Most units a tile of several taps that read phases: with more, Intel's compiler makes loops of half the speed.
+SPLIT_UNITS = 6
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
 WEIGHT_COST = 200
 
@@ -43,14 +45,14 @@ class Source:
     phases: InputPhases | None = None
 
     @classmethod
-    def of(cls, site: Site, problem: Problem, result: Blob) -> Source:
-        """The one for an output or its delta, at its pitch if possible."""
+    def of(cls, site: Site, problem: Problem) -> Source:
+        """The one of a site."""
         source = site.inputs[0]
         if problem.strides == (1, 1):
             return cls(source.layout)
-        phases = problem.input_phases(result.shape)
+        phases = problem.input_phases(site.output.shape)
         shape = Shape(source.shape.units * phases.planes, phases.height, phases.width)
-        return cls(BlobLayout.padded(shape, pitch=max(phases.width, result.layout.unit_memory_width)), phases)
+        return cls(BlobLayout.padded(shape), phases)
 
     @property
     def copied(self) -> int:
@@ -74,7 +76,6 @@ class Source:
         """The launch that makes the copy, if there is one."""
         if not self.phases:
             return []
-        pitch = self.layout.unit_memory_width
         kernel = "convolution/split_phases"
         tunables = site.tuning.of(kernel)
         return [
@@ -87,7 +88,7 @@ class Source:
                     **problem.stride_macros,
                     **problem.origin_macros,
                     **self.phases.macros,
-                    "LANES": 1 << (min(pitch, tunables["MAXIMUM_LANES"]).bit_length() - 1),
+                    "LANES": 1 << (min(self.phases.width, tunables["MAXIMUM_LANES"]).bit_length() - 1),
                 },
                 tunables=tunables,
             )
@@ -97,10 +98,12 @@ class Source:
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """On flat planes; with a stride on those of the input's phases."""
     output = site.output.shape
-    source = Source.of(site, problem, site.output)
+    source = Source.of(site, problem)
     tunables = site.tuning.of("convolution/forward_flat")
     pitch = source.layout.unit_memory_width
     one_run = 1, (output.height - 1) * pitch + output.width
+    if source.phases and problem.taps > 1:
+        tunables["MAXIMUM_UNITS"] = min(tunables["MAXIMUM_UNITS"], SPLIT_UNITS)
     more, runs = _copy_cost(site, source), [one_run]
     if pitch != site.output.layout.unit_memory_width:
         runs.append((output.height, output.width))
@@ -145,7 +148,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     tunables = site.tuning.of("convolution/backward_weight")
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
     most = tunables["MAXIMUM_LANES"]
-    source = Source.of(site, problem, site.delta)
+    source = Source.of(site, problem)
     rows, run = _runs(site, source)
     # A vector that holds less than the most lanes takes as long.
     positions = rows * -(-run // lanes_for(run, most)) * most

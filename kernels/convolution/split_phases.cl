@@ -36,16 +36,15 @@ __kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), con
     for (int row = 0; row < PHASES_UNIT_HEIGHT; row++) {
         const int y = first_y + row * STRIDE_Y;
         /* Up to here columns have data: left of it the input's halo is 0. */
-        const int data_end =
+        const int end =
             y >= 0 && y < INPUT_UNIT_HEIGHT ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;
-        const int end = min(data_end, PHASES_UNIT_WIDTH);
-        for (int column = 0; column < PHASES_UNIT_MEMORY_WIDTH; column += LANES) {
+        for (int column = 0; column < PHASES_UNIT_WIDTH; column += LANES) {
             /* The last vector of a row may overlap the one before. */
-            const int start = min(column, PHASES_UNIT_MEMORY_WIDTH - LANES);
+            const int start = min(column, PHASES_UNIT_WIDTH - LANES);
             const vector_t value =
                 VECTOR_LOAD_STRIDED(from + row * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + start * STRIDE_X);
             VECTOR_STORE(VECTOR_KEEP(value, start + VECTOR_LANE_NUMBERS < end),
-                         to + row * PHASES_UNIT_MEMORY_WIDTH + start);
+                         to + row * PHASES_UNIT_WIDTH + start);
         }
     }
 }
