@@ -61,6 +61,7 @@ class WarpTile:
         }
 
 
+# NOTE: tiles may take 96 KB of local memory: NVIDIA's OpenCL does, though it says 48 KB.
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
     WarpTile(128, 128, 16, 64, 64, 4, speed=3.25, busy=2.2, overhead=90),

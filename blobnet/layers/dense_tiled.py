@@ -1,4 +1,4 @@
-"""Dense layers as products of matrices through local memory, for GPUs and batches (kernels/dense/product.h)."""
+"""Dense layers as products of matrices through local memory, for GPUs and batches (kernels/dense/tiled.h)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@
  *   units   groups
  */
 #include "blob.h"
-#include "convolution/warp_tile.h"
+#include "convolution/warp_product.h"
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)

@@ -44,7 +44,7 @@
 #define UNIT_PITCH (TILE_UNITS + 4)
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
 #define ITEM (int)get_local_id(0)
-#include "convolution/product.h"
+#include "convolution/local_product.h"
 /* A work-item loads every 8th position of every ROW_STEP-th unit and column. */
 #define RUN 8
 #define ROW_STEP (ITEMS / RUN)

@@ -54,7 +54,7 @@
 #define WEIGHT_UNIT_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define WEIGHT_DEPTH_STRIDE (FILTER_HEIGHT * FILTER_WIDTH)
 #define UNITS_DIVIDE (GROUP_OUTPUT_UNITS % BLOCK_UNITS == 0)
-#include "convolution/tile.h"
+#include "convolution/direct.h"
 
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 /* Vectors, and the position at which each begins. */

@@ -1,5 +1,5 @@
 /*
- * The taps of a forward convolution, for convolution/tile.h, tiled.h and tensor.h: all of the filter's, in its order, from
+ * The taps of a forward convolution, for convolution/direct.h, tiled.h and tensor.h: all of the filter's, in its order, from
  * the padding on.
  */
 #define DEPTH GROUP_INPUT_UNITS

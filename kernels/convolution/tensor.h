@@ -10,8 +10,8 @@
  * Sources lie as they come, a row of positions a source unit. To load four of them as one float4, fragment f of a warp
  * has every 4th of 32 columns: its column n is number f / 4 * 32 + n * 4 + f % 4.
  */
-#include "convolution/product_tile.h"
-#include "convolution/warp_tile.h"
+#include "convolution/group_tile.h"
+#include "convolution/warp_product.h"
 
 /* A pitch with which the rows of a fragment lie in different banks. */
 #define COLUMN_PITCH (TILE_COLUMNS + 8)

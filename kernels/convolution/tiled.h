@@ -3,6 +3,8 @@
  * source at all positions of the batch. A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x
  * ITEM_COLUMNS of them; TILE_DEPTH rows of both matrices lie in local memory while the next ones are on their way.
  *
+ * Of a product in splits (splits.h) it makes the rows of one.
+ *
  * A position is a cell (n, y, x) of the result, without its padding: its source lies at a fixed pointer plus a shift
  * that depends on the row (tap, source unit) alone, and padding is zeros in memory. So any stride, dilation and plane
  * size costs the same, and no position is wasted.
@@ -13,8 +15,8 @@
 #define ITEM get_local_id(0)
 #define UNIT_PITCH TILE_UNITS
 #define COLUMN_PITCH TILE_COLUMNS
-#include "convolution/product.h"
-#include "convolution/product_tile.h"
+#include "convolution/local_product.h"
+#include "convolution/group_tile.h"
 
 #define STAGED_STEPS (ITEMS_Y > 2 * TILE_DEPTH ? ITEMS_Y : 2 * TILE_DEPTH)
 /* Source: every work-item loads SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */

@@ -39,7 +39,7 @@
 /* Patches come in as rows and lie as columns: a pitch that keeps quads aligned and stores in different banks. */
 #define UNIT_PITCH (BY_PATCH ? TILE_UNITS + 4 : TILE_UNITS)
 #define COLUMN_PITCH (BY_PATCH ? TILE_COLUMNS + 4 : TILE_COLUMNS)
-#include "convolution/product.h"
+#include "convolution/local_product.h"
 
 /* Quads of each factor that a work-item brings for a step. */
 #define UNIT_QUADS (TILE_DEPTH * TILE_UNITS / 4 / ITEMS)

@@ -1,6 +1,6 @@
 /*
  * Dense, backward, delta of the input, the products: input_delta[n][k] = sum over units o of output_delta[n][o] *
- * weight[o][k], through local memory (dense/product.h), in splits of the units that dense/backward_data_sum.cl adds.
+ * weight[o][k], through local memory (dense/tiled.h), in splits of the units that dense/backward_data_sum.cl adds.
  *
  * Blobs:
  *   OUTPUT_DELTA read
@@ -28,7 +28,7 @@
 #define LEFT_STEP OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS
 #define RIGHT_AT(k) (k)
 #define RIGHT_STEP ELEMENTS
-#include "dense/product.h"
+#include "dense/tiled.h"
 
 #define COLUMN_TILES ((ELEMENTS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 
@@ -45,15 +45,6 @@ dense_backward_data_tiled(READ_BLOB(output_delta), READ_ARRAY(real_t, weight), W
     accumulate(sums, (int)((long)UNITS * split / SPLITS), (int)((long)UNITS * (split + 1) / SPLITS), count,
                ELEMENTS, first_sample, first_element, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0),
                ARRAY(weight), left, right);
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        const int n = first_sample + ITEM_UNIT(u);
-#pragma unroll
-        for (int c = 0; c < ITEM_COLUMNS; c++) {
-            const int k = first_element + ITEM_COLUMN(c);
-            if (n < count && k < ELEMENTS) {
-                ARRAY(partials)[((size_t)split * count + n) * ELEMENTS + k] = sums[u][c];
-            }
-        }
-    }
+    store_sums(ARRAY(partials) + (size_t)split * count * ELEMENTS, sums, count, ELEMENTS, first_sample,
+               first_element);
 }

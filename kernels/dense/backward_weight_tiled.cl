@@ -1,5 +1,5 @@
 /*
- * Dense, backward, gradient of the weights, through local memory (dense/product.h): weight_gradient[o][k] = sum over
+ * Dense, backward, gradient of the weights, through local memory (dense/tiled.h): weight_gradient[o][k] = sum over
  * samples n of output_delta[n][o] * input[n][k].
  *
  * Blobs:
@@ -25,7 +25,7 @@
 #define LEFT_STEP OUTPUT_DELTA_MEMORY_ELEMENTS
 #define RIGHT_AT(k) (k)
 #define RIGHT_STEP INPUT_MEMORY_ELEMENTS
-#include "dense/product.h"
+#include "dense/tiled.h"
 
 #define COLUMN_TILES ((ELEMENTS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 
@@ -41,15 +41,5 @@ dense_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRITE_ARR
     accumulate(sums, 0, count, OUTPUT_DELTA_UNIT_COUNT, ELEMENTS, first_unit, first_element,
                output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0), input + BLOB_INDEX(INPUT, 0, 0, 0, 0),
                left, right);
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        const int o = first_unit + ITEM_UNIT(u);
-#pragma unroll
-        for (int c = 0; c < ITEM_COLUMNS; c++) {
-            const int k = first_element + ITEM_COLUMN(c);
-            if (o < OUTPUT_DELTA_UNIT_COUNT && k < ELEMENTS) {
-                ARRAY(weight_gradient)[o * ELEMENTS + k] = sums[u][c];
-            }
-        }
-    }
+    store_sums(ARRAY(weight_gradient), sums, OUTPUT_DELTA_UNIT_COUNT, ELEMENTS, first_unit, first_element);
 }

@@ -1,6 +1,6 @@
 /*
  * Dense (perceptron), forward, the products: output[n][o] = sum over elements k of weight[o][k] * input[n][k], through
- * local memory (dense/product.h), in splits of the elements that dense/forward_sum.cl adds.
+ * local memory (dense/tiled.h), in splits of the elements that dense/forward_sum.cl adds.
  *
  * Blobs:
  *   INPUT  read   without padding
@@ -28,7 +28,7 @@
 #define LEFT_STEP 1
 #define RIGHT_AT(o) ((o) * ELEMENTS)
 #define RIGHT_STEP 1
-#include "dense/product.h"
+#include "dense/tiled.h"
 
 #define COLUMN_TILES ((UNITS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 
@@ -45,15 +45,5 @@ dense_forward_tiled(READ_BLOB(input), READ_ARRAY(real_t, weight), WRITE_ARRAY(re
     accumulate(sums, (int)((long)ELEMENTS * split / SPLITS), (int)((long)ELEMENTS * (split + 1) / SPLITS),
                count, UNITS, first_sample, first_unit, input + BLOB_INDEX(INPUT, 0, 0, 0, 0), ARRAY(weight),
                left, right);
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        const int n = first_sample + ITEM_UNIT(u);
-#pragma unroll
-        for (int c = 0; c < ITEM_COLUMNS; c++) {
-            const int o = first_unit + ITEM_COLUMN(c);
-            if (n < count && o < UNITS) {
-                ARRAY(partials)[((size_t)split * count + n) * UNITS + o] = sums[u][c];
-            }
-        }
-    }
+    store_sums(ARRAY(partials) + (size_t)split * count * UNITS, sums, count, UNITS, first_sample, first_unit);
 }

@@ -13,7 +13,9 @@ from blobnet import kernel_source, layers, tuning
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
+from blobnet.layers import convolution_tensor
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
+from blobnet.layers.convolution_tensor import WarpTile
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile, predicted_speed, tiles_for
 from blobnet.planner import make_plan
@@ -422,6 +424,13 @@ def test_tiles_fit_the_device(measured: tuple[Tile, ...], group_size: int, local
     assert [tile for tile in found if not tile.is_guess] == [tile for tile in measured if tile in found]
     if group_size >= 256 and local_memory >= 1 << 15:
         assert set(measured) < set(found)
+
+
+# The pitches of kernels/convolution/tensor.h and backward_weight_tensor.cl.
+@pytest.mark.parametrize(("tiles", "pad"), [(convolution_tensor.TILES, 8), (convolution_tensor.WEIGHT_TILES, 0)])
+def test_tiles_of_tensor_cores_fit_what_nvidia_takes(tiles: tuple[WarpTile, ...], pad: int) -> None:
+    for tile in tiles:
+        assert 4 * tile.stages * tile.depth * (tile.units + tile.columns + pad) <= 96 << 10
 
 
 def test_local_memory_is_what_the_kernels_declare() -> None:

@@ -1,7 +1,7 @@
 /*
  * Dense layers as products of matrices through local memory, for GPUs: sum (u, c) = sum over ROWS rows r of
  * left(r, u) * right(r, c). A work-group makes TILE_UNITS x TILE_COLUMNS sums, a work-item ITEM_UNITS x ITEM_COLUMNS of
- * them, while the next TILE_DEPTH rows are on their way (convolution/product.h multiplies).
+ * them, while the next TILE_DEPTH rows are on their way (convolution/local_product.h multiplies).
  *
  * A kernel says where its factors lie: LEFT_AT(u) and RIGHT_AT(c) are offsets of row 0, LEFT_STEP and RIGHT_STEP lead
  * from row to row. Where the rows of a factor are neighbours (a step of 1), work-items load runs of 8 of them, and a
@@ -10,7 +10,7 @@
 #define ITEM (int)get_local_id(0)
 #define UNIT_PITCH (TILE_UNITS + 4)
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
-#include "convolution/product.h"
+#include "convolution/local_product.h"
 
 #define RUN 8
 /* Of a factor with a step and an extent: units or columns loaded at once, how often, and the rows of each. */
@@ -108,4 +108,21 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     multiply(sums, left_tiles[tile], right_tiles[tile]);
+}
+
+/* The sums of the tile at (first_unit, first_column) as a part of (units, columns) results. */
+INLINE void store_sums(__global real_t *results, real_t sums[ITEM_UNITS][ITEM_COLUMNS], const int units,
+                       const int columns, const int first_unit, const int first_column)
+{
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        const int unit = first_unit + ITEM_UNIT(u);
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            const int column = first_column + ITEM_COLUMN(c);
+            if (unit < units && column < columns) {
+                results[(size_t)unit * columns + column] = sums[u][c];
+            }
+        }
+    }
 }
