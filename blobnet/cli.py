@@ -101,8 +101,8 @@ candidates that a cost model puts first, and keeps the fastest, once its results
 are checked, for this device and driver. Training and prediction use it from
 then on. What is known is not measured again; Ctrl-C keeps what was found.
 
-Times mean little while others use the device. A winner counts for the batch
-size that it was measured with.
+Times mean little while others use the device. A winner counts for batches of
+half to twice the size that it was measured with, unless one is nearer.
 
 columns:
   n      how often the model has it
@@ -381,7 +381,13 @@ def _add_tune(parser: Parser) -> None:
         help="none (show what is known), fast (the few best by predicted cost) or wide (default: fast)",
     )
     parser.add_argument("--again", action="store_true", help="measure also what is known")
-    _add_device(parser)
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="put the winners also into a file for this device in DIR, in the form in which tunings ship",
+    )
+    _add_device_and_precision(parser)
 
 
 _Options = argparse.ArgumentParser | argparse._ArgumentGroup

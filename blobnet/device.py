@@ -14,7 +14,9 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.cache import cache_folder, write_atomically
-from blobnet.errors import BuildError, DeviceError, OptionError, near_matches
+from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.tuning import Tunings
 
@@ -292,6 +294,7 @@ class Device:
             DeviceError: the device has no tensor cores.
         """
         check_precision(self.info, precision)
+        _ = self.tunings  # which both then share
         other = copy.copy(self)
         other.precision = precision
         return other
@@ -302,7 +305,7 @@ class Device:
         """A buffer of ``size`` bytes, all zero.
 
         Raises:
-            DeviceError: the device has no room for it.
+            OutOfMemoryError: the device has no room for it.
         """
         try:
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
@@ -310,13 +313,30 @@ class Device:
             return buffer
         except cl.Error as error:
             rule = "the device must have room for a buffer"
-            raise DeviceError(self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch.") from error
+            raise OutOfMemoryError(
+                self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
+            ) from error
 
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
         if values.size:
             with self._reporting("writing to a buffer"):
                 cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
+
+    def page_locked(self, size: int) -> npt.NDArray[np.uint8] | None:
+        """Host memory of ``size`` bytes that a GPU can fetch by itself; None where there is none to be had."""
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        try:
+            memory = cl.Buffer(self.context, flags, size)
+            mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
+            return np.asarray(mapped[0])
+        except cl.Error:
+            return None
+
+    def fetch(self, buffer: cl.Buffer, source: npt.NDArray[np.uint8]) -> cl.Event:
+        """Copies page-locked memory to the start of a buffer, behind what was launched; not done when it returns."""
+        with self._reporting("writing to a buffer"):
+            return cl.enqueue_copy(self.queue, buffer, source, is_blocking=False)
 
     def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
         """``elements`` values from byte ``offset`` of a buffer."""
@@ -351,7 +371,7 @@ class Device:
         try:
             yield
         except cl.Error as error:
-            raise DeviceError(self.info.name, f"{action} must succeed", cause=error) from error
+            raise _kind_of(error)(self.info.name, f"{action} must succeed", cause=error) from error
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -365,14 +385,28 @@ class Device:
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
-        digest = hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
+        digest = _digest(source)
         program = self._programs.get(digest)
         if program is None:
-            with warnings.catch_warnings():
-                # NOTE: drivers print remarks about programs that build well; only failures matter here.
-                warnings.simplefilter("ignore", cl.CompilerWarning)
+            with _without_remarks():
                 program = self._programs[digest] = self._build(source, digest, what)
         return program
+
+    def build_ahead(self, sources: Iterable[str]) -> None:
+        """Builds programs that will be asked for, side by side; what the driver refuses it will refuse again then.
+
+        NOTE: for GPUs alone. Drivers of CPUs have no cores to spare, or compile at the first launch.
+        """
+        missing = {_digest(source): source for source in sources} if self.kind == "gpu" else {}
+        with _without_remarks(), ThreadPoolExecutor(os.cpu_count()) as pool:
+            futures = {
+                digest: pool.submit(self._build, source, digest, "a kernel")
+                for digest, source in missing.items()
+                if digest not in self._programs
+            }
+        for digest, future in futures.items():
+            with contextlib.suppress(BuildError):
+                self._programs[digest] = future.result()
 
     @cached_property
     def _cache(self) -> Path | None:
@@ -444,7 +478,61 @@ class Device:
         except cl.Error as error:
             rule = f"{kernel.function_name} must launch"
             received = {"cause": error, "global_size": global_size, "local_size": local_size}
-            raise DeviceError(self.info.name, rule, hint=None, **received) from error
+            raise _kind_of(error)(self.info.name, rule, hint=None, **received) from error
+
+
+def _kind_of(error: cl.Error) -> type[DeviceError]:
+    """What to raise for a driver's error.
+
+    NOTE: drivers allocate when memory is first used. OUT_OF_RESOURCES may be registers: the kernel's own fault.
+    """
+    codes = cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY
+    return OutOfMemoryError if getattr(error, "code", None) in codes else DeviceError
+
+
+class Feed:
+    """A way to the start of a buffer for arrays that come one after another, while the device works.
+
+    An array is copied to page-locked memory, of which there are two pieces that take turns; the device fetches it
+    behind all that was launched before, while the host goes on. On a CPU, and where there is no such memory, an array
+    is written at once, which waits for the device.
+
+    Args:
+        device: the buffer's.
+        buffer: where arrays go.
+    """
+
+    def __init__(self, device: Device, buffer: cl.Buffer) -> None:
+        self._device, self._buffer = device, buffer
+        pieces = [device.page_locked(buffer.size) for _ in range(2 if device.kind == "gpu" else 0)]
+        self._pieces: deque[tuple[npt.NDArray[np.uint8], cl.Event | None]] = deque(
+            (piece, None) for piece in pieces if piece is not None
+        )
+
+    def write(self, values: npt.NDArray[Any]) -> None:
+        """Puts an array at the start of the buffer, for launches that follow; ``values`` may change at once."""
+        if not self._pieces:
+            self._device.write(self._buffer, values)
+            return
+        memory, fetched = self._pieces.popleft()
+        if fetched is not None:
+            fetched.wait()
+        source = memory[: values.nbytes]
+        np.copyto(source.view(values.dtype).reshape(values.shape), values)
+        self._pieces.append((memory, self._device.fetch(self._buffer, source)))
+
+
+def _digest(source: str) -> str:
+    """What tells a program from others."""
+    return hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keeps quiet what drivers print about programs that build well; only failures matter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        yield
 
 
 def event_seconds(event: cl.Event) -> float:

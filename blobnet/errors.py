@@ -69,6 +69,10 @@ class DeviceError(BlobnetError):
     """No OpenCL device, an unknown one, or one that fails."""
 
 
+class OutOfMemoryError(DeviceError):
+    """A device has no room for a buffer, or for what a launch needs."""
+
+
 class PlanError(BlobnetError):
     """A model cannot be planned, or its plan does not fit the device."""
 

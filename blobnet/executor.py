@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.device import Device
+from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
 from blobnet.kernel_call import Blob, KernelCall, Tuning
@@ -45,8 +45,10 @@ def plan_for(
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
-    A way to compute (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from
-    now on: the device's tunings remember it.
+    A variant (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from now
+    on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a launch that it
+    refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and wrong results show
+    in the loss at best. ``blobnet tune`` launches and checks what it chooses.
 
     Args:
         device: where the plan will run.
@@ -97,8 +99,8 @@ def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
     """Raises PlanError if a plan needs more memory than the device has; names the largest batch that fits."""
     info = device.info
-    largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
-    if plan.batch_size > largest:
+    if not plan.fits(info.memory, info.largest_allocation, reserved):
+        largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
         raise PlanError(
             f"plan for {info.name}",
             "all buffers must fit the device's memory",
@@ -170,6 +172,7 @@ class Executor:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         self._bound: dict[tuple[str, int], list[Launch]] = {}
+        self._feeds: dict[str, Feed] = {}
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -230,8 +233,14 @@ class Executor:
         return np.ascontiguousarray(blob.layout.data(values, count))
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
-        """Fills the start of a persistent buffer: ``samples``, ``labels``, ``step``."""
+        """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""
         self.device.write(self.buffers[name], values)
+
+    def feed(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Fills the start of a persistent buffer for the launches that follow: ``samples``, ``labels``, ``step``."""
+        if name not in self._feeds:
+            self._feeds[name] = Feed(self.device, self.buffers[name])
+        self._feeds[name].write(values)
 
 
 def check_promise(

@@ -92,15 +92,24 @@ class Evaluator:
     def predict(self, x: npt.NDArray[Any]) -> FloatArray:
         """The model's output: (N, units[, height][, width])."""
         graph = self.plan.graph
-        shape = graph.output.shape.dimensions
+        shape, size = graph.output.shape.dimensions, self.plan.batch_size
         result = np.empty((len(x), *shape), np.float32)
-        for first in range(0, len(x), self.plan.batch_size):
-            batch = x[first : first + self.plan.batch_size]
-            self.executor.write_array("samples", np.asarray(batch, np.float32))
-            self.executor.run("forward", len(batch))
-            values = self.executor.read_blob(self.plan.outputs[graph.output.name], len(batch))
-            result[first : first + len(batch)] = values.reshape(len(batch), *shape)
+        batches = (self._loaded(x[first : first + size]) for first in range(0, len(x), size))
+        done, count = 0, next(batches, 0)
+        while count:
+            self.executor.run("forward", count)
+            # The device works on this batch while the host loads the next.
+            self.executor.device.flush()
+            following = next(batches, 0)
+            values = self.executor.read_blob(self.plan.outputs[graph.output.name], count)
+            result[done : done + count] = values.reshape(count, *shape)
+            done, count = done + count, following
         return result
+
+    def _loaded(self, batch: npt.NDArray[Any]) -> int:
+        """The samples of a batch, once it is on its way to the device."""
+        self.executor.feed("samples", np.asarray(batch, np.float32))
+        return len(batch)
 
     def evaluate(
         self, x: npt.NDArray[Any], labels: npt.NDArray[Any], advance: Callable[[int], object] | None = None
@@ -118,8 +127,8 @@ class Evaluator:
         for first in range(0, len(x), self.plan.batch_size):
             batch = slice(first, first + self.plan.batch_size)
             count = len(x[batch])
-            executor.write_array("samples", np.asarray(x[batch], np.float32))
-            executor.write_array("labels", labels[batch])
+            executor.feed("samples", np.asarray(x[batch], np.float32))
+            executor.feed("labels", labels[batch])
             executor.run("forward", count)
             executor.run("loss", count)
             if advance is not None:

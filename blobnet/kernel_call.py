@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_source import Macro
+from blobnet.task import Choices
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
@@ -85,7 +86,7 @@ class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
-    asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` names the way to compute of
+    asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
     which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
     batch that the launch takes, None for all: a batch without any of them goes without the launch.
     """
@@ -146,31 +147,24 @@ class KernelCall:
 class Tuning:
     """Values for the tunables: those of a class of device, and overrides for single kernels.
 
-    ``limits`` bounds tunables of every kernel by name: what a driver cannot do. ``compute_units`` is how many
-    work-groups the device runs side by side, each of at most ``group_size`` work-items with ``local_memory`` bytes.
-    ``choices`` names the candidate (blobnet/layers/candidates.py) that was measured as the fastest for a task,
-    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly. ``precision`` is
-    one of PRECISIONS.
+    ``compute_units`` is how many work-groups the device runs side by side, each of at most ``group_size`` work-items
+    with ``local_memory`` bytes. ``choices`` names the candidates that were measured as the fastest, ``broken`` the
+    candidates, and whole variants, that this driver does not build, or builds wrongly (blobnet/layers/candidates.py).
+    ``precision`` is one of PRECISIONS.
     """
 
     device_class: str = "cpu"
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
     compute_units: int = 64
     group_size: int = 256
     local_memory: int = 1 << 15
-    choices: Mapping[str, str] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
-        source = kernel_source.load(kernel)
-        values = source.tuning(self.device_class, self.overrides.get(kernel))
-        for name in self.limits.keys() & values.keys():
-            if values[name] > self.limits[name]:
-                values[name] = max(choice for choice in source.tunables[name].choices if choice <= self.limits[name])
-        return values
+        return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:

@@ -86,7 +86,8 @@ class Plan:
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
-    ``fused`` maps each layer that the kernels of another compute to that one.
+    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``, ``share`` and
+    ``reuse`` are as for make_plan.
     """
 
     graph: Graph
@@ -101,6 +102,9 @@ class Plan:
     deltas: Mapping[str, Blob]
     fused: Mapping[str, str] = field(default_factory=dict)
     loss: Loss | None = None
+    input_delta: bool = False
+    share: bool = True
+    reuse: bool = True
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -123,21 +127,51 @@ class Plan:
         """Bytes of the largest buffer."""
         return max(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
 
+    def for_batch(self, batch_size: int) -> Plan:
+        """The same for another batch size, with the kernels and the work space of that."""
+        return make_plan(
+            self.graph,
+            batch_size,
+            loss=self.loss,
+            training=self.training,
+            tuning=self.tuning,
+            input_delta=self.input_delta,
+            share=self.share,
+            reuse=self.reuse,
+        )
+
+    def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
+        """Whether all buffers fit ``memory`` bytes, besides ``reserved`` ones, each of at most ``allocation`` bytes."""
+        return self.bytes(count) + reserved <= memory and self.largest_allocation(count) <= allocation
+
     def largest_batch(self, memory: int, allocation: int, reserved: int = 0) -> int:
         """The largest batch whose plan fits ``memory`` bytes in buffers of at most ``allocation`` bytes; 0 if none.
 
-        ``reserved`` is what others need besides (optimizer state).
+        ``reserved`` is what others need besides (optimizer state). For another batch, layers may choose other kernels
+        and ask for other work space: so what a plan says is tried, with a plan for that. (Where kernels change, a
+        larger batch may fit again.)
         """
+        room = memory, allocation, reserved
+        plan, fitting, too_large = self, *((self.batch_size, _NEVER) if self.fits(*room) else (0, self.batch_size))
+        while fitting + 1 < too_large:
+            batch = plan._largest_count(*room)
+            if batch == plan.batch_size:
+                break
+            if not fitting < batch < too_large:
+                batch = (fitting + too_large) // 2
+            plan = self.for_batch(batch)
+            fitting, too_large = (batch, too_large) if plan.fits(*room) else (fitting, batch)
+        return fitting
+
+    def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
+        """The same with the work space of this plan."""
         low, high = 0, 1
-        while high < _NEVER and self._fits(high, memory, allocation, reserved):
+        while high < _NEVER and self.fits(memory, allocation, reserved, high):
             low, high = high, high * 2
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(middle, memory, allocation, reserved) else (low, middle)
+            low, high = (middle, high) if self.fits(memory, allocation, reserved, middle) else (low, middle)
         return low
-
-    def _fits(self, count: int, memory: int, allocation: int, reserved: int) -> bool:
-        return self.bytes(count) + reserved <= memory and self.largest_allocation(count) <= allocation
 
 
 def parameter_table(graph: Graph) -> ParameterTable:
@@ -230,6 +264,7 @@ class _Planner:
         self.loss = loss
         self.training = training
         self.tuning = tuning
+        self.input_delta = input_delta
         self.share = share
         self.storages: list[_Storage] = []
         self.arrays: dict[str, Array] = {}
@@ -241,7 +276,7 @@ class _Planner:
         self.computed_by = list(range(len(graph.vertices)))
         self.delta_regions: dict[int, _Region] = {}
         self.accumulate: dict[tuple[int, int], bool] = {}
-        self.needs_delta = self._needs_delta(input_delta)
+        self.needs_delta = self._needs_delta()
         self.absorbed = self._absorbed_activations()
 
     def plan(self, reuse: bool) -> Plan:
@@ -274,6 +309,9 @@ class _Planner:
                 if vertex.index != computer
             },
             loss=self.loss,
+            input_delta=self.input_delta,
+            share=self.share,
+            reuse=reuse,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
 
@@ -309,12 +347,12 @@ class _Planner:
             for reader in readers
         )
 
-    def _needs_delta(self, input_delta: bool) -> list[bool]:
+    def _needs_delta(self) -> list[bool]:
         needed: list[bool] = []
         for vertex in self.graph.vertices:
             trained = any(spec.trainable for spec in self.graph.parameters(vertex))
             wanted = trained or any(needed[source] for source in vertex.inputs)
-            needed.append(wanted or (input_delta and not vertex.inputs))
+            needed.append(wanted or (self.input_delta and not vertex.inputs))
         return needed
 
     def _absorbed_activations(self) -> frozenset[int]:

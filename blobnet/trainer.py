@@ -126,20 +126,25 @@ class Trainer:
     # -- one step ----------------------------------------------------------------------------------------------------
 
     def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
-        """Puts a batch, and the seed and number of this step, on the device."""
-        self.executor.write_array("samples", np.asarray(x, np.float32))
-        self.executor.write_array("labels", labels)
-        step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.step_number], np.uint32)
-        self.executor.write_array("step", np.pad(step, (0, STEP_WORDS - len(step))))
+        """Puts a batch on the device, behind the work on the batch before."""
+        self.executor.feed("samples", np.asarray(x, np.float32))
+        self.executor.feed("labels", labels)
+
+    def _loaded(self, *batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+        """A batch, once it is on its way."""
+        self.load_batch(*batch)
+        return batch
 
     def compute_gradients(self, count: int) -> None:
         """Forward, loss and backward on the batch that is loaded."""
+        step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.step_number], np.uint32)
+        self.executor.feed("step", np.pad(step, (0, STEP_WORDS - len(step))))
         for phase in ("forward", "loss", "backward"):
             self.executor.run(phase, count)
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients."""
-        self.executor.write_array(HYPERPARAMETERS, self.optimizer.step_values(self.step_number, learning_rate))
+        self.executor.feed(HYPERPARAMETERS, self.optimizer.step_values(self.step_number, learning_rate))
         self.executor.launch(self._update, 0)
         self.step_number += 1
 
@@ -293,7 +298,7 @@ class Trainer:
         order = np.random.default_rng([self.seed, self.epoch]).permutation(len(x))
         steps = -(-len(x) // self.batch_size)
         chosen = (order[first : first + self.batch_size] for first in range(0, len(x), self.batch_size))
-        batches = ((np.asarray(x[batch], np.float32), labels[batch]) for batch in chosen)
+        batches = (self._loaded(np.asarray(x[batch], np.float32), labels[batch]) for batch in chosen)
         self.reset_totals()
         title = f"epoch {self.epoch + 1}/{epochs}"
         with _bar(title, len(x), verbose) as bar:
@@ -301,12 +306,12 @@ class Trainer:
             upcoming = next(batches, None)
             while upcoming is not None:
                 samples, targets = upcoming
-                self.load_batch(samples, targets)
                 self.compute_gradients(len(samples))
-                # The device works on this batch while the host gathers the next: all that follows waits for the device.
+                # The device works on this batch while the host gathers and loads the next: what follows may wait.
                 self.device.flush()
                 upcoming = next(batches, None)
                 if guarded and not np.isfinite(self.read_totals()[0]):
+                    self.load_batch(samples, targets)
                     raise TrainingError(
                         "training",
                         "the loss must stay finite",
@@ -327,9 +332,9 @@ class Trainer:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         info, buffer = self.device.info, self.executor.buffers["parameters"]
         reserved = self.plan.bytes() + 4 * sum(self.optimizer.memory(self.table).values())
-        plan = make_plan(self.graph, 1, loss=self.loss, tuning=self.plan.tuning)
-        room = plan.largest_batch(info.memory, info.largest_allocation, reserved)
-        batch_size = max(1, min(self.batch_size, room))
+        room = info.memory, info.largest_allocation, reserved
+        plan = make_plan(self.graph, self.batch_size, loss=self.loss, tuning=self.plan.tuning)
+        batch_size = self.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
 
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
+from blobnet.task import Choices, Task
 
+if TYPE_CHECKING:  # It needs NumPy, and the command line's help does not.
+    from blobnet.kernel_call import Tuning
+
+#: What a file that ships says of its device, so that it can be told without one what candidates there are.
+DEVICE_SETTINGS = ("device_class", "compute_units", "group_size", "local_memory")
 #: How thoroughly a task was measured, the least first.
 LEVELS = ("none", "fast", "wide")
 
@@ -44,11 +50,21 @@ class Winner:
         return cls(str(values["candidate"]), times["ms"], str(values["default"]), times["default_ms"], values["level"])
 
 
+def parse_winners(values: Mapping[str, Any]) -> dict[Task, Winner]:
+    """The winners of a file; TypeError, ValueError, KeyError or AttributeError if there is anything else."""
+    return {Task.parse(name): Winner.parse(winner) for name, winner in values["tasks"].items()}
+
+
+def _winners_text(winners: Mapping[Task, Winner]) -> dict[str, dict[str, Any]]:
+    """Winners as a file has them, in the order of their names."""
+    return {name: asdict(winner) for name, winner in sorted((str(task), item) for task, item in winners.items())}
+
+
 @dataclass
 class _Content:
     """What a file holds of a device: winners by task, and the candidates and variants that its driver breaks."""
 
-    tasks: dict[str, Winner] = field(default_factory=dict)
+    tasks: dict[Task, Winner] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
 
 
@@ -73,45 +89,81 @@ class Tunings:
         return self._read(quiet=False)
 
     @cached_property
-    def shipped(self) -> Mapping[str, str]:
+    def shipped(self) -> Mapping[Task, str]:
         """The candidate for each task that blobnet brings for devices of this name."""
-        file = _shipped_folder() / f"{_slug(self.identity['device'])}.json"
+        file = self._shipped_path(_shipped_folder())
         if not file.is_file():
             return {}
         content = json.loads(file.read_text(encoding="utf-8"))
         is_same = content["device"] == self.identity["device"]
-        return {task: winner["candidate"] for task, winner in content["tasks"].items() if is_same}
+        return {task: winner.candidate for task, winner in parse_winners(content).items()} if is_same else {}
+
+    def _shipped_path(self, folder: Path) -> Path:
+        """The file for devices of this name."""
+        return folder / f"{_slug(self.identity['device'])}.json"
 
     @property
-    def winners(self) -> Mapping[str, Winner]:
+    def winners(self) -> Mapping[Task, Winner]:
         """What was measured on this device, by task."""
         return self._measured.tasks
 
     @cached_property
-    def choices(self) -> Mapping[str, str]:
-        """The candidate for each task: measured here, else shipped."""
-        return {**self.shipped, **{task: winner.candidate for task, winner in self.winners.items()}}
+    def choices(self) -> Choices:
+        """The candidates that were measured as the fastest, here or where blobnet comes from."""
+        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, self.shipped))
 
     @property
     def broken(self) -> frozenset[str]:
-        """Candidates and variants that this driver does not build, or builds wrongly."""
+        """What this driver does not build, or builds wrongly: see is_broken in blobnet/layers/candidates.py."""
         return frozenset(self._measured.broken)
 
-    def record(self, task: str, winner: Winner) -> None:
+    def record(self, task: Task, winner: Winner) -> None:
         """Keeps the winner of a task, at once; FileError if the file cannot be written."""
         self._measured.tasks[task] = winner
         self._save({task: winner}, set())
 
-    def mark_broken(self, *names: str) -> None:
+    def mark_broken(self, *identities: str) -> None:
         """Keeps candidates or variants from being chosen; FileError if the file cannot be written."""
-        self._measured.broken.update(names)
-        self._save({}, set(names))
+        self._measured.broken.update(identities)
+        self._save({}, set(identities))
 
     def check_writable(self) -> None:
         """Raises FileError if :meth:`record` would."""
         self._save({}, set())
 
-    def _save(self, tasks: Mapping[str, Winner], broken: set[str]) -> None:
+    def ship(self, folder: Path, tasks: Iterable[Task], settings: Tuning) -> Path:
+        """Puts what was measured of ``tasks`` into this device's file in ``folder``, in the form in which tunings ship.
+
+        What the file holds of other tasks stays. Without any winner, a file that is not there is not made.
+
+        Args:
+            folder: of the files; it is made.
+            tasks: those without a winner are left out.
+            settings: of the device, which say what candidates it has.
+
+        Returns:
+            The file.
+
+        Raises:
+            FileError: the file cannot be read or written, or is of another device.
+        """
+        path = self._shipped_path(folder)
+        winners = _winners_of(path, self.identity["device"])
+        winners |= {task: self.winners[task] for task in tasks if task in self.winners}
+        values = {
+            "device": self.identity["device"],
+            **{name: getattr(settings, name) for name in DEVICE_SETTINGS},
+            "tasks": _winners_text(winners),
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if winners:
+                write_atomically(path, _json(values))
+        except OSError as error:
+            raise FileError(str(path), "the file must be writable", cause=error) from error
+        return path
+
+    def _save(self, tasks: Mapping[Task, Winner], broken: set[str]) -> None:
         # What other processes have found meanwhile stays.
         content = self._read(quiet=True)
         content.tasks |= tasks
@@ -121,11 +173,11 @@ class Tunings:
             **self.identity,
             "kernels": fingerprint(),
             "broken": sorted(content.broken),
-            "tasks": {task: asdict(winner) for task, winner in sorted(content.tasks.items())},
+            "tasks": _winners_text(content.tasks),
         }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, (json.dumps(values, indent=1) + "\n").encode())
+            write_atomically(self.path, _json(values))
         except OSError as error:
             rule, hint = "the tuning cache must be writable", "set XDG_CACHE_HOME to a folder that is."
             raise FileError(str(self.path), rule, cause=error, hint=hint) from error
@@ -140,10 +192,7 @@ class Tunings:
             return self._useless("the tuning cache must be readable", quiet, cause=error)
         try:
             values = json.loads(text)
-            content = _Content(
-                {str(task): Winner.parse(winner) for task, winner in values["tasks"].items()},
-                {str(name) for name in values["broken"]},
-            )
+            content = _Content(parse_winners(values), {str(name) for name in values["broken"]})
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -160,6 +209,26 @@ class Tunings:
         if not quiet:
             warn(str(self.path), rule, hint="'blobnet tune MODEL' writes it anew.", **received)
         return _Content()
+
+
+def _winners_of(path: Path, device: str) -> dict[Task, Winner]:
+    """The winners of a file in the form in which tunings ship; none if it is not there. FileError as for ship."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+        winners, of = parse_winners(content), content["device"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        rule, hint = "the file must be one that 'blobnet tune --output' wrote", "remove it, and tune again."
+        raise FileError(str(path), rule, cause=repr(error), hint=hint) from error
+    if of != device:
+        raise FileError(str(path), "the file must be of this device", file=of, here=device)
+    return winners
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    """The content of a file."""
+    return (json.dumps(values, indent=1) + "\n").encode()
 
 
 def _folder() -> Path:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from blobnet.losses import Loss
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
-#: Tunables, kept small: Oclgrind runs some ten million instructions a second.
+#: The most of some tunables: Oclgrind runs some ten million instructions a second.
 SMALL = {"GROUP_WIDTH": 32, "MAXIMUM_SPLITS": 4}
 #: For the check of unset values, which is slower still, and (in Oclgrind 21.10) ends the process or finds what is not
 #: there at some vectors: one lane.
@@ -100,7 +100,6 @@ def checked_device(unset_values: bool) -> Device:
     import pyopencl as cl
 
     from blobnet.device import Device
-    from blobnet.kernel_call import Tuning
 
     class WritingDevice(Device):
         def allocate(self, size: int) -> cl.Buffer:
@@ -109,12 +108,24 @@ def checked_device(unset_values: bool) -> Device:
         def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
             self.write(buffer, np.zeros(size // 4, np.uint32))
 
-        @property
-        def tuning(self) -> Tuning:
-            return Tuning("gpu", limits=SMALL | ONE_LANE if unset_values else SMALL)
-
     os.environ |= {"OCLGRIND_UNINITIALIZED": "1"} if unset_values else {}
     return WritingDevice("Oclgrind")
+
+
+def limited(device_class: str, limits: Mapping[str, int]) -> Tuning:
+    """A tuning in which no tunable is above its limit."""
+    from blobnet.kernel_call import Tuning
+    from blobnet.kernel_source import all_kernels, load
+
+    overrides: dict[str, dict[str, int]] = {}
+    for kernel in all_kernels():
+        source = load(kernel)
+        values = source.tuning(device_class)
+        overrides[kernel] = {
+            name: min(values[name], max(choice for choice in source.tunables[name].choices if choice <= limits[name]))
+            for name in limits.keys() & values.keys()
+        }
+    return Tuning(device_class, overrides)
 
 
 def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[str]) -> list[str]:
@@ -188,9 +199,8 @@ def run_step(device: Device, loss: Loss, tuning: Tuning) -> None:
     device.finish()
 
 
-def cases(device: Device) -> Iterator[tuple[str, Callable[[], None]]]:
+def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Callable[[], None]]]:
     """(configuration, a function that runs it)."""
-    from blobnet.kernel_call import Tuning
     from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
     from tests.layers.layer_bench import Arrangement
 
@@ -199,9 +209,8 @@ def cases(device: Device) -> Iterator[tuple[str, Callable[[], None]]]:
         Arrangement("one pitch", same_pitch=True),
         Arrangement("own pitches", accumulate=True),
     )
-    limits = device.tuning.limits
     for kind in ("cpu", "gpu"):
-        tuning = Tuning(kind, limits=limits)
+        tuning = limited(kind, limits)
         about = f"tunables of a {kind}" + (" in one lane" if "LANES" in limits else "")
         for layer, shapes, count in layer_cases():
             on = f"{layer} on {' '.join(map(str, shapes))}, count {count}"
@@ -236,7 +245,7 @@ def main() -> int:
         if missed:
             print(f"Oclgrind does not find mistakes of these kinds: {', '.join(missed)}")
             return 1
-        for name, run in cases(device):
+        for name, run in cases(device, SMALL | ONE_LANE if unset_values else SMALL):
             if options.only not in name:
                 continue
             wrong = []

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from blobnet.trainer import Trainer, fitting_plan
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
+#: Steps of a burst at least: the first finds an idle device, the others one that works on the step before.
+_LEAST_STEPS = {"cpu": 1, "gpu": 10}
 #: Launches that every driver queues without making the host wait.
 _QUEUED = 64
 Step = Callable[[], None]
@@ -94,22 +97,22 @@ class NetworkBench:
         self._launches += self.trainer.executor.bind(updates, 0)
 
     def train(self) -> None:
-        """One training step, with the batch's way to the device, to its end."""
+        """One training step, with the batch's way to the device; it may not have ended yet."""
         self.trainer.load_batch(self.x, self.y)
         self.trainer.compute_gradients(self.batch_size)
         self.trainer.update(LEARNING_RATE)
-        self.device.finish()
 
     def predict(self) -> None:
         """One inference step, with the batch's way to the device and the output's way back."""
         self.evaluator.predict(self.x)
 
-    def measure(self, kind: str, repeats: int, rival: Step | None = None) -> StepTiming:
-        """Times TRAINING or INFERENCE steps, in turn with those of ``rival``."""
+    def measure(self, kind: str, repeats: int, rival: Callable[[int], float] | None = None) -> StepTiming:
+        """Times TRAINING or INFERENCE steps, in turn with those of ``rival``, which takes a length (see burst)."""
         step = self.train if kind == TRAINING else self.predict
-        step()
-        length = burst_length(_burst(step, 1), self.device)
-        ours, theirs = alternate(lambda: _burst(step, length), rival and (lambda: _burst(rival, length)), repeats)
+        run = partial(burst, step, self.device.finish)
+        run(1)
+        length = max(_LEAST_STEPS[self.device.kind], burst_length(run(1), self.device))
+        ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
         plan = self.trainer.plan if kind == TRAINING else self.evaluator.plan
         size, launches = plan.bytes(), len(plan.calls)
         if kind == TRAINING:
@@ -176,8 +179,10 @@ def _belongs(label: str, layer: str, direction: str) -> bool:
     return {BACKWARD_DATA: is_data, BACKWARD_WEIGHTS: not is_data}.get(direction, True)
 
 
-def _burst(step: Step, length: int) -> float:
+def burst(step: Step, finish: Step, length: int) -> float:
+    """Seconds of one of ``length`` steps, which are begun one after another, to the end of the last."""
     start = time.perf_counter()
     for _ in range(length):
         step()
+    finish()
     return (time.perf_counter() - start) / length

@@ -193,18 +193,19 @@ class Twin:
 def training_step(
     model: Model, where: str, x: npt.NDArray[Any], y: npt.NDArray[Any], learning_rate: float
 ) -> Callable[[], None]:
-    """A function that does one step of Adam on a batch, which it copies to the device as well."""
+    """A function that begins one step of Adam on a batch, which it copies to the device as well."""
     torch = load()
     network = Twin(model).module.train().to(where)
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
-    host_inputs, host_labels = torch.tensor(x), torch.tensor(y, dtype=torch.int64)
+    host = [torch.tensor(x), torch.tensor(y, dtype=torch.int64)]
+    if where == "cuda":  # As the loaders of PyTorch can do beside the training.
+        host = [values.pin_memory() for values in host]
 
     def step() -> None:
-        inputs, labels = host_inputs.to(where), host_labels.to(where)
+        inputs, labels = (values.to(where, non_blocking=True) for values in host)
         optimizer.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(network(inputs), labels).backward()
         optimizer.step()
-        finish(where)
 
     return step
 

@@ -7,7 +7,7 @@ import math
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -27,13 +27,14 @@ from blobnet.bench.timing import (
 )
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
-from blobnet.errors import BuildError, DeviceError, PromiseError, ShapeError, warn
+from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, KernelCall, Tuning
-from blobnet.layers.candidates import Candidate, choose, is_broken, variant_of
+from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import READ_OVERRUN, make_plan
+from blobnet.task import Choices, Task
 from blobnet.tuning import LEVELS, Winner
 
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
@@ -44,8 +45,11 @@ _ROUNDS, _HOPEFUL = 7, 1.3
 _MARGIN = 0.02
 #: The longest run of a candidate on a GPU, in launches: its own clock needs no more.
 _LONGEST_RUN = 20
-#: What results may differ by at most, over their root mean square: sums of another order, or products of another form.
-TOLERANCE = 5e-4
+#: What results may differ by at most, over their root mean square, by the precision of the candidate. In fp32: sums of
+#: another order, or products of another form. In tf32 a factor is off by at most 2^-11 of itself, a product by 2^-10.
+#: The numbers here have a mean of 0, so errors of products add up as the products do, to 2^-10 of the root mean square;
+#: hardly one of 1e8 results is off by more than six times that.
+TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10}
 #: Samples of the plan in which a candidate is checked on other planes, and of the batch.
 _ODD_BATCH, _ODD_COUNT = 3, 2
 #: Others that say something else until a candidate is wrong, and those that are asked: some may not build.
@@ -57,94 +61,98 @@ _SCRATCH_PART = 8
 
 
 @dataclass(frozen=True)
-class Task:
-    """One direction of a layer; ``name`` as in Tuning.choices, ``count``: how often the network has it."""
+class Job:
+    """A task to tune, with a layer that has it; ``count``: how often the network has it."""
 
-    name: str
+    task: Task
     case: Case
     count: int
 
 
-def tasks_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, input_delta: bool = False) -> list[Task]:
+def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, input_delta: bool = False) -> list[Job]:
     """The distinct tasks of a network that there are several ways for, in the order of their layers."""
     loss = MeanSquaredError() if training else None
     wanted = training and input_delta
     plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=wanted)
-    counts: Counter[str] = Counter()
-    cases: dict[str, Case] = {}
+    counts: Counter[Task] = Counter()
+    cases: dict[Task, Case] = {}
     for vertex in graph.vertices:
-        for name, candidates in vertex.layer.alternatives(plan.sites[vertex.name]).items():
+        for task, candidates in vertex.layer.alternatives(plan.sites[vertex.name]).items():
             if len(candidates) > 1:
-                counts[name] += 1
-                cases.setdefault(name, shapes.of_vertex(graph, vertex))
-    return [Task(name, cases[name], count) for name, count in counts.items()]
+                counts[task] += 1
+                cases.setdefault(task, shapes.of_vertex(graph, vertex))
+    return [Job(task, cases[task], count) for task, count in counts.items()]
 
 
-def tasks_of_cases(cases: Iterable[Case], batch_size: int, training: bool, tuning: Tuning) -> list[Task]:
+def jobs_of_cases(cases: Iterable[Case], batch_size: int, training: bool, tuning: Tuning) -> list[Job]:
     """The tasks of single layers, with the delta of their inputs."""
     graphs = [case_graph(case) for case in cases]
-    found = [task for graph in graphs for task in tasks_of(graph, batch_size, training, tuning, input_delta=True)]
-    return list({task.name: task for task in found}.values())
+    found = [job for graph in graphs for job in jobs_of(graph, batch_size, training, tuning, input_delta=True)]
+    return list({job.task: job for job in found}.values())
 
 
 class Tuner:
     """Measures tasks on a device, and keeps each winner in the device's tunings as soon as it is known.
 
     Args:
-        device: where to measure.
-        tasks: what.
+        device: where to measure, and in which precision.
+        jobs: what.
         batch_size: samples of the tasks.
         level: how many candidates to measure, see blobnet.tuning.LEVELS.
         again: measure also what is known.
     """
 
     def __init__(
-        self, device: Device, tasks: Sequence[Task], batch_size: int, level: str, *, again: bool = False
+        self, device: Device, jobs: Sequence[Job], batch_size: int, level: str, *, again: bool = False
     ) -> None:
         self.device, self.batch_size, self.level = device, batch_size, level
         known = {} if again else device.tunings.winners
-        done = {name for name, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
-        self.tasks = [task for task in tasks if level in _REACH and task.name not in done]
+        done = {task for task, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
+        self.jobs = [job for job in jobs if level in _REACH and job.task not in done]
         # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
-        self._tuning = replace(device.tuning, choices=device.tunings.shipped)
+        self._tuning = replace(device.tuning, choices=Choices((device.tunings.shipped,)))
         self._problems: dict[Case, _Problem] = {}
-        self._selected = {task.name: self._select(task) for task in self.tasks}
+        self._selected = {job.task: self._select(job) for job in self.jobs}
 
     @property
     def measurements(self) -> int:
         """Candidates to be measured."""
         return sum(map(len, self._selected.values()))
 
-    def run(self, advance: Callable[[str, str], object]) -> Iterator[Task]:
+    def run(self, advance: Callable[[Task, str], object]) -> Iterator[Job]:
         """Measures all tasks, and yields each when its winner is kept; a task without any sound candidate is left out.
 
         Args:
-            advance: called with the names of the task and of the candidate before each is measured.
+            advance: called with the task and the name of the candidate before each is measured.
 
         Raises:
             DeviceError: the device has no room for a task.
         """
-        by_case: dict[Case, list[Task]] = {}
-        for task in self.tasks:
-            by_case.setdefault(task.case, []).append(task)
+        by_case: dict[Case, list[Job]] = {}
+        for job in self.jobs:
+            by_case.setdefault(job.case, []).append(job)
         for pending in by_case.values():
             while pending:
                 try:
                     yield from self._run_case(pending, advance)
                 except _LostError:
-                    tunings, self.device = self.device.tunings, Device(self.device.info)
+                    tunings, precision = self.device.tunings, self.device.precision
+                    self.device = Device(self.device.info).at(precision)
                     self.device.tunings = tunings
 
-    def _run_case(self, pending: list[Task], advance: Callable[[str, str], object]) -> Iterator[Task]:
+    def _run_case(self, pending: list[Job], advance: Callable[[Task, str], object]) -> Iterator[Job]:
         """Takes the tasks of one case off the list, one by one."""
         problem = self._problem(pending[0].case)
-        arena = _Arena(self.device, problem, {task.name: self._selected[task.name] for task in pending})
+        self.device.build_ahead(
+            call.assemble() for job in pending for call in problem.needed(job.task, self._selected[job.task])
+        )
+        arena = _Arena(self.device, problem, {job.task: self._selected[job.task] for job in pending})
         while pending:
-            winner = self._measure(arena, pending[0].name, advance)
-            task = pending.pop(0)
+            winner = self._measure(arena, pending[0].task, advance)
+            job = pending.pop(0)
             if winner is not None:
-                self.device.tunings.record(task.name, winner)
-                yield task
+                self.device.tunings.record(job.task, winner)
+                yield job
 
     # -- choosing what to measure ------------------------------------------------------------------------------------
 
@@ -153,44 +161,46 @@ class Tuner:
             self._problems[case] = _Problem(case, self.batch_size, self._tuning)
         return self._problems[case]
 
-    def _select(self, task: Task) -> list[str]:
+    def _select(self, job: Job) -> list[str]:
         """The default, the cheapest candidate of each variant, and as many more as the level says."""
-        problem = self._problem(task.case)
-        candidates = sorted(problem.candidates[task.name], key=lambda item: item.cost)
+        problem, broken = self._problem(job.case), self.device.tunings.broken
+        candidates = sorted(problem.candidates[job.task], key=lambda item: item.cost)
         least, factor = _REACH[self.level]
-        chosen = {choose(self._tuning, task.name, candidates): None}
+        # What is always preferred costs nothing, and says nothing of the others.
+        reach = factor * next((item.cost for item in candidates if item.cost), 0.0)
+        chosen = {choose(self._tuning, job.task, candidates): None}
         variants: set[str] = set()
         for rank, candidate in enumerate(candidates):
             is_first = candidate.variant not in variants
             variants.add(candidate.variant)
-            if is_first or rank < least or candidate.cost <= factor * candidates[0].cost:
+            if is_first or rank < least or candidate.cost <= reach:
                 chosen[candidate] = None
         room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
         return [
             item.name
             for item in chosen
-            if not is_broken(item.name, self.device.tunings.broken) and problem.scratch_of(item) <= room
+            if not is_broken(job.task, item.name, broken) and problem.scratch_of(item) <= room
         ]
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
-    def _measure(self, arena: _Arena, task: str, advance: Callable[[str, str], object]) -> Winner | None:
+    def _measure(self, arena: _Arena, task: Task, advance: Callable[[Task, str], object]) -> Winner | None:
         """All candidates of a task once, then the hopeful ones in turn; the fastest that computes the right thing."""
         first: dict[str, float] = {}
         for name in self._selected[task]:
-            if not is_broken(name, self.device.tunings.broken):
+            if not is_broken(task, name, self.device.tunings.broken):
                 advance(task, name)
-                with self._blaming(name):
+                with self._blaming(task, name):
                     first[name] = arena.seconds(task, name)
         while first:
             winner = self._race(arena, task, first)
-            with self._blaming(winner.candidate):
+            with self._blaming(task, winner.candidate):
                 arena.verify(task, winner.candidate)
                 return winner
             del first[winner.candidate]
         return None
 
-    def _race(self, arena: _Arena, task: str, first: Mapping[str, float]) -> Winner:
+    def _race(self, arena: _Arena, task: Task, first: Mapping[str, float]) -> Winner:
         """The fastest of those whose first times are hopeful; the default, where none is clearly faster."""
         tuning = replace(self._tuning, broken=self.device.tunings.broken)
         default = choose(tuning, task, [arena.problem.candidate(task, name) for name in first]).name
@@ -207,21 +217,31 @@ class Tuner:
         return Winner(best, medians[best], default, medians[default], self.level)
 
     @contextlib.contextmanager
-    def _blaming(self, name: str) -> Iterator[None]:
+    def _blaming(self, task: Task, name: str) -> Iterator[None]:
         """Marks a candidate as broken if it does not build, launch or compute the right thing, and goes on.
+
+        Where there is no room to run it or to check it, that is not its fault: it goes without a mark.
 
         Raises:
             _LostError: it did not launch, and may have taken the device's context with it.
         """
+        who, where = identity(task, name), self.device.info.name
         try:
             yield
+        except OutOfMemoryError as error:
+            rule = f"{where} must have room to measure and check this candidate, which is left out this time"
+            warn(who, rule, task=task, cause=_cause(error), hint="use a smaller --batch-size.")
         except (BuildError, PromiseError, _WrongError, DeviceError) as error:
-            self.device.tunings.mark_broken(name)
-            rule = f"{self.device.info.name} must build and run this candidate, which is left out from now on"
-            hint = f"to try it again, delete {self.device.tunings.path}."
-            warn(name, rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
+            self.device.tunings.mark_broken(who)
+            rule = f"{where} must build and run this candidate, which is left out from now on"
+            warn(who, rule, cause=_cause(error), hint=f"to try it again, delete {self.device.tunings.path}.")
             if isinstance(error, DeviceError):
                 raise _LostError from error
+
+
+def _cause(error: Exception) -> str:
+    """An error as part of a warning."""
+    return textwrap.shorten(str(error), MOST_CAUSE).rstrip(".")
 
 
 class _LostError(Exception):
@@ -244,13 +264,13 @@ class _Problem:
         self.case, self.tuning = case, tuning
         self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
-        plain = self._alternatives(replace(tuning, device_class=_PLAIN)).values()
+        plain = self._alternatives(replace(tuning, device_class=_PLAIN, precision="fp32")).values()
         self.plain = {
             task: sorted((item for item in found if not item.is_guess), key=lambda item: item.cost)
             for task, found in zip(self.candidates, plain, strict=True)
         }
 
-    def _alternatives(self, tuning: Tuning) -> dict[str, list[Candidate]]:
+    def _alternatives(self, tuning: Tuning) -> dict[Task, list[Candidate]]:
         site = self.plan.sites[CASE_LAYER]
 
         def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
@@ -260,18 +280,22 @@ class _Problem:
 
         return self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
 
-    def candidate(self, task: str, name: str) -> Candidate:
+    @property
+    def is_plain(self) -> bool:
+        """Whether the device's own candidates are the plain ones."""
+        return self.tuning.device_class == _PLAIN
+
+    def candidate(self, task: Task, name: str) -> Candidate:
         """The candidate of a name."""
         return next(item for item in self.candidates[task] if item.name == name)
 
-    def references(self, task: str, name: str) -> list[Candidate]:
+    def references(self, task: Task, name: str) -> list[Candidate]:
         """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
         """
         # For a GPU's candidate, one of its name among those of CPUs is another one.
-        is_own = self.tuning.device_class == _PLAIN
-        others = [item for item in self.plain[task] if item.name != name or not is_own]
+        others = [item for item in self.plain[task] if item.name != name or not self.is_plain]
         firsts = {item.variant: item for item in reversed(others)}
         rank = {item.name: index for index, item in enumerate(others)}
 
@@ -279,6 +303,19 @@ class _Problem:
             return item.variant == variant_of(name), firsts[item.variant] is not item, rank[item.name]
 
         return sorted(others, key=preference)[:_REFERENCES]
+
+    def needed(self, task: Task, names: Collection[str]) -> Iterator[KernelCall]:
+        """What is launched to measure candidates, and to compare one with the first of its references."""
+        for problem in (self, *self.odd[:1]):
+            own = problem.of_direction(task.direction)
+            for candidate in problem.candidates[own]:
+                if candidate.name in names:
+                    for item in (candidate, *problem.references(own, candidate.name)[:1]):
+                        yield from item.calls()
+
+    def of_direction(self, direction: str) -> Task:
+        """The task of a direction."""
+        return next(task for task in self.candidates if task.direction == direction)
 
     def scratch(self, calls: Iterable[KernelCall]) -> dict[str, int]:
         """Bytes of each scratch array that calls need."""
@@ -290,7 +327,7 @@ class _Problem:
 
     def scratch_of(self, candidate: Candidate) -> int:
         """Bytes of all scratch that a candidate needs."""
-        return sum(self.scratch(candidate.launches()).values())
+        return sum(self.scratch(candidate.calls()).values())
 
     @cached_property
     def odd(self) -> list[_Problem]:
@@ -322,19 +359,19 @@ class _Arena:
     """
 
     def __init__(
-        self, device: Device, problem: _Problem, names: Mapping[str, Iterable[str]], *, debug: bool = False
+        self, device: Device, problem: _Problem, names: Mapping[Task, Iterable[str]], *, debug: bool = False
     ) -> None:
         self.device, self.problem = device, problem
-        self._calls = {(task, name): problem.candidate(task, name).launches() for task in names for name in names[task]}
+        self._calls = {(task, name): problem.candidate(task, name).calls() for task in names for name in names[task]}
         every = [*self._calls.values()]
-        every += [other.launches() for key in self._calls for other in problem.references(*key)]
+        every += [other.calls() for key in self._calls for other in problem.references(*key)]
         scratch = problem.scratch(call for calls in every for call in calls)
         sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
         self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
-        self._bound: dict[tuple[str, str], list[list[Launch]]] = {}
-        self._lengths: dict[tuple[str, str], int] = {}
+        self._bound: dict[tuple[Task, str], list[list[Launch]]] = {}
+        self._lengths: dict[tuple[Task, str], int] = {}
 
-    def seconds(self, task: str, name: str) -> float:
+    def seconds(self, task: Task, name: str) -> float:
         """How long a candidate takes: on a CPU in wall time, on a GPU by its own clock."""
         key, device, count = (task, name), self.device, self.problem.plan.batch_size
         if key not in self._bound:
@@ -348,7 +385,7 @@ class _Arena:
             return burst_seconds(device, bound, length)
         return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
 
-    def verify(self, task: str, name: str) -> None:
+    def verify(self, task: Task, name: str) -> None:
         """Compares what a candidate computes with what others do: on planes of odd sizes, and on its own.
 
         Raises:
@@ -357,7 +394,7 @@ class _Arena:
         """
         counts = [self.problem.plan.batch_size]
         for odd in self.problem.odd:
-            other = dict(zip(self.problem.candidates, odd.candidates, strict=True))[task]
+            other = odd.of_direction(task.direction)
             if name in [item.name for item in odd.candidates[other]]:
                 _Arena(self.device, odd, {other: [name]}, debug=True)._compare(other, name, _ODD_COUNT)
                 break
@@ -366,15 +403,16 @@ class _Arena:
         for count in counts:
             self._compare(task, name, count)
 
-    def _compare(self, task: str, name: str, count: int) -> None:
+    def _compare(self, task: Task, name: str, count: int) -> None:
         """Raises _WrongError if the candidate agrees with neither of two others."""
         found = self._results(self._calls[task, name], count)
+        tolerance = TOLERANCES[self.problem.candidate(task, name).precision]
         differences = []
         for other in self.problem.references(task, name):
-            if is_broken(other.name, self.device.tunings.broken):
+            if self.problem.is_plain and is_broken(task, other.name, self.device.tunings.broken):
                 continue
             with contextlib.suppress(BuildError, PromiseError):
-                difference = _difference(self._results(other.launches(), count), found)
+                difference = _difference(self._results(other.calls(), count), found, tolerance)
                 if not difference:
                     return
                 differences.append(difference)
@@ -408,13 +446,13 @@ class _Arena:
         return {name: read() for name, read in readers.items()}
 
 
-def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray]) -> str:
+def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray], tolerance: float) -> str:
     """What is wrong with results; empty if nothing is."""
     if wanted.keys() != found.keys():
         return f"it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}"
     for name, values in wanted.items():
         scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
         error = float(np.abs(found[name] - values).max(initial=0)) / scale
-        if not error <= TOLERANCE:
+        if not error <= tolerance:
             return f"{name} is wrong by {error:.2g} of its root mean square"
     return ""

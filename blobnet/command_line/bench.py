@@ -244,10 +244,12 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):
         rival = None
-        if where is not None and kind == network.TRAINING:
-            rival = torch_twin.training_step(model, where, bench.x, bench.y, network.LEARNING_RATE)
-        elif where is not None:
-            rival = torch_twin.inference_step(model, where, bench.x)
+        if where is not None:
+            if kind == network.TRAINING:
+                step = torch_twin.training_step(model, where, bench.x, bench.y, network.LEARNING_RATE)
+            else:
+                step = torch_twin.inference_step(model, where, bench.x)
+            rival = partial(network.burst, step, partial(torch_twin.finish, where))
         steps.append(bench.measure(kind, options.repeats, rival))
         say(_step_line(steps[-1], batch_size))
     profile = bench.profile(options.repeats)

@@ -67,9 +67,9 @@ def result_record(item: Result) -> dict[str, Any]:
 
 
 def short(value: float) -> str:
-    """A number in at most 7 characters, with three digits that count."""
-    if value >= 1e5:
-        return f"{value:.2e}"
+    """A number in at most 7 characters, with three digits that count, or two of very large ones."""
+    if value >= 1e7:
+        return f"{value:.1e}"
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -17,6 +17,7 @@ from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import Candidate
+from blobnet.task import Task
 
 
 class Placement(enum.Enum):
@@ -301,7 +302,7 @@ class Layer(ABC):
         """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
         return []
 
-    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+    def alternatives(self, site: Site) -> dict[Task, list[Candidate]]:
         """For each task that can be done in several ways: the candidates, for tuning to measure."""
         return {}
 

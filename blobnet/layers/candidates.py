@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.task import Task
 
 #: The directions of layers with weights, for people, benchmarks and tuning.
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward weights"
@@ -16,43 +17,60 @@ class Candidate:
     """One way to compute one direction of a layer.
 
     Attributes:
-        name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a direction.
+        name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a task.
         cost: how long it should take, on a scale that the candidates of a direction share: multiply-adds of a compute
             unit of the device at the speed of the best product there.
         calls: makes the launches.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
+        precision: what its products round their factors to, one of PRECISIONS.
     """
 
     name: str
     cost: float
     calls: Callable[[], list[KernelCall]]
     is_guess: bool = False
+    precision: str = "fp32"
 
     @property
     def variant(self) -> str:
         """The name without the tile."""
         return variant_of(self.name)
 
-    def launches(self) -> list[KernelCall]:
-        """The launches, which say whose they are."""
-        return [replace(call, candidate=self.name) for call in self.calls()]
+
+def identity(task: Task, name: str) -> str:
+    """What tells a candidate from those of other directions and layers: ``direct 6x4x16 (convolution forward)``.
+
+    One that does not work for a task is not trusted for another of the same operation.
+    """
+    return f"{name} ({task.operation})"
 
 
 def variant_of(name: str) -> str:
-    """The variant of a candidate's name."""
-    return name.partition(" ")[0]
+    """The same without the tile, of a candidate's name or its identity."""
+    name, bracket, operation = name.partition(" (")
+    return name.partition(" ")[0] + bracket + operation
 
 
-def is_broken(name: str, broken: Collection[str]) -> bool:
-    """Whether a candidate, or its whole variant, is among those that a driver breaks."""
-    return name in broken or variant_of(name) in broken
+def is_broken(task: Task, name: str, broken: Collection[str]) -> bool:
+    """Whether a candidate is among those that a driver breaks.
+
+    They are identities, of candidates or of variants; or a variant's name alone, for all its operations.
+    """
+    whole = identity(task, name)
+    return whole in broken or variant_of(whole) in broken or variant_of(name) in broken
 
 
-def choose(tuning: Tuning, task: str, candidates: Sequence[Candidate]) -> Candidate:
+def choose(tuning: Tuning, task: Task, candidates: Sequence[Candidate]) -> Candidate:
     """The candidate that tuning chose for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
-    What tuning chose may be gone, from a cache of another version, say.
+    What tuning chose, for this batch or a near one, may not be there: names change from version to version, and some
+    candidates come and go with the batch.
     """
-    usable = [item for item in candidates if not is_broken(item.name, tuning.broken)] or candidates
-    chosen = [candidate for candidate in usable if candidate.name == tuning.choices.get(task)]
-    return chosen[0] if chosen else min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))
+    usable = candidates
+    if tuning.broken:
+        usable = [item for item in candidates if not is_broken(task, item.name, tuning.broken)] or candidates
+    for _, name in tuning.choices.near(task):
+        for candidate in usable:
+            if candidate.name == name:
+                return candidate
+    return min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))

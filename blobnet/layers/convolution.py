@@ -25,6 +25,7 @@ from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, 
 from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.layers.gradients import bias_gradient
 from blobnet.layers.product import _Product
+from blobnet.task import Task
 
 #: The ways to compute each direction, for each class of device.
 WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
@@ -178,11 +179,12 @@ class _Convolution(_Product):
         ways = WAYS[site.tuning.device_class][direction]
         return [candidate for way in ways for candidate in way(site, problem)]
 
-    def _task(self, site: Site, direction: str) -> str:
+    def _task(self, site: Site, direction: str) -> Task:
+        planes = site.inputs[0].shape
+        sizes = planes.units, *(planes.height, planes.width)[2 - self.rank :]
         # The bias costs nothing to speak of.
-        shape = "x".join(map(str, site.inputs[0].shape.dimensions))
-        precision = "" if site.tuning.precision == "fp32" else f" {site.tuning.precision}"
-        return f"{direction} {shape}:{replace(self, bias=False).notation} batch {site.batch_size}{precision}"
+        layer = f"{'x'.join(map(str, sizes))}:{replace(self, bias=False).notation}"
+        return Task(direction, layer, site.batch_size, site.tuning.precision)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,9 @@ class Phase:
         return {
             "PHASE_Y": self.y,
             "PHASE_X": self.x,
-            "TAPS_Y": self.vertical.count,
-            "TAPS_X": self.horizontal.count,
+            # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.
+            "TAPS_Y": self.vertical.count if self.horizontal.count else 0,
+            "TAPS_X": max(1, self.horizontal.count),
             "TAP_Y_FIRST": self.vertical.first,
             "TAP_Y_STEP": self.vertical.step,
             "TAP_X_FIRST": self.horizontal.first,

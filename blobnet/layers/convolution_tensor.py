@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
@@ -37,6 +38,7 @@ class WarpTile:
     busy: float = 1
     overhead: int = 0
     is_guess: bool = False
+    precision: ClassVar[str] = "tf32"
 
     @property
     def items(self) -> int:

@@ -229,7 +229,7 @@ def forward_products(
             cost = packed.cost(compute_units) + packed.product_cost(*work, splits, compute_units)
             cost += sum_cost(site.batch_size * shape.elements, splits, compute_units)
             calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
-            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _in_splits(splits: int) -> str:
@@ -301,7 +301,7 @@ def backward_data_products(
             cost += sum_cost(site.batch_size * target.shape.elements, splits, compute_units)
             parts = one if splits == 1 else several
             calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
-            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess)
+            yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
 
 
 def _backward_data_calls(
@@ -353,7 +353,7 @@ def backward_weight_products(
         most = min(MOST_POSITION_SPLITS, -(-positions // tile.depth))
         splits = min(powers_of_two(most), key=partial(cost, tile))
         calls = partial(_backward_weight_calls, site, problem, tile, kernel, splits)
-        yield Candidate(f"{name} {tile}", cost(tile, splits), calls, tile.is_guess)
+        yield Candidate(f"{name} {tile}", cost(tile, splits), calls, tile.is_guess, tile.precision)
 
 
 def _backward_weight_calls(

@@ -12,6 +12,7 @@ from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.product import _Product
+from blobnet.task import Task
 
 
 @dataclass(frozen=True)
@@ -67,5 +68,6 @@ class Dense(_Product):
             return [candidate for way in ways for candidate in way.backward_weight(site, self.bias)]
         return [candidate for way in ways for candidate in way.backward_data(site)]
 
-    def _task(self, site: Site, direction: str) -> str:
-        return f"{direction} {site.inputs[0].shape.elements}:dense{self.units} batch {site.batch_size}"
+    def _task(self, site: Site, direction: str) -> Task:
+        # Its products are of fp32, whatever the precision.
+        return Task(direction, f"{site.inputs[0].shape.elements}:dense{self.units}", site.batch_size)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
+from blobnet.task import Task
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,14 @@ class _Product(Layer):
         """The ways to compute a direction."""
 
     @abstractmethod
-    def _task(self, site: Site, direction: str) -> str:
+    def _task(self, site: Site, direction: str) -> Task:
         """What a direction's candidates compute, for tuning."""
 
     @property
     def backward_reads_inputs(self) -> bool:
         return True
 
-    def alternatives(self, site: Site) -> dict[str, list[Candidate]]:
+    def alternatives(self, site: Site) -> dict[Task, list[Candidate]]:
         directions = [FORWARD]
         if site.training:
             directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
@@ -42,4 +43,6 @@ class _Product(Layer):
         return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
 
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
-        return choose(site.tuning, self._task(site, direction), self._candidates(site, direction)).launches()
+        task = self._task(site, direction)
+        chosen = choose(site.tuning, task, self._candidates(site, direction))
+        return [replace(call, candidate=identity(task, chosen.name)) for call in chosen.calls()]

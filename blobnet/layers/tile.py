@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from blobnet.kernel_call import Tuning
 from blobnet.kernel_source import Macro
@@ -37,6 +37,8 @@ class ProductTile(Protocol):
     @property
     def is_guess(self) -> bool: ...
     @property
+    def precision(self) -> str: ...
+    @property
     def items(self) -> int: ...
     @property
     def macros(self) -> Mapping[str, Macro]: ...
@@ -61,6 +63,7 @@ class Tile:
     busy: float = 1
     overhead: int = 0
     is_guess: bool = False
+    precision: ClassVar[str] = "fp32"
 
     @property
     def items(self) -> int:

@@ -19,7 +19,7 @@ from blobnet.bench.shapes import parse
 from blobnet.blob import Shape
 from blobnet.cli import make_parser
 from blobnet.command_line import bench, bench_ladder, first_step
-from blobnet.command_line.bench_text import kernel_text, tile
+from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, BuildError
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
@@ -215,7 +215,7 @@ def test_json(run, known_roofline) -> None:
 )
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class: str) -> None:
-    tuning = Tuning(device_class, limits=device.tuning.limits)
+    tuning = Tuning(device_class)
     site = Bench(device, make_problem(layer, [Shape(24, 11, 13)]), Arrangement("tight", tight=True), tuning).site
     for candidates in layer.alternatives(site).values():
         names = [candidate.name for candidate in candidates]
@@ -223,6 +223,23 @@ def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class:
             (candidate.variant, *(tuple(tile(call).items()) for call in candidate.calls())) for candidate in candidates
         }
         assert len(set(names)) == len(names) == len(shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.00123456, "0.00123"),
+        (0.1834, "0.183"),
+        (99.96, "100"),
+        (123.45, "123.5"),
+        (4321.6, "4322"),
+        (104321.6, "104322"),
+        (9.99e6, "9990000"),
+        (1.04e7, "1.0e+07"),
+    ],
+)
+def test_numbers_are_short(value: float, shown: str) -> None:
+    assert short(value) == shown
 
 
 def test_a_strip_is_shown_as_a_tile(device: Device) -> None:

@@ -64,7 +64,9 @@ def test_usage_errors(run, arguments, message) -> None:
     assert result.err.endswith(f"\nSee 'blobnet {command}".rstrip() + " --help'.\n")
 
 
-@pytest.mark.parametrize("command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"]])
+@pytest.mark.parametrize(
+    "command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"], ["tune", "lenet5"]]
+)
 def test_a_precision_that_the_device_does_not_have(run, monkeypatch, command) -> None:
     monkeypatch.setattr("blobnet.device._compute_capability", lambda _: (0, 0))
     result = run(*command, "--precision", "tf32")

@@ -32,15 +32,19 @@ class Case:
     seed: int
     broken: frozenset[str] = frozenset()
 
-    def options(self, device: Device) -> dict[str, Any]:
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning("cpu", self.overrides, broken=self.broken)
+
+    @property
+    def options(self) -> dict[str, Any]:
         """For run_layer_contract."""
-        tuning = Tuning("cpu", self.overrides, device.tuning.limits, broken=self.broken)
-        return {"count": self.count, "seed": self.seed, "tuning": tuning}
+        return {"count": self.count, "seed": self.seed, "tuning": self.tuning}
 
     def bench(self, device: Device) -> Bench:
-        """For its calls; nothing is built or run. The tuning is that of a device without limits."""
+        """For its calls; nothing is built or run."""
         problem = make_problem(self.layer, [self.shape], count=self.count, seed=self.seed)
-        return Bench(device, problem, self.arrangement, Tuning("cpu", self.overrides, broken=self.broken))
+        return Bench(device, problem, self.arrangement, self.tuning)
 
 
 def one_of(generator: np.random.Generator, *choices: Any) -> Any:

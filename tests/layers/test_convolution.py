@@ -249,7 +249,7 @@ CASES = [(rank, number) for rank, numbers in NUMBERS.items() for number in numbe
 def test_at_random(device: Device, rank: int, number: int) -> None:
     case = random_case(rank, number)
     assert isinstance(case.layer, Conv1D | Conv2D)
-    report = contract(device, case.layer, case.shape, [case.arrangement], **case.options(device))
+    report = contract(device, case.layer, case.shape, [case.arrangement], **case.options)
     (run,) = report.runs.values()
     check_kernels(case.layer, case.shape, run)
 
@@ -400,7 +400,7 @@ def test_edges(device: Device, edge: str) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu", limits=device.tuning.limits)
+    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu")
     report = contract(device, layer, shape, ["one pitch"], tuning=direct(tuning))
     check_kernels(layer, shape, report.runs["one pitch"], tuning.device_class)
 

@@ -23,6 +23,7 @@ from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import make_plan
+from blobnet.task import Choices, Task
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
@@ -39,7 +40,7 @@ SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 
 
 def tuning(device: Device) -> Tuning:
-    return Tuning("gpu", limits=device.tuning.limits, compute_units=2, precision="tf32")
+    return Tuning("gpu", compute_units=2, precision="tf32")
 
 
 def exact(
@@ -207,9 +208,9 @@ def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
     images = layers.Input(units, 28, 28)()
     graph = from_nodes(images, layers.Dense(3)(layer(images)))
     # What was measured as the fastest in fp32 says nothing about tf32.
-    task = f"forward {units}x28x28:{replace(layer, bias=False).notation} batch 64"
+    task = Task(FORWARD, f"{units}x28x28:{replace(layer, bias=False).notation}", 64)
     for precision in ("fp32", "tf32"):
-        choices, slow = {task: "tiled 32x64x16/4x4"}, frozenset({"winograd2", "winograd4"})
+        choices, slow = Choices(({task: "tiled 32x64x16/4x4"},)), frozenset({"winograd2", "winograd4"})
         tuning = Tuning("gpu", compute_units=132, choices=choices, broken=slow, precision=precision)
         plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)
         names = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}

@@ -58,7 +58,7 @@ DOTS: Layers = {
 def tuning(device: Device, compute_units: int = 64) -> Tuning:
     """Of a GPU, without the variants that tests/layers/test_convolution_winograd.py has."""
     others = frozenset({"winograd2", "winograd4"})
-    return Tuning("gpu", limits=device.tuning.limits, compute_units=compute_units, broken=others)
+    return Tuning("gpu", compute_units=compute_units, broken=others)
 
 
 def kernels(run: Run, phase: str) -> list[str]:

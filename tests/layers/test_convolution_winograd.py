@@ -71,7 +71,7 @@ def check(
     monkeypatch.setattr(convolution_winograd, "PATCH_SIZES", (patch,))
     monkeypatch.setattr(convolution_winograd, "TILES", tiles[:1])
     monkeypatch.setattr(convolution_winograd, "WEIGHT_TILES", tiles[1:])
-    tuning = Tuning("gpu", limits=device.tuning.limits, compute_units=compute_units)
+    tuning = Tuning("gpu", compute_units=compute_units)
     settings = {"relative": ERRORS[patch], "absolute": ERRORS[patch], **options}
     report = contract(device, layer, shape, tuning=tuning, **settings)
     taps = layer.parameters([shape])[0].shape[-1]

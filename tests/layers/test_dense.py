@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,8 +14,10 @@ from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
+from blobnet.layers.candidates import FORWARD
 from blobnet.layers.dense_tiled import TILES
 from blobnet.layers.tile import Tile
+from blobnet.task import Choices, Task
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     ContractReport,
@@ -115,7 +117,7 @@ CASES = [0, 4, 9, 58, 75, 126, 209, 212, 245]
 def test_at_random(device: Device, number: int) -> None:
     case = random_case(number)
     assert isinstance(case.layer, Dense)
-    contract(device, case.layer, case.shape, [case.arrangement], **case.options(device))
+    contract(device, case.layer, case.shape, [case.arrangement], **case.options)
 
 
 def traits(case: Case, bench: Bench) -> Traits:
@@ -201,7 +203,7 @@ def test_edges(device: Device, edge: str) -> None:
 
 @pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9)], ids=str)
 def test_the_defaults_of_the_other_class_of_device(device: Device, shape: Shape) -> None:
-    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu", limits=device.tuning.limits)
+    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu")
     contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=tuning)
 
 
@@ -256,16 +258,19 @@ def test_unknown_initializer(initializer: Any) -> None:
 # -- products through local memory: the kernels of GPUs, on whatever device there is -----------------------------------
 
 
-class Always(dict[str, str]):
-    """Choices that have the same answer for every task."""
+class Always(Choices):
+    """The same candidate for every task."""
 
-    def get(self, task: str, default: Any = None) -> Any:
-        return self["every task"]
+    def near(self, task: Task) -> Iterator[tuple[Task, str]]:
+        yield task, self.sources[0][EVERY_TASK]
 
 
-def tiled(device: Device, tile: Tile, compute_units: int = 64) -> Tuning:
-    choices = Always({"every task": f"tiled {tile}"})
-    return Tuning("gpu", limits=device.tuning.limits, compute_units=compute_units, choices=choices)
+EVERY_TASK = Task(FORWARD, "1:dense1", 1)
+
+
+def tiled(tile: Tile, compute_units: int = 64) -> Tuning:
+    choices = Always(({EVERY_TASK: f"tiled {tile}"},))
+    return Tuning("gpu", compute_units=compute_units, choices=choices)
 
 
 TILED = ["dense/forward_tiled", "dense/forward_sum", "dense/backward_weight_tiled"]
@@ -275,7 +280,7 @@ TILED += ["dense/backward_data_tiled", "dense/backward_data_sum"]
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(device: Device, tile: Tile) -> None:
     """Several tiles of everything, none of them whole."""
-    options: dict[str, Any] = {"count": 67, "absolute": 5e-5, "tuning": tiled(device, tile, 2)}
+    options: dict[str, Any] = {"count": 67, "absolute": 5e-5, "tuning": tiled(tile, 2)}
     contract(device, Dense(133), Shape.flat(211), ["tight"], TILED, **options)
 
 
@@ -286,12 +291,12 @@ PRODUCTS = {"less than a tile": (3, 5, 2), "whole tiles": (64, 64, 64), "one of 
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_products(device: Device, case: str) -> None:
     units, elements, samples = PRODUCTS[case]
-    options: dict[str, Any] = {"count": samples, "tuning": tiled(device, TILES[2])}
+    options: dict[str, Any] = {"count": samples, "tuning": tiled(TILES[2])}
     contract(device, Dense(units, bias=False), Shape.flat(elements), ["tight"], TILED, **options)
 
 
 def test_products_of_planes_with_an_activation(device: Device) -> None:
-    options: dict[str, Any] = {"count": 40, "tuning": tiled(device, TILES[1])}
+    options: dict[str, Any] = {"count": 40, "tuning": tiled(TILES[1])}
     fused = Arrangement("fused", tight=True, accumulate=True, activation="sigmoid")
     contract(device, Dense(37), Shape(5, 3, 7), [fused], TILED, **options)
     contract(device, Dense(37), Shape(5, 3, 7), ["own pitches"], KERNELS, **options)  # no rows of a matrix

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from blobnet import device as devices
-from blobnet.device import Device
-from blobnet.errors import BuildError, DeviceError, OptionError
+from blobnet.device import Device, Feed
+from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 
@@ -40,15 +41,79 @@ def test_a_kernel_that_does_not_build(device: Device) -> None:
 
 
 def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
-    with pytest.raises(DeviceError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"
+    ):
         device.allocate(1 << 60)
     assert_usable(device)
+
+
+def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_programs", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
+    device.build_ahead(sources)
+    assert bool(device._programs) == (device.kind == "gpu")
+    monkeypatch.setattr(Device, "kind", "gpu")
+    device.build_ahead([*sources, GOOD.replace("7", "seven")])
+    assert len(device._programs) == 2
+    monkeypatch.setattr(Device, "_build", None)  # They need not be built again.
+    for source in sources:
+        kernel = device.kernel(source, "good", "a good kernel")
+        buffer = device.allocate(4)
+        kernel.set_args(buffer)
+        device.launch(kernel, (1,), None)
+        assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("MEM_OBJECT_ALLOCATION_FAILURE", OutOfMemoryError),
+        ("OUT_OF_HOST_MEMORY", OutOfMemoryError),
+        ("OUT_OF_RESOURCES", DeviceError),
+        ("INVALID_WORK_GROUP_SIZE", DeviceError),
+    ],
+)
+def test_a_want_of_memory_is_told_from_other_failures(device: Device, code: str, kind: type[DeviceError]) -> None:
+    cl = devices.cl
+    record = cl._cl._ErrorRecord("some reason", getattr(cl.status_code, code), "clFinish")
+    with pytest.raises(DeviceError, match=rf"finishing must succeed\. Received cause=.*{code}") as caught:  # noqa: SIM117
+        with device._reporting("finishing"):
+            raise cl.Error(record)
+    assert caught.type is kind
 
 
 def test_programs_are_built_once(device: Device) -> None:
     kernels = [device.kernel(GOOD, "good", "a good kernel") for _ in range(2)]
     assert kernels[0] != kernels[1], "every launch site has a kernel object of its own"
     assert kernels[0].program == kernels[1].program
+
+
+@pytest.mark.parametrize("way", ["page-locked", "no page-locked memory", "of the device"])
+def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    if way != "of the device":
+        monkeypatch.setattr(Device, "kind", "gpu")
+    if way == "no page-locked memory":
+        monkeypatch.setattr(Device, "page_locked", lambda *_: None)
+    source = """__kernel void take(__global const float *from, __global float *to, int row) {
+        for (int repeat = 0; repeat < 1000; repeat++)
+            to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);
+    }"""
+    rows = np.random.default_rng(0).standard_normal((9, 64, 64)).astype(np.float32)
+    source_buffer, target = device.allocate(4 * 5000), device.allocate(4 * rows.size)
+    feed, values = Feed(device, source_buffer), np.empty((64, 64), np.float32)
+    for row, wanted in enumerate(rows):
+        values[...] = wanted
+        feed.write(values)
+        values[...] = -1
+        kernel = device.kernel(source, "take", "a slow kernel")
+        kernel.set_args(source_buffer, target, np.int32(row))
+        device.launch(kernel, (4096, 1, 1), None)
+    assert np.array_equal(device.read(target, rows.size), rows.reshape(-1))
+    feed.write(np.arange(3, dtype=np.int32))
+    assert device.read(source_buffer, 3, np.int32).tolist() == [0, 1, 2]
+    assert np.array_equal(device.read(source_buffer, 4093, offset=12), rows[-1].reshape(-1)[3:])
 
 
 def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

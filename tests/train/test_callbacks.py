@@ -316,6 +316,17 @@ def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> No
         fit(model, device, [StopOnNaN()])
 
 
+def test_the_first_layer_is_that_of_the_batch_that_broke_the_loss(device: Device) -> None:
+    # The next batch is on the device by then.
+    x, y = digits(16)
+    first = np.random.default_rng([0, 0]).permutation(len(x))[:8]
+    x[first[3]] = 3e38
+    model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Conv2D(4, 3, name="conv"), layers.Dense(10)])
+    model.set_weights({"conv/weight": np.full((4, 1, 3, 3), 1.0, np.float32)})
+    with pytest.raises(TrainingError, match=r"epoch=1, step=0, first_layer=conv\."):
+        model.fit(x, y, epochs=1, batch_size=8, device=device, callbacks=[StopOnNaN()], verbose=False)
+
+
 def test_a_loss_that_is_too_large_by_itself(device: Device) -> None:
     model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
     model.set_weights({"logits/bias": np.linspace(-3e38, 3e38, 10)})

@@ -113,7 +113,7 @@ def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.
     model = model_of(KNOWN_GRAPHS["many units"]())
     x, labels = batch_of(model.graph, CrossEntropy())
     # By minimal filtering.
-    tuning = Tuning("gpu", limits=device.tuning.limits, broken=frozenset({"tiled"}))
+    tuning = Tuning("gpu", broken=frozenset({"tiled"}))
     monkeypatch.setattr(Device, "tuning", property(lambda self: tuning))
     # Arrays in parts, that other layers' arrays share.
     found = model.gradients(x, labels, seed=SEED, device=device)

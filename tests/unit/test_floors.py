@@ -18,6 +18,7 @@ FLOORS = """
     cache
     blob
     geometry initializers kernel_source
+    task
     kernel_call
     layers.candidates
     layers.base

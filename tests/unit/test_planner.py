@@ -433,6 +433,18 @@ def test_largest_batch_is_the_largest_that_fits(reserved: int) -> None:
     assert plan.largest_batch(reserved, unlimited, reserved) == 0
 
 
+@pytest.mark.parametrize(("device_class", "memory"), [("cpu", 16 << 20), ("cpu", 50 << 20), ("gpu", 16 << 20)])
+def test_the_largest_batch_counts_its_own_work_space(device_class: str, memory: int) -> None:
+    graph = sequential([layers.Input(24, 7, 7), layers.Conv2D(40, 3, padding=1), layers.Flatten(), layers.Dense(7)])
+    plan = make_plan(graph, 16, loss=LOSS, training=True, tuning=Tuning(device_class, compute_units=8))
+    too_many = plan._largest_count(memory, memory, 0)
+    assert not plan.for_batch(too_many).fits(memory, memory), "it needs more work space than the plan for 16"
+    for start in (plan, plan.for_batch(1), plan.for_batch(too_many)):
+        found = start.largest_batch(memory, memory)
+        assert plan.for_batch(found).fits(memory, memory)
+        assert not plan.for_batch(found + 1).fits(memory, memory)
+
+
 def test_parameters_lie_by_kind_and_pack_both_ways() -> None:
     graph = KNOWN_GRAPHS["plain"]()
     table = parameter_table(graph)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blobnet import kernel_source, tuning
+from blobnet import kernel_source, layers, tuning
 from blobnet.errors import BlobnetWarning, FileError
+from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import convolution_tensor
-from blobnet.layers.candidates import Candidate, choose
+from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.layers.convolution_tensor import WarpTile
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile, predicted_speed, tiles_for
-from blobnet.tuning import LEVELS, Tunings, Winner
+from blobnet.planner import make_plan
+from blobnet.task import Choices, Task
+from blobnet.tuning import DEVICE_SETTINGS, LEVELS, Tunings, Winner
+from tests.shipped import check_shipped
 
 IDENTITY = {"device": "Some GPU (2)", "platform": "Some Platform", "driver": "1.2", "processor": ""}
-TASK = "forward 3x8x8:4k3 batch 2"
+TASK, OTHER = Task("forward", "3x8x8:4k3", 2), Task("backward data", "3x8x8:4k3", 2, "tf32")
 WINNER = Winner("tiled 64x64", 1.5, "direct 4x4", 2.5, "fast")
 
 
@@ -32,13 +38,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ignored(tunings: Tunings) -> str:
     """The one warning of a file that is of no use."""
     with pytest.warns(BlobnetWarning) as caught:
-        assert dict(tunings.choices) == {}
+        assert not tunings.winners
     assert tunings.broken == frozenset()
     (warning,) = caught
     text = str(warning.message)
     assert text.startswith(f"{tunings.path}: ")
     assert text.endswith("Hint: 'blobnet tune MODEL' writes it anew.")
     return text
+
+
+def chosen(tunings: Tunings, task: Task = TASK) -> list[tuple[Task, str]]:
+    return list(tunings.choices.near(task))
 
 
 def change(tunings: Tunings, **values: object) -> None:
@@ -52,13 +62,13 @@ def change(tunings: Tunings, **values: object) -> None:
 
 def test_winners_are_kept() -> None:
     first = Tunings(IDENTITY)
-    assert (dict(first.winners), dict(first.choices), first.broken) == ({}, {}, frozenset())
+    assert (dict(first.winners), chosen(first), first.broken) == ({}, [], frozenset())
     first.record(TASK, WINNER)
-    first.mark_broken("tiled 8x8", "strip")
+    first.mark_broken("tiled 8x8 (convolution forward)", "strip (convolution forward)")
     for tunings in (first, Tunings(IDENTITY)):
         assert dict(tunings.winners) == {TASK: WINNER}
-        assert dict(tunings.choices) == {TASK: "tiled 64x64"}
-        assert tunings.broken == {"tiled 8x8", "strip"}
+        assert chosen(tunings) == [(TASK, "tiled 64x64")]
+        assert tunings.broken == {"tiled 8x8 (convolution forward)", "strip (convolution forward)"}
     assert first.path.name.startswith("some_gpu_2-")
     assert list(first.path.parent.iterdir()) == [first.path]
 
@@ -66,7 +76,7 @@ def test_winners_are_kept() -> None:
 @pytest.mark.parametrize("name", IDENTITY)
 def test_another_device_or_driver_has_a_file_of_its_own(name: str) -> None:
     Tunings(IDENTITY).record(TASK, WINNER)
-    assert dict(Tunings({**IDENTITY, name: "other"}).choices) == {}
+    assert chosen(Tunings({**IDENTITY, name: "other"})) == []
 
 
 def test_two_processes_keep_each_others_winners() -> None:
@@ -74,10 +84,10 @@ def test_two_processes_keep_each_others_winners() -> None:
     assert not first.winners
     assert not second.winners
     first.record(TASK, WINNER)
-    second.record("other", WINNER)
+    second.record(OTHER, WINNER)
     first.mark_broken("strip")
     found = Tunings(IDENTITY)
-    assert set(found.winners) == {TASK, "other"}
+    assert set(found.winners) == {TASK, OTHER}
     assert found.broken == {"strip"}
 
 
@@ -86,8 +96,8 @@ def test_a_file_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "fingerprint", lambda: "other")
     tunings = Tunings(IDENTITY)
     assert "the tuning cache is of other kernels than these, and is ignored." in ignored(tunings)
-    tunings.record("new", WINNER)
-    assert set(Tunings(IDENTITY).winners) == {"new"}
+    tunings.record(OTHER, WINNER)
+    assert set(Tunings(IDENTITY).winners) == {OTHER}
 
 
 @pytest.mark.parametrize("name", ["device", "driver"])
@@ -109,7 +119,9 @@ def test_a_foreign_file(name: str) -> None:
         b"\xff\xfe",
         '{"tasks": {"a": {"candidate": "b"}}, "broken": []}',
         '{"tasks": [], "broken": []}',
-        '{"tasks": {"a": {"candidate": "b", "ms": 1, "default": "b", "default_ms": 1, "level": "x"}}, "broken": []}',
+        '{"tasks": {"a": {"candidate": "b", "ms": 1, "default": "b", "default_ms": 1, "level": "fast"}}, "broken": []}',
+        f'{{"tasks": {{"{TASK}": {{"candidate": "b", "ms": 1, "default": "b", "default_ms": 1, "level": "x"}}}}, '
+        '"broken": []}',
     ],
 )
 def test_a_file_that_is_none(content: str | bytes) -> None:
@@ -131,7 +143,7 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     (folder / "cache").write_text("a file, where the folder should be")
     tunings = Tunings(IDENTITY)
     with pytest.warns(BlobnetWarning, match="the tuning cache must be readable"):
-        assert not tunings.choices
+        assert not chosen(tunings)
     for action in (tunings.check_writable, lambda: tunings.record(TASK, WINNER)):
         with pytest.raises(FileError) as caught:
             action()
@@ -144,45 +156,110 @@ def test_nobody_without_a_home_needs_a_cache(monkeypatch: pytest.MonkeyPatch) ->
         raise FileError("cache folder", "the user must have a home folder")
 
     monkeypatch.setattr(tuning, "_folder", homeless)
-    assert dict(Tunings(IDENTITY).choices) == {}
+    assert chosen(Tunings(IDENTITY)) == []
 
 
 # -- what ships --------------------------------------------------------------------------------------------------------
 
 
-def ship(folder: Path, name: str, **tasks: str) -> None:
-    """Ships a file for devices of a name, as it comes out of a cache."""
+#: Before the fixtures turn it away.
+SHIPPED = tuning._shipped_folder()
+SETTINGS = Tuning("gpu", compute_units=132, group_size=512, local_memory=49152)
+
+
+def ship(folder: Path, name: str, tasks: Mapping[Task, str]) -> Path:
+    """Ships a file for devices of a name, from what was measured with another driver."""
     source = Tunings({**IDENTITY, "device": name, "driver": "another"})
     for task, candidate in tasks.items():
         source.record(task, Winner(candidate, 1.0, "x", 2.0, "wide"))
-    (folder / "shipped").mkdir(exist_ok=True)
-    source.path.rename(folder / "shipped" / f"{source.path.name.rpartition('-')[0]}.json")
+    return source.ship(folder / "shipped", tasks, SETTINGS)
 
 
 def test_what_was_measured_comes_before_what_ships(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ship(folder, IDENTITY["device"], a="shipped", b="shipped")
+    ship(folder, IDENTITY["device"], {TASK: "shipped", OTHER: "shipped"})
     monkeypatch.setattr(tuning, "fingerprint", lambda: "other")  # what ships goes with the kernels beside it
     tunings = Tunings(IDENTITY)
-    assert dict(tunings.choices) == {"a": "shipped", "b": "shipped"}
+    assert chosen(tunings) == [(TASK, "shipped")]
     assert not tunings.winners
-    tunings.record("a", WINNER)
-    assert dict(tunings.choices) == {"a": WINNER.candidate, "b": "shipped"}
-    assert dict(Tunings({**IDENTITY, "device": "Another GPU"}).choices) == {}
+    tunings.record(TASK, WINNER)
+    assert chosen(tunings) == [(TASK, WINNER.candidate), (TASK, "shipped")]
+    assert chosen(tunings, OTHER) == [(OTHER, "shipped")]
+    assert chosen(Tunings({**IDENTITY, "device": "Another GPU"})) == []
 
 
 def test_a_device_whose_name_is_only_similar_gets_nothing(folder: Path) -> None:
-    ship(folder, "Some GPU 2", a="shipped")
-    assert (folder / "shipped" / "some_gpu_2.json").exists()
-    assert dict(Tunings(IDENTITY).choices) == {}
+    path = ship(folder, "Some GPU 2", {TASK: "shipped"})
+    assert path == folder / "shipped" / "some_gpu_2.json"
+    assert path.exists()
+    assert chosen(Tunings(IDENTITY)) == []
 
 
-def test_files_that_ship_are_whole() -> None:
-    for path in (Path(tuning.__file__).parent / "tunings").glob("*.json"):
-        content = json.loads(path.read_text())
-        assert path.stem == tuning._slug(content["device"])
-        winners = [Winner.parse(winner) for winner in content["tasks"].values()]
-        assert winners
-        assert all(0 < winner.ms <= 1.02 * winner.default_ms for winner in winners)
+def test_files_to_ship_are_merged(folder: Path) -> None:
+    ship(folder, IDENTITY["device"], {TASK: "first", OTHER: "first"})
+    path = ship(folder, IDENTITY["device"], {TASK: "second"})
+    content = json.loads(path.read_text())
+    assert list(content) == ["device", *DEVICE_SETTINGS, "tasks"]
+    assert {name: content[name] for name in DEVICE_SETTINGS} == {
+        "device_class": "gpu", "compute_units": 132, "group_size": 512, "local_memory": 49152
+    }  # fmt: skip
+    assert {task: winner["candidate"] for task, winner in content["tasks"].items()} == {
+        "backward data 3x8x8:4k3 batch 2 tf32": "first", "forward 3x8x8:4k3 batch 2": "second"
+    }  # fmt: skip
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_only_the_winners_of_the_tasks_ship(folder: Path) -> None:
+    tunings = Tunings(IDENTITY)
+    tunings.record(TASK, WINNER)
+    assert not tunings.ship(folder / "shipped", [OTHER], SETTINGS).exists()
+    path = tunings.ship(folder / "shipped", [OTHER, TASK], SETTINGS)
+    assert list(json.loads(path.read_text())["tasks"]) == [str(TASK)]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("{", "the file must be one that 'blobnet tune --output' wrote. Received cause=JSONDecodeError("),
+        ('{"tasks": {"a": {}}}', "the file must be one that 'blobnet tune --output' wrote. Received cause=ValueError("),
+        ('{"device": "B", "tasks": {}}', "the file must be of this device. Received file=B, here=Some GPU (2)."),
+    ],
+)
+def test_a_file_to_ship_that_is_something_else(folder: Path, content: str, rule: str) -> None:
+    (folder / "some_gpu_2.json").write_text(content)
+    with pytest.raises(FileError) as caught:
+        Tunings(IDENTITY).ship(folder, [], SETTINGS)
+    assert str(caught.value).startswith(f"{folder / 'some_gpu_2.json'}: {rule}")
+
+
+def test_a_folder_to_ship_to_that_is_a_file(folder: Path) -> None:
+    (folder / "shipped").write_text("a file")
+    with pytest.raises(FileError, match=r"some_gpu_2\.json: the file must be writable\. Received cause="):
+        Tunings(IDENTITY).ship(folder / "shipped", [], SETTINGS)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_what_ships_is_of_use(path: Path) -> None:
+    check_shipped(path)
+
+
+OF_USE = {
+    Task("forward", "24x11x13:40k3p1", 5): "tiled 64x128x8/8x8",
+    Task("backward data", "24x11x13:40k3p1", 5, "tf32"): "tensor 64x64",
+    Task("backward weights", "30x9:8k5p2", 3): "tiled 32x32x16/4x4",
+    Task("forward", "300:dense70", 64): "direct",
+}
+
+
+def test_what_is_of_no_use_is_found(folder: Path) -> None:
+    path = ship(folder, IDENTITY["device"], OF_USE)
+    check_shipped(path)
+    with pytest.raises(AssertionError):
+        check_shipped(path.rename(path.with_name("some_gpu.json")))
+    for task, candidate in OF_USE.items():
+        path = ship(folder, IDENTITY["device"], {task: f"{candidate}0"})
+        with pytest.raises(AssertionError, match="have other names now"):
+            check_shipped(path)
+        path.unlink()
 
 
 def test_the_fingerprint_is_of_all_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,16 +297,103 @@ CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0
         ("c 1", (), "c 1"),
         ("gone", (), "a 2"),
         ("b 1", ("b",), "a 2"),
-        ("b 1", ("b 1", "a 2"), "a 1"),
+        ("b 1", ("b 1 (convolution forward)", "a 2 (convolution forward)"), "a 1"),
         (None, ("a",), "b 1"),
-        (None, ("a", "b 1"), "c 1"),
+        (None, ("a", "b 1 (convolution forward)"), "c 1"),
         ("b 1", ("a", "b", "c"), "b 1"),
-        (None, ("a", "b", "c 1"), "a 2"),
+        (None, ("a", "b", "c 1 (convolution forward)"), "a 2"),
+        ("b 1", ("b (convolution forward)",), "a 2"),
+        ("b 1", ("b 1 (dense forward)", "b (convolution backward data)", "b 1"), "b 1"),
     ],
 )
 def test_choosing(choice: str | None, broken: tuple[str, ...], expected: str) -> None:
-    settings = Tuning(choices={} if choice is None else {"task": choice}, broken=frozenset(broken))
-    assert choose(settings, "task", CANDIDATES).name == expected
+    settings = Tuning(choices=Choices(({TASK: choice},) if choice else ()), broken=frozenset(broken))
+    assert choose(settings, TASK, CANDIDATES).name == expected
+
+
+def test_what_is_broken_is_one_operation_of_one_kind_of_layer() -> None:
+    dense = Task("forward", "12:dense5", 4)
+    names = {identity(task, "tiled 64x64") for task in (TASK, OTHER, dense)}
+    assert names == {
+        f"tiled 64x64 ({of})" for of in ("convolution forward", "convolution backward data", "dense forward")
+    }
+    assert variant_of(identity(OTHER, "tiled 64x64")) == "tiled (convolution backward data)"
+    assert (variant_of("tiled 64x64"), variant_of("direct")) == ("tiled", "direct")
+    for name in names:
+        broken = [task for task in (TASK, OTHER, dense) if is_broken(task, "tiled 64x64", {name})]
+        assert [identity(task, "tiled 64x64") for task in broken] == [name]
+        assert not any(is_broken(task, "tiled 64x32", {name}) for task in (TASK, OTHER, dense))
+        assert [is_broken(task, "tiled 64x32", {variant_of(name)}) for task in (TASK, OTHER, dense)].count(True) == 1
+
+
+# -- tasks of other batches --------------------------------------------------------------------------------------------
+
+
+def batches(name: str, *sizes: int) -> dict[Task, str]:
+    return {replace(TASK, batch_size=size): f"{name} {size}" for size in sizes}
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "expected"),
+    [
+        (64, ["m 64", "m 100", "m 32", "s 64", "s 32", "s 128"]),
+        (65, ["m 64", "m 100", "s 64", "s 128"]),
+        (90, ["m 100", "m 64", "s 64", "s 128"]),
+        (45, ["m 32", "m 64", "s 32", "s 64"]),
+        (46, ["m 64", "m 32", "s 64", "s 32"]),
+        (15, []),
+        (16, ["m 32", "s 32"]),
+        (256, ["s 128"]),
+        (257, []),
+    ],
+)
+def test_the_nearest_batch_up_to_twice_or_half(batch_size: int, expected: list[str]) -> None:
+    choices = Choices((batches("m", 32, 64, 100), batches("s", 128, 64, 32)))
+    task = replace(TASK, batch_size=batch_size)
+    assert [name for _, name in choices.near(task)] == expected
+    for alike in (
+        replace(task, direction="backward data"),
+        replace(task, layer="3x8x8:4k5"),
+        replace(task, precision="tf32"),
+    ):
+        assert not list(choices.near(alike))
+
+
+def test_a_candidate_that_is_not_there_for_this_batch_is_passed_over() -> None:
+    choices = Choices(({replace(TASK, batch_size=3): "gone", replace(TASK, batch_size=4): "b 1"}, {TASK: "a 1"}))
+    assert choose(Tuning(choices=choices), TASK, CANDIDATES).name == "b 1"
+    assert choose(Tuning(choices=choices, broken=frozenset({"b"})), TASK, CANDIDATES).name == "a 1"
+    assert choose(Tuning(choices=choices), replace(TASK, batch_size=9), CANDIDATES).name == "a 2"
+
+
+def test_plans_take_the_winner_of_a_near_batch() -> None:
+    node = layers.Input(24, 11, 13)()
+    graph = from_nodes(node, layers.Conv2D(40, 3, padding=1)(node))
+    task = Task("forward", "24x11x13:40k3p1", 64)
+    settings = replace(SETTINGS, choices=Choices(({task: "tiled 32x256x8/8x8"},)))
+    used = {size: make_plan(graph, size, tuning=settings).calls[-1][1].candidate for size in (31, 32, 128, 129)}
+    assert used[32] == used[128] == "tiled 32x256x8/8x8 (convolution forward)"
+    assert used[31] != used[32] != used[129]
+
+
+@pytest.mark.parametrize("task", [TASK, OTHER, Task("backward weights", "4096:dense10", 128)], ids=str)
+def test_the_name_of_a_task_is_read_back(task: Task) -> None:
+    assert Task.parse(str(task)) == task
+
+
+def test_names_of_tasks() -> None:
+    assert (str(TASK), str(OTHER)) == ("forward 3x8x8:4k3 batch 2", "backward data 3x8x8:4k3 batch 2 tf32")
+    for wrong in (
+        "",
+        "forward",
+        "forward 3x8x8:4k3",
+        "forward 3x8x8:4k3 batch 0",
+        "forward 3x8x8 batch 2",
+        f"{TASK} ",
+        f"{TASK} a b",
+    ):
+        with pytest.raises(ValueError, match=f"^no task: '{wrong}'$"):
+            Task.parse(wrong)
 
 
 def test_levels_are_in_order() -> None:

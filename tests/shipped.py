@@ -1,0 +1,41 @@
+"""What a file of tunings must be to ship."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from blobnet import layers, tuning
+from blobnet.bench import shapes
+from blobnet.graph import from_nodes
+from blobnet.kernel_call import Tuning
+from blobnet.losses import MeanSquaredError
+from blobnet.planner import make_plan
+from blobnet.task import Task
+from blobnet.tuning import DEVICE_SETTINGS
+
+
+def candidates_of(task: Task, settings: Tuning) -> set[str]:
+    """The names of a task's candidates, on a device of these settings, behind an input of its own."""
+    case = shapes.parse(task.layer)
+    shape = case.input
+    height = shape.height if shape.rank == 2 else None
+    node = layers.Input(shape.units, height, shape.width if shape.rank else None)()
+    graph = from_nodes(node, case.layer(node))
+    settings = replace(settings, precision=task.precision)
+    plan = make_plan(graph, task.batch_size, loss=MeanSquaredError(), training=True, input_delta=True, tuning=settings)
+    site = plan.sites[graph.output.name]
+    return {candidate.name for candidate in case.layer.alternatives(site).get(task, ())}
+
+
+def check_shipped(path: Path) -> None:
+    """Asserts that a file is whole, has the name of its device, and names candidates that there are."""
+    content = json.loads(path.read_text())
+    assert path.stem == tuning._slug(content["device"])
+    winners = tuning.parse_winners(content)
+    assert winners
+    assert all(0 < winner.ms <= 1.02 * winner.default_ms for winner in winners.values())
+    settings = Tuning(**{name: content[name] for name in DEVICE_SETTINGS})
+    gone = [str(task) for task, winner in winners.items() if winner.candidate not in candidates_of(task, settings)]
+    assert not gone, "these candidates have other names now, or are no more: tune the tasks anew"
