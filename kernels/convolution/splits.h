@@ -1,5 +1,5 @@
 /*
- * Products in splits of their steps, where there are fewer tiles than a device has room for: each split leaves its sums
+ * Products in splits of their rows, where there are fewer tiles than a device has room for: each split leaves its sums
  * in PARTIALS, and convolution/split_sum.cl adds them in a fixed order and does what is left.
  *
  * Arrays:

@@ -44,9 +44,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def gathered() -> Tuning:
-    """A CPU's tuning, whatever the device, that has no other kernels."""
-    return Tuning("cpu", broken=frozenset({"direct", "panels"}))
+#: Of a CPU, whatever the device, without its other kernels.
+GATHERED = Tuning("cpu", broken=frozenset({"direct", "panels"}))
 
 
 def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -74,15 +73,14 @@ def in_place(layer: Conv1D | Conv2D, shape: Shape, product: KernelCall) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_odd_shapes(device: Device, case: str) -> None:
     layer, shape, count = CASES[case]
-    tuning = gathered()
-    report = contract(device, layer, shape, ["own pitches"], count=count, absolute=4e-5, tuning=tuning)
+    report = contract(device, layer, shape, ["own pitches"], count=count, absolute=4e-5, tuning=GATHERED)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
 
 
 def test_every_arrangement(device: Device) -> None:
     layer, shape = Conv2D(5, (2, 3), stride=(1, 2), padding="same", bias="position"), Shape(4, 5, 9)
-    report = contract(device, layer, shape, fused=("sigmoid",), tuning=gathered())
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=GATHERED)
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
@@ -96,7 +94,7 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(layer_bench, "Site", site)
     layer, shape = Conv2D(6, 3, stride=(1, 2), padding=1), Shape(19, 3, 4)
-    report = contract(device, layer, shape, ["own pitches"], count=5, tuning=gathered())
+    report = contract(device, layer, shape, ["own pitches"], count=5, tuning=GATHERED)
     (run,) = report.runs.values()
     assert run.calls["forward"][1].macros["SAMPLES"] == 48
     assert run.calls["backward data"][1].macros["SAMPLES"] == 48
