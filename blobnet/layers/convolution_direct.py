@@ -24,7 +24,7 @@ CACHE_ELEMENTS = 2**18
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
-#: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of half the speed.
+#: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
 SPLIT_ACCUMULATORS = 20
 #: How much longer the gradient of the weights takes where no other tap reads what a column has brought near.
 ONE_TAP_COST = 1.15
