@@ -26,8 +26,10 @@ READ_COST = 30
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
-#: Most units a tile of several taps that read phases: with more, Intel's compiler makes loops of half the speed.
-SPLIT_UNITS = 6
+#: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
+SPLIT_ACCUMULATORS = 20
+#: How much longer the gradient of the weights takes where no other tap reads what a column has brought near.
+ONE_TAP_COST = 1.15
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
 WEIGHT_COST = 200
 
@@ -103,7 +105,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     pitch = source.layout.unit_memory_width
     one_run = 1, (output.height - 1) * pitch + output.width
     if source.phases and problem.taps > 1:
-        tunables["MAXIMUM_UNITS"] = min(tunables["MAXIMUM_UNITS"], SPLIT_UNITS)
+        tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
     more, runs = _copy_cost(site, source), [one_run]
     if pitch != site.output.layout.unit_memory_width:
         runs.append((output.height, output.width))
@@ -151,7 +153,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     source = Source.of(site, problem)
     rows, run = _runs(site, source)
     # A vector that holds less than the most lanes takes as long.
-    positions = rows * -(-run // lanes_for(run, most)) * most
+    positions = rows * -(-run // lanes_for(run, most)) * most * (ONE_TAP_COST if problem.taps == 1 else 1)
     more = WEIGHT_COST * site.gradient("weight").elements / site.tuning.compute_units + _copy_cost(site, source)
     for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
         calls = partial(_backward_weight_calls, site, problem, source, units, columns)

@@ -30,19 +30,18 @@ __kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), con
     const int unit = get_global_id(2) % GLOBAL_UNITS;
     const int first_y = unit / PHASES_X % PHASES_Y - PAD_TOP;
     const int first_x = unit % PHASES_X - PAD_LEFT;
-    __global const real_t *from =
-        input + BLOB_INDEX(INPUT, n, unit / (PHASES_Y * PHASES_X), first_y, first_x);
     __global real_t *to = phases + BLOB_INDEX(PHASES, n, unit, 0, 0);
     for (int row = 0; row < PHASES_UNIT_HEIGHT; row++) {
         const int y = first_y + row * STRIDE_Y;
+        const bool has_data = y >= 0 && y < INPUT_UNIT_HEIGHT;
+        __global const real_t *from =
+            input + BLOB_INDEX(INPUT, n, unit / (PHASES_Y * PHASES_X), has_data ? y : 0, first_x);
         /* Up to here columns have data: left of it the input's halo is 0. */
-        const int end =
-            y >= 0 && y < INPUT_UNIT_HEIGHT ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;
+        const int end = has_data ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;
         for (int column = 0; column < PHASES_UNIT_WIDTH; column += LANES) {
             /* The last vector of a row may overlap the one before. */
             const int start = min(column, PHASES_UNIT_WIDTH - LANES);
-            const vector_t value =
-                VECTOR_LOAD_STRIDED(from + row * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + start * STRIDE_X);
+            const vector_t value = VECTOR_LOAD_STRIDED(from + start * STRIDE_X);
             VECTOR_STORE(VECTOR_KEEP(value, start + VECTOR_LANE_NUMBERS < end),
                          to + row * PHASES_UNIT_WIDTH + start);
         }
