@@ -38,6 +38,7 @@ typedef index_vector_t unaligned_index_vector_t __attribute__((aligned(4)));
         *(space unaligned_##type *)pointer = value;                                              \
     }
 VECTOR_ACCESS(__global, real_t, vector_t)
+VECTOR_ACCESS(__local, real_t, vector_t)
 VECTOR_ACCESS(__private, real_t, vector_t)
 VECTOR_ACCESS(__global, int, index_vector_t)
 #endif

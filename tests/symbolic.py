@@ -46,7 +46,7 @@ _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backw
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(broken=frozenset({"gathered"}))
+TUNING = Tuning(broken=frozenset({"gathered", "panels"}))
 
 
 class PlanBrokenError(AssertionError):

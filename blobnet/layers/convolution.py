@@ -14,6 +14,7 @@ from blobnet.layers import (
     convolution_direct,
     convolution_dot,
     convolution_gathered,
+    convolution_panels,
     convolution_strip,
     convolution_tensor,
     convolution_tiled,
@@ -29,8 +30,12 @@ from blobnet.layers.product import _Product
 #: The ways to compute each direction, for each class of device.
 WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
     "cpu": {
-        FORWARD: (convolution_direct.forward, convolution_gathered.forward),
-        BACKWARD_DATA: (convolution_direct.backward_data, convolution_gathered.backward_data),
+        FORWARD: (convolution_direct.forward, convolution_gathered.forward, convolution_panels.forward),
+        BACKWARD_DATA: (
+            convolution_direct.backward_data,
+            convolution_gathered.backward_data,
+            convolution_panels.backward_data,
+        ),
         BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_gathered.backward_weight),
     },
     "gpu": {

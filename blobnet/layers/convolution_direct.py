@@ -9,7 +9,7 @@ from blobnet.geometry import Pair
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import PositionTile, lanes_for, position_tiles, splits_for, tiles
+from blobnet.layers.blocking import READ_COST, PositionTile, lanes_for, position_tiles, reads, splits_for, tiles
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
@@ -17,8 +17,6 @@ from blobnet.layers.gradients import split_sum
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
 #: share of them, so they should stay in a CPU's last cache.
 SPLIT_ELEMENTS = 2**21
-#: Elements that a CPU's second cache holds beside what else is read.
-CACHE_ELEMENTS = 2**18
 #: How much longer the gradient of the weights takes with vectors whose values lie a stride apart.
 STRIDED_COST = 2.5
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
@@ -36,7 +34,8 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     else:
         tiles = position_tiles(tunables, problem.output_units, output.height, output.width)
     for tile in tiles:
-        cost = _cost(site, problem, tile.cost * problem.columns)
+        read = min(_tile_reads(tile, site.inputs[0], problem.output_units, problem.input_units, problem.taps))
+        cost = _cost(site, problem, tile.cost * problem.columns + READ_COST * read)
         yield Candidate(f"direct {tile}", cost, partial(_forward_calls, site, problem, tile))
 
 
@@ -49,7 +48,7 @@ def _forward_calls(site: Site, problem: Problem, tile: PositionTile) -> list[Ker
     kernel = _forward_kernel(problem)
     if problem.strides == (1, 1):
         del macros["STRIDE_Y"], macros["STRIDE_X"]
-    size, order = _order(tile, site.inputs[0], problem, problem.output_units, problem.input_units)
+    size, order = _order(tile, site.inputs[0], problem, problem.output_units, problem.input_units, problem.taps)
     return [
         KernelCall(
             kernel,
@@ -111,7 +110,8 @@ def _backward_weight_calls(site: Site, problem: Problem, block_units: int, block
         site.batch_size * units * layout.unit_memory_elements // splits
         for units, layout in ((problem.output_units, layouts[1]), (problem.input_units, layouts[0]))
     )
-    first = local == 1 and _units_first(of_units, height, of_columns, width)
+    units_first, columns_first = reads(of_units, height, of_columns, width)
+    first = local == 1 and units_first < columns_first
     label = f"{site.name} backward weight"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(
@@ -146,10 +146,14 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     if len(phases) != 1:
         choices = [of_phase[:1] for of_phase in choices]
     for chosen in zip(*choices, strict=True) if phases else [()]:
-        sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True))
+        sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True)) * problem.output_units
+        read = sum(
+            min(_tile_reads(tile, site.delta, problem.input_units, problem.output_units, phase.taps))
+            for tile, phase in zip(chosen, phases, strict=True)
+        )
         name = f"direct {chosen[0]}" if len(chosen) == 1 else "direct"
         calls = partial(_backward_phases, site, problem, phases, chosen)
-        yield Candidate(name, _cost(site, problem, sums * problem.output_units), calls)
+        yield Candidate(name, _cost(site, problem, sums + READ_COST * read), calls)
 
 
 def _phase_tiles(site: Site, problem: Problem, phase: Phase) -> list[PositionTile]:
@@ -165,7 +169,7 @@ def _backward_phases(
     kernel = "convolution/backward_data"
     calls = []
     for phase, tile in zip(phases, tiles, strict=True):
-        size, order = _order(tile, site.delta, problem, problem.input_units, problem.output_units)
+        size, order = _order(tile, site.delta, problem, problem.input_units, problem.output_units, phase.taps)
         calls.append(
             KernelCall(
                 kernel,
@@ -193,28 +197,20 @@ def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
 
 
 def _order(
-    tile: PositionTile, source: Blob, problem: Problem, units: int, depth: int
+    tile: PositionTile, source: Blob, problem: Problem, units: int, depth: int, taps: int
 ) -> tuple[GlobalSize, dict[str, Macro]]:
     """The work of a tile whose result has ``units`` units a group, from ``depth`` of the source's, and its macro."""
-    blocks = -(-units // tile.macros["BLOCK_UNITS"])
     local = tile.macros["LOCAL_WIDTH"]
-    plane, weights = depth * source.layout.unit_memory_elements, units * depth * problem.taps
-    first = local == 1 and _units_first(weights, blocks, plane, tile.count)
-    width, height = tile.count * local, problem.groups * blocks
+    units_first, columns_first = _tile_reads(tile, source, units, depth, taps)
+    first = local == 1 and units_first < columns_first
+    width, height = tile.count * local, problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
     return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}
 
 
-def _units_first(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> bool:
-    """Whether blocks of units should follow one another, and not blocks of columns (kernels/convolution/order.h).
-
-    What all units read, ``of_units`` elements, is then read again for each block of columns, else what all columns
-    read for each block of units; unless a cache holds it.
-    """
-
-    def read(elements: int, times: int) -> int:
-        return elements * (times if elements > CACHE_ELEMENTS else 1)
-
-    return of_columns + read(of_units, column_blocks) < of_units + read(of_columns, unit_blocks)
+def _tile_reads(tile: PositionTile, source: Blob, units: int, depth: int, taps: int) -> Pair:
+    """:func:`reads` of a tile."""
+    plane, weights = depth * source.layout.unit_memory_elements, units * depth * taps
+    return reads(weights, -(-units // tile.macros["BLOCK_UNITS"]), plane, tile.count)
 
 
 def _block_macros(tile: PositionTile) -> dict[str, Macro]:

@@ -10,14 +10,14 @@ from blobnet.geometry import Pair
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import lanes_for, splits_for, tiles
+from blobnet.layers.blocking import READ_COST, lanes_for, reads, splits_for, tiles
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem
 from blobnet.layers.gradients import split_sum
 
 #: What it costs to copy a value, to store one of another sample each time, and to store a weight's sum, in
 #: multiply-adds of a compute unit.
-COPY_COST, STORE_COST, WEIGHT_COST = 120, 300, 60
+COPY_COST, STORE_COST, WEIGHT_COST = 120, 100, 60
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
 #: A copy of more elements, which all tiles of the gradient of the weights read, slows their products down by how much.
@@ -161,8 +161,17 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
         gathered = Gathered.samples(site, site.inputs[0], "input", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.input_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * output.elements * site.batch_size
+        cost += READ_COST * _read(gathered, tile, problem.output_units, problem.taps)
         calls = partial(_forward_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
+
+
+def _read(gathered: Gathered, tile: Tile, units: int, taps: int) -> int:
+    """Elements that a product with ``units`` units a group reads from beyond a cache: positions follow one another."""
+    of_samples = -(-gathered.inner // (tile.lanes * tile.vectors))
+    source = gathered.elements // (gathered.groups * of_samples)
+    weights = units * gathered.group_units * taps
+    return reads(weights, -(-units // tile.units), source, 1)[1] * gathered.groups * of_samples
 
 
 def _taps_inside(problem: Problem, source: Pair, output: Pair) -> int:
@@ -211,6 +220,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
         gathered = Gathered.samples(site, site.delta, "output delta", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.output_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * target.shape.elements * site.batch_size
+        cost += READ_COST * sum(_read(gathered, tile, problem.input_units, phase.taps) for phase in phases)
         calls = partial(_backward_data_calls, site, problem, phases, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
 

@@ -14,6 +14,7 @@ from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
+from blobnet.layers.candidates import variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import make_plan
 from tests.layers import layer_bench
@@ -40,7 +41,7 @@ CASES: dict[str, Case] = {
 
 def gathered(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has no other kernels."""
-    return replace(tuning, broken=frozenset({"direct"}))
+    return replace(tuning, broken=frozenset({"direct", "panels"}))
 
 
 def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -92,8 +93,8 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     ("shape", "filters", "count", "expected"),
     [
         (Shape(64, 4, 4), 64, 32, "gathered gathered gathered"),
-        (Shape(64, 16, 16), 64, 32, "direct direct direct"),
-        (Shape(256, 14, 14), 256, 8, "direct direct gathered"),
+        (Shape(64, 16, 16), 64, 32, "panels panels direct"),
+        (Shape(256, 14, 14), 256, 8, "panels panels gathered"),
         (Shape(3, 64, 64), 16, 32, "direct direct direct"),
     ],
 )
@@ -101,6 +102,6 @@ def test_small_planes_choose_it(shape: Shape, filters: int, count: int, expected
     node = layers.Input(*shape.dimensions)()
     model = from_nodes(node, layers.Conv2D(filters, 3, padding=1, name="layer")(node))
     plan = make_plan(model, count, loss=MeanSquaredError(), training=True, input_delta=True)
-    kernels = {call.label: call.kernel for _, call in plan.calls}
-    found = [kernels[f"layer {direction}"] for direction in ("forward", "backward data", "backward weight")]
-    assert ["gathered" if kernel.endswith("gathered") else "direct" for kernel in found] == expected.split()
+    variants = {call.label: variant_of(call.candidate) for _, call in plan.calls}
+    found = [variants[f"layer {direction}"] for direction in ("forward", "backward data", "backward weight")]
+    assert found == expected.split()

@@ -13,7 +13,7 @@ from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
 #: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
-VARIANTS = frozenset({"direct", "dot", "gathered", "strip", "tensor", "tiled", "winograd2", "winograd4"})
+VARIANTS = frozenset({"direct", "dot", "gathered", "panels", "strip", "tensor", "tiled", "winograd2", "winograd4"})
 TUNINGS = [Tuning(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [Tuning(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
 TUNINGS += [Tuning("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]

@@ -23,7 +23,7 @@ FLOORS = """
     layers.base
     layers.activation layers.blocking schedules
     layers.convolution_problem layers.gradients layers.product
-    layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
+    layers.convolution_direct layers.convolution_dot layers.convolution_gathered layers.convolution_panels \
     layers.convolution_strip layers.convolution_tiled
     layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses

@@ -1,0 +1,92 @@
+/*
+ * Convolution, forward, any stride: output = epilogue(sum over input units and taps of weight * input), as a product
+ * with panels of the input (convolution/panels.h).
+ *
+ * Blobs:
+ *   INPUT  read   its halo is the padding
+ *   OUTPUT write
+ * Arrays:
+ *   WEIGHT read   OIHW, I counted within a group
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUPS
+ *   UNITS          output units of a group
+ *   DEPTH          input units of a group
+ *   RESULT_HEIGHT
+ *   RESULT_WIDTH
+ *   STRIDE_Y       from a result's cell to the next, in cells of the source
+ *   STRIDE_X
+ *   TAPS_Y
+ *   TAPS_X
+ *   ROW_FIRST      the first tap's shift
+ *   ROW_STEP
+ *   COLUMN_FIRST
+ *   COLUMN_STEP
+ *   LANES          positions in a vector
+ *   BLOCK_VECTORS  vectors a work-item
+ *   BLOCK_UNITS    units whose sums are in registers
+ *   UNITS_AT_ONCE  units a work-item, whole blocks
+ *   DEPTHS         source units in a panel
+ * Tunables:
+ *   MAXIMUM_LANES        cpu 16, gpu 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4: most vectors a work-item
+ *   MAXIMUM_UNITS        cpu 12, gpu 12 of 1 2 3 4 6 8 12 16 24: most units whose sums are in registers
+ *   MAXIMUM_ACCUMULATORS cpu 24, gpu 24 of 8 12 16 24 28: most vectors of them
+ * Global:
+ *   width  tiles of positions * groups * chunks of UNITS_AT_ONCE
+ */
+#define SOURCE_PITCH INPUT_UNIT_MEMORY_WIDTH
+#define SOURCE_PLANE INPUT_UNIT_MEMORY_ELEMENTS
+#define SOURCE_SAMPLE INPUT_MEMORY_ELEMENTS
+#include "convolution/panels.h"
+#include "convolution/epilogue.h"
+
+__kernel void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                         READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+{
+    const int chunk = get_global_id(0) % (GROUPS * CHUNKS);
+    const int group = chunk / CHUNKS;
+    const int first = chunk % CHUNKS * UNITS_AT_ONCE;
+    const int units = min(UNITS_AT_ONCE, UNITS - first);
+    const int unit = group * UNITS + first;
+    const int start = get_global_id(0) / (GROUPS * CHUNKS) * TILE;
+    const int end = min(TILE, count * POSITIONS - start);
+    PANEL_MEMORY;
+    multiply_panels(sums, panel, input + BLOB_INDEX(INPUT, 0, group * DEPTH, 0, 0),
+                    ARRAY(weight) + (size_t)unit * ROWS, units, start, end);
+
+    pieces_t pieces;
+    find_pieces(&pieces, OUTPUT_MEMORY_ELEMENTS, OUTPUT_UNIT_MEMORY_WIDTH, 1, start, end);
+#if HAS_RESIDUAL
+    pieces_t residual_pieces;
+    find_pieces(&residual_pieces, RESIDUAL_MEMORY_ELEMENTS, RESIDUAL_UNIT_MEMORY_WIDTH, 1, start, end);
+#endif
+#if BIAS_MODE == 2
+    pieces_t bias_pieces;
+    find_pieces(&bias_pieces, 0, RESULT_WIDTH, 1, start, end);
+#endif
+    for (int u = 0; u < units; u++) {
+        const unit_terms_t terms = UNIT_TERMS(unit + u);
+        __local real_t *results = sums + u * TILE;
+#pragma unroll
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            const vector_t value = VECTOR_LOAD(results + v * LANES);
+            VECTOR_STORE(UNIT_EPILOGUE(value, terms), results + v * LANES);
+        }
+#if BIAS_MODE == 2
+        load_tile(tile, ARRAY(bias) + (unit + u) * POSITIONS, &bias_pieces);
+        add_tile(results, tile);
+#endif
+#if HAS_RESIDUAL
+        load_tile(tile, residual + BLOB_INDEX(RESIDUAL, 0, unit + u, 0, 0), &residual_pieces);
+        add_tile(results, tile);
+#endif
+#pragma unroll
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            const vector_t value = VECTOR_LOAD(results + v * LANES);
+            VECTOR_STORE(ACTIVATE(value), results + v * LANES);
+        }
+        store_tile(results, output + BLOB_INDEX(OUTPUT, 0, unit + u, 0, 0), &pieces);
+    }
+}

@@ -1,0 +1,70 @@
+/*
+ * Tiles of dense positions: TILE positions of the result, one sample's behind the other's and none of them padding. In
+ * memory a tile is pieces of up to LANES cells side by side: parts of rows, or of whole planes if rows follow each other.
+ */
+
+/* Piece p holds positions at[p] to at[p + 1] - 1 of a tile, offset[p] elements behind the first sample's first cell. */
+typedef struct {
+    int count;
+    int at[TILE + 1];
+    size_t offset[TILE];
+} pieces_t;
+
+/* Where the `end` positions from `start` on lie; `sample`, `pitch` and `stride` are how far samples, rows, cells are apart. */
+INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, const int stride,
+                        const int start, const int end)
+{
+    const int width = stride == 1 && pitch == RESULT_WIDTH ? POSITIONS : RESULT_WIDTH;
+    int n = start / POSITIONS;
+    int row = start % POSITIONS / width;
+    int column = start % POSITIONS % width;
+    int at = 0;
+    pieces->count = 0;
+    while (at < end) {
+        pieces->at[pieces->count] = at;
+        pieces->offset[pieces->count++] = n * sample + row * pitch + column * stride;
+        const int length = min(min(width - column, LANES), end - at);
+        at += length;
+        column += length;
+        if (column == width) {
+            column = 0;
+            if (++row == POSITIONS / width) {
+                row = 0;
+                n++;
+            }
+        }
+    }
+    pieces->at[pieces->count] = end;
+}
+
+/* Reads a tile, and up to LANES - 1 values of no meaning behind it. */
+INLINE void load_tile(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
+{
+    for (int p = 0; p < pieces->count; p++) {
+        VECTOR_STORE(VECTOR_LOAD(from + pieces->offset[p]), tile + pieces->at[p]);
+    }
+}
+
+/* The same for cells STRIDE_X apart. */
+INLINE void load_tile_strided(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
+{
+    for (int p = 0; p < pieces->count; p++) {
+        VECTOR_STORE(VECTOR_LOAD_STRIDED(from + pieces->offset[p]), tile + pieces->at[p]);
+    }
+}
+
+INLINE void store_tile(__local const real_t *tile, __global real_t *to, const pieces_t *pieces)
+{
+    for (int p = 0; p < pieces->count; p++) {
+        __local const real_t *values = tile + pieces->at[p];
+        __global real_t *cells = to + pieces->offset[p];
+        const int length = pieces->at[p + 1] - pieces->at[p];
+        if (length == LANES) {
+            VECTOR_STORE(VECTOR_LOAD(values), cells);
+            continue;
+        }
+        for (int i = 0; i < length; i++) {
+            cells[i] = values[i];
+        }
+    }
+}
