@@ -14,6 +14,9 @@ from blobnet.kernel_call import power_of_two
 
 #: What a load costs, in multiply-adds.
 LOAD_COST = 0.5
+#: Elements that a CPU's second cache holds beside what else is read, and what it costs to read one from beyond it, in
+#: multiply-adds of a compute unit.
+CACHE_ELEMENTS, READ_COST = 2**18, 30
 
 
 def lanes_for(width: int, maximum: int) -> int:
@@ -77,6 +80,19 @@ def position_tiles(tunables: Mapping[str, int], units: int, runs: int, run: int)
         )
         for cost, block_units, block_vectors in tiles(units, groups, *limits)
     ]
+
+
+def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> tuple[int, int]:
+    """Elements read from beyond a cache if blocks of units follow one another, and if blocks of columns do.
+
+    (See kernels/convolution/order.h.) What all units read, ``of_units`` elements, is read again for each block of
+    columns in the one order, what all columns read for each block of units in the other; unless a cache holds it.
+    """
+
+    def read(elements: int, times: int) -> int:
+        return elements * (times if elements > CACHE_ELEMENTS else 1)
+
+    return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:

@@ -11,7 +11,7 @@ from blobnet.geometry import Pair
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import PositionTile, lanes_for, position_tiles, splits_for, tiles
+from blobnet.layers.blocking import READ_COST, PositionTile, lanes_for, position_tiles, reads, splits_for, tiles
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import InputPhases, Phase, Problem
 from blobnet.layers.gradients import split_sum
@@ -19,10 +19,6 @@ from blobnet.layers.gradients import split_sum
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
 #: share of them, so they should stay in a CPU's last cache.
 SPLIT_ELEMENTS = 2**21
-#: Elements that a CPU's second cache holds beside what else is read.
-CACHE_ELEMENTS = 2**18
-#: What it costs to read an element from beyond that cache, in multiply-adds of a compute unit.
-READ_COST = 30
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
@@ -114,8 +110,8 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     choices = [position_tiles(tunables, problem.output_units, *run) for run in reversed(runs)]
     tiles = min(choices, key=lambda of_run: of_run[0].cost)
     for tile in tiles:
-        reads = min(_tile_reads(tile, source.layout, problem, problem.output_units))
-        cost = _cost(site, problem, tile.cost * problem.columns + READ_COST * reads) + more
+        read = min(_tile_reads(tile, source.layout, problem, problem.output_units, problem.taps))
+        cost = _cost(site, problem, tile.cost * problem.columns + READ_COST * read) + more
         calls = partial(_forward_calls, site, problem, source, tile, flat=tiles is choices[-1])
         yield Candidate(f"direct {tile}", cost, calls)
 
@@ -123,7 +119,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
 def _forward_calls(site: Site, problem: Problem, source: Source, tile: PositionTile, *, flat: bool) -> list[KernelCall]:
     kernel = "convolution/forward_flat"
     blob = source.blob(site, "forward")
-    size, order = _order(tile, blob, problem, problem.output_units)
+    size, order = _order(tile, blob, problem, problem.output_units, problem.taps)
     return [
         *source.calls(site, problem, "forward"),
         KernelCall(
@@ -193,7 +189,7 @@ def _backward_weight_calls(
         site.batch_size * layout.unit_count * layout.unit_memory_elements // (problem.groups * splits)
         for layout in reversed(layouts)
     )
-    units_first, columns_first = _reads(of_units, height, of_columns, width)
+    units_first, columns_first = reads(of_units, height, of_columns, width)
     first = local == 1 and units_first < columns_first
     direction = "backward weight"
     label = f"{site.name} {direction}"
@@ -231,10 +227,13 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
         choices = [of_phase[:1] for of_phase in choices]
     for chosen in zip(*choices, strict=True) if phases else [()]:
         sums = sum(tile.cost * phase.taps for tile, phase in zip(chosen, phases, strict=True)) * problem.output_units
-        reads = sum(min(_tile_reads(tile, site.delta.layout, problem, problem.input_units)) for tile in chosen)
+        read = sum(
+            min(_tile_reads(tile, site.delta.layout, problem, problem.input_units, phase.taps))
+            for tile, phase in zip(chosen, phases, strict=True)
+        )
         name = f"direct {chosen[0]}" if len(chosen) == 1 else "direct"
         calls = partial(_backward_phases, site, problem, phases, chosen)
-        yield Candidate(name, _cost(site, problem, sums + READ_COST * reads), calls)
+        yield Candidate(name, _cost(site, problem, sums + READ_COST * read), calls)
 
 
 def _phase_tiles(site: Site, problem: Problem, phase: Phase) -> list[PositionTile]:
@@ -250,7 +249,7 @@ def _backward_phases(
     kernel = "convolution/backward_data"
     calls = []
     for phase, tile in zip(phases, tiles, strict=True):
-        size, order = _order(tile, site.delta, problem, problem.input_units)
+        size, order = _order(tile, site.delta, problem, problem.input_units, phase.taps)
         calls.append(
             KernelCall(
                 kernel,
@@ -282,33 +281,22 @@ def _copy_cost(site: Site, source: Source) -> float:
     return COPY_COST * source.copied * site.batch_size / site.tuning.compute_units
 
 
-def _order(tile: PositionTile, source: Blob, problem: Problem, units: int) -> tuple[GlobalSize, dict[str, Macro]]:
+def _order(
+    tile: PositionTile, source: Blob, problem: Problem, units: int, taps: int
+) -> tuple[GlobalSize, dict[str, Macro]]:
     """The work of a tile whose result has ``units`` units a group, and its macro."""
     local = tile.macros["LOCAL_WIDTH"]
-    units_first, columns_first = _tile_reads(tile, source.layout, problem, units)
+    units_first, columns_first = _tile_reads(tile, source.layout, problem, units, taps)
     first = local == 1 and units_first < columns_first
     width, height = tile.count * local, problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
     return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}
 
 
-def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units: int) -> Pair:
-    """:func:`_reads` of a tile whose result has ``units`` units a group."""
+def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units: int, taps: int) -> Pair:
+    """:func:`reads` of a tile whose result has ``units`` units a group."""
     plane = source.unit_count * source.unit_memory_elements // problem.groups
-    weights = problem.input_units * problem.output_units * problem.taps
-    return _reads(weights, -(-units // tile.macros["BLOCK_UNITS"]), plane, tile.count)
-
-
-def _reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> Pair:
-    """Elements read from beyond a cache if blocks of units follow one another, and if blocks of columns do.
-
-    (See kernels/convolution/order.h.) What all units read, ``of_units`` elements, is read again for each block of
-    columns in the one order, what all columns read for each block of units in the other; unless a cache holds it.
-    """
-
-    def read(elements: int, times: int) -> int:
-        return elements * (times if elements > CACHE_ELEMENTS else 1)
-
-    return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
+    weights = problem.input_units * problem.output_units * taps
+    return reads(weights, -(-units // tile.macros["BLOCK_UNITS"]), plane, tile.count)
 
 
 def _block_macros(tile: PositionTile) -> dict[str, Macro]:

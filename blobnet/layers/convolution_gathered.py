@@ -9,7 +9,7 @@ from functools import partial
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import lanes_for, tiles
+from blobnet.layers.blocking import READ_COST, lanes_for, reads, tiles
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Phase, Problem, inside, taps_inside
 
@@ -135,8 +135,17 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
         gathered = Gathered.of(site, site.inputs[0], "input", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.input_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * output.elements * site.batch_size
+        cost += READ_COST * _read(gathered, tile, problem.output_units, problem.taps)
         calls = partial(_forward_calls, site, problem, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
+
+
+def _read(gathered: Gathered, tile: Tile, units: int, taps: int) -> int:
+    """Elements that a product with ``units`` units a group reads from beyond a cache: positions follow one another."""
+    of_samples = -(-gathered.samples // (tile.lanes * tile.vectors))
+    source = gathered.elements // (gathered.groups * of_samples)
+    weights = units * gathered.group_units * taps
+    return reads(weights, -(-units // tile.units), source, 1)[1] * gathered.groups * of_samples
 
 
 def _forward_calls(site: Site, problem: Problem, tile: Tile, gathered: Gathered) -> list[KernelCall]:
@@ -175,6 +184,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
         gathered = Gathered.of(site, site.delta, "output delta", problem.groups, tile.lanes)
         cost = tile.cost * taps * problem.output_units * problem.groups
         cost += COPY_COST * gathered.elements + STORE_COST * target.shape.elements * site.batch_size
+        cost += READ_COST * sum(_read(gathered, tile, problem.input_units, phase.taps) for phase in phases)
         calls = partial(_backward_data_calls, site, problem, phases, tile, gathered)
         yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
 

@@ -5,7 +5,7 @@
  *
  * sums[unit][position] = sum over DEPTH source units and their taps of weight * source. Tap (a, b) of the result's cell
  * (y, x) is the source's cell (y * STRIDE_Y + ROW_FIRST + a * ROW_STEP, x * STRIDE_X + COLUMN_FIRST + b * COLUMN_STEP).
- * A panel has DEPTHS source units; what they add to the sums is kept in `partial` from one panel to the next.
+ * A panel has DEPTHS source units; sums stay in local memory from one panel to the next.
  */
 #include "blob.h"
 #include "vector.h"

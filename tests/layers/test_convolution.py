@@ -17,6 +17,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
+from blobnet.layers.blocking import reads
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (
     ContractReport,
@@ -425,7 +426,7 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
 @pytest.mark.parametrize("stride", [1, (2, 1)])
 def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of units one after the other, with several blocks of everything and groups."""
-    monkeypatch.setattr(convolution_direct, "_reads", lambda *_: (0, 1))
+    monkeypatch.setattr(convolution_direct, "reads", lambda *_: (0, 1))
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
     tuning = Tuning("cpu", broken=frozenset({"gathered", "panels", "unitwise"}))
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
@@ -436,7 +437,7 @@ def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_what_no_cache_holds_is_read_once() -> None:
     def order(*sizes: int) -> bool:
-        units_first, columns_first = convolution_direct._reads(*sizes)
+        units_first, columns_first = reads(*sizes)
         return units_first < columns_first
 
     # 256x56x56:64k1: the input is 3 MB, and would be read for each block of units; 64x56x56:64k1: a cache holds it.
@@ -444,7 +445,7 @@ def test_what_no_cache_holds_is_read_once() -> None:
     assert not order(64 * 64, 8, 64 * 3136, 66)
     # 512x7x7:512k3p1: the weights are 9 MB, and would be read for each tile of positions.
     assert not order(512 * 512 * 9, 64, 512 * 49, 2)
-    assert convolution_direct._reads(100, 3, 20, 5) == (120, 120)
+    assert reads(100, 3, 20, 5) == (120, 120)
 
 
 def test_shapes_and_parameters() -> None:
