@@ -104,8 +104,8 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     ("shape", "filters", "count", "expected"),
     [
         (Shape(64, 4, 4), 64, 32, "gathered gathered unitwise"),
-        (Shape(64, 16, 16), 64, 32, "direct direct unitwise"),
-        (Shape(256, 14, 14), 256, 8, "direct direct unitwise"),
+        (Shape(64, 16, 16), 64, 32, "panels panels unitwise"),
+        (Shape(256, 14, 14), 256, 8, "panels panels unitwise"),
         (Shape(64, 56, 56), 64, 8, "direct direct direct"),
         (Shape(3, 64, 64), 16, 32, "direct direct direct"),
     ],
