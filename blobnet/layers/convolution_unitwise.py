@@ -14,6 +14,8 @@ from blobnet.layers.convolution_problem import Problem, taps_inside
 
 #: What it costs to copy a value, and to put a weight's sum in its place, in multiply-adds of a compute unit.
 COPY_COST, WEIGHT_COST = 40, 60
+#: What the launches around the product cost, on the same scale but for all compute units.
+LAUNCHES_COST = 100_000
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
@@ -34,7 +36,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
         if problem.taps > 1:
             cost += WEIGHT_COST * site.gradient("weight").elements
         calls = partial(_calls, site, problem, units, vectors, lanes)
-        yield Candidate(f"unitwise {units}x{vectors}x{lanes}", cost / site.tuning.compute_units, calls)
+        yield Candidate(f"unitwise {units}x{vectors}x{lanes}", cost / site.tuning.compute_units + LAUNCHES_COST, calls)
 
 
 def _calls(site: Site, problem: Problem, block_units: int, block_vectors: int, lanes: int) -> list[KernelCall]:
