@@ -19,10 +19,15 @@ LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
     "forward_strip": (Conv2D(6, 3, groups=6, padding=1, bias=False), "gpu", Shape(6, 7, 5)),
     "forward_dot": (Conv1D(5, 3, padding=1), "gpu", Shape(130, 1, 2, 1)),
     "forward_gathered": (Conv2D(7, 3, stride=(1, 2), padding=1), "cpu", Shape(5, 4, 3)),
+    "forward_panels": (Conv2D(27, 3, stride=(1, 2), padding=1), "cpu", Shape(9, 6, 7)),
     "winograd_result": (Conv2D(35, 3, padding=1), "gpu", Shape(6, 7, 9)),
 }
-#: What must be out of the way of the last two, for which there are better ones at sizes that are good for tests.
-OTHERS = frozenset({"direct", "strip", "tiled"})
+#: What must be out of the way of kernels for which there are better ones at sizes that are good for tests.
+OTHERS = {
+    "forward_gathered": frozenset({"direct", "panels"}),
+    "forward_panels": frozenset({"direct", "gathered"}),
+    "winograd_result": frozenset({"strip", "tiled"}),
+}
 EVERYTHING = (
     Arrangement("one pitch", same_pitch=True, beside=True, training=False, norm=True, residual=True, activation="relu"),
     Arrangement("own pitches", training=False, norm=True, residual=True, activation="sigmoid"),
@@ -33,7 +38,7 @@ NORM = Arrangement("norm", same_pitch=True, training=False, norm=True)
 
 def check(device: Device, kernel: str, layer: Conv1D | Conv2D, *arrangements: Arrangement) -> None:
     _, kind, shape = LAYERS[kernel]
-    tuning = Tuning(kind, broken=OTHERS if kernel in ("forward_gathered", "winograd_result") else frozenset())
+    tuning = Tuning(kind, broken=OTHERS.get(kernel, frozenset()))
     report = contract(device, layer, shape, arrangements, tuning=tuning, absolute=5e-5)
     assert len(report.runs) == len(arrangements)
     for run in report.runs.values():
@@ -48,12 +53,12 @@ def test_norm_residual_and_activation(device: Device, kernel: str) -> None:
     check(device, kernel, LAYERS[kernel][0], *EVERYTHING)
 
 
-@pytest.mark.parametrize("kernel", ["forward_flat", "forward_tiled"])
+@pytest.mark.parametrize("kernel", ["forward_flat", "forward_panels", "forward_tiled"])
 def test_each_alone(device: Device, kernel: str) -> None:
     check(device, kernel, LAYERS[kernel][0], RESIDUAL, NORM)
 
 
-@pytest.mark.parametrize("kernel", ["forward_flat", "forward_strip"])
+@pytest.mark.parametrize("kernel", ["forward_flat", "forward_panels", "forward_strip"])
 def test_residual_behind_a_bias_for_each_position(device: Device, kernel: str) -> None:
     layer = LAYERS[kernel][0]
     positioned = type(layer)(layer.filters, layer.kernel_size, 1, layer.padding, groups=layer.groups, bias="position")
