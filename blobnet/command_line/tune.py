@@ -53,9 +53,12 @@ def run(options: argparse.Namespace) -> int:
         known = sum(task in tunings.winners for task in tasks)
         told = f"{known} of {len(tasks)} tasks are known and kept; the same command goes on with the others"
         raise KeyboardInterrupt(f"interrupted; {told}") from None
+    finally:
+        if options.output:
+            shipped = tunings.ship(options.output, tasks, device.tuning)
     print("\n" + "\n".join(_summary(jobs, tunings)))
     if options.output:
-        print(f"to ship: {tunings.ship(options.output, tasks, device.tuning)}")
+        print(f"to ship: {shipped}")
     return 0
 
 

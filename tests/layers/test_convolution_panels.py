@@ -30,9 +30,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def panels(tuning: Tuning) -> Tuning:
-    """A CPU's tuning that has no other kernels, where these take the direction."""
-    return replace(tuning, broken=frozenset({"direct", "gathered"}))
+#: Of a CPU, whatever the device, without other kernels where these take the direction.
+PANELS = Tuning("cpu", broken=frozenset({"direct", "gathered"}))
 
 
 def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -46,14 +45,14 @@ def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_odd_shapes(device: Device, case: str) -> None:
     layer, shape, count = CASES[case]
-    report = contract(device, layer, shape, ["own pitches"], count=count, absolute=4e-5, tuning=panels(device.tuning))
+    report = contract(device, layer, shape, ["own pitches"], count=count, absolute=4e-5, tuning=PANELS)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
 
 
 def test_every_arrangement(device: Device) -> None:
     layer, shape = Conv2D(5, (2, 3), padding="same", bias="position"), Shape(4, 5, 9)
-    report = contract(device, layer, shape, fused=("sigmoid",), tuning=panels(device.tuning))
+    report = contract(device, layer, shape, fused=("sigmoid",), tuning=PANELS)
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
         check_kernels(layer, shape, run)
@@ -62,7 +61,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_several_panels_and_chunks_of_units(device: Device) -> None:
     """Local memory for a part of the source's units, and of the result's."""
     layer, shape = Conv2D(35, 3, padding=1), Shape(33, 6, 7)
-    tuning = replace(panels(device.tuning), local_memory=4 * 20 * 48)
+    tuning = replace(PANELS, local_memory=4 * 20 * 48)
     report = contract(device, layer, shape, ["own pitches"], count=3, absolute=4e-5, tuning=tuning)
     (run,) = report.runs.values()
     check_kernels(layer, shape, run)
@@ -73,7 +72,7 @@ def test_several_panels_and_chunks_of_units(device: Device) -> None:
 
 def test_a_filter_too_large_for_local_memory_is_left_to_others(device: Device) -> None:
     layer, shape = Conv2D(3, 9), Shape(2, 13, 13)
-    tuning = replace(device.tuning, local_memory=4 * 8 * 60, broken=frozenset({"gathered"}))
+    tuning = Tuning("cpu", local_memory=4 * 8 * 60, broken=frozenset({"gathered"}))
     report = contract(device, layer, shape, ["tight"], count=1, tuning=tuning)
     (run,) = report.runs.values()
     assert [call.kernel for call in run.calls["forward"]] == ["convolution/forward_flat"]

@@ -24,6 +24,8 @@ LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
 }
 #: What must be out of the way of kernels for which there are better ones at sizes that are good for tests.
 OTHERS = {
+    "forward_flat": frozenset({"gathered", "panels"}),
+    "forward_flat, split": frozenset({"gathered", "panels"}),
     "forward_gathered": frozenset({"direct", "panels"}),
     "forward_panels": frozenset({"direct", "gathered"}),
     "winograd_result": frozenset({"strip", "tiled"}),
