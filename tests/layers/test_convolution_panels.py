@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.layers.base import Site
+from tests.layers import layer_bench
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract
 
@@ -76,3 +79,16 @@ def test_a_filter_too_large_for_local_memory_is_left_to_others(device: Device) -
     report = contract(device, layer, shape, ["tight"], count=1, tuning=tuning)
     (run,) = report.runs.values()
     assert [call.kernel for call in run.calls["forward"]] == ["convolution/forward_flat"]
+
+
+def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for 37 samples, and 5 of them in the batch: fewer tiles, the last one not full."""
+
+    def site(**options: Any) -> Site:
+        return Site(**{**options, "batch_size": 37})
+
+    monkeypatch.setattr(layer_bench, "Site", site)
+    layer, shape = Conv2D(6, 3, padding=1), Shape(19, 3, 5)
+    report = contract(device, layer, shape, ["own pitches"], count=5, tuning=PANELS)
+    (run,) = report.runs.values()
+    check_kernels(layer, shape, run)
