@@ -135,9 +135,11 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[S
     clear(sums);
 #if DEPTH_STEPS > 0
     const int last = END_STEP - 1;
-    if (SPLITS > 1 && last < FIRST_STEP) {
+#if SPLITS > 1
+    if (last < FIRST_STEP) {
         return;
     }
+#endif
     prefetch_t next;
     fetch(&next, FIRST_STEP, columns, packed);
     put(&next, weights[FIRST_STEP % 2], sources + FIRST_STEP % 2 * TILE_DEPTH * TILE_COLUMNS);
