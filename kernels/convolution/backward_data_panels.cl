@@ -45,14 +45,7 @@
 __kernel void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                                READ_ARRAY(real_t, weight), const int count)
 {
-    const int chunk = get_global_id(0) % (GROUPS * CHUNKS);
-    const int group = chunk / CHUNKS;
-    const int first = chunk % CHUNKS * UNITS_AT_ONCE;
-    const int units = min(UNITS_AT_ONCE, UNITS - first);
-    const int unit = group * UNITS + first;
-    const int start = get_global_id(0) / (GROUPS * CHUNKS) * TILE;
-    const int end = min(TILE, count * POSITIONS - start);
-    PANEL_MEMORY;
+    PANEL_PART;
     multiply_panels(sums, panel, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, group * DEPTH, 0, 0),
                     ARRAY(weight) + (size_t)unit * ROWS, units, start, end);
 

@@ -17,8 +17,18 @@
 #define CHUNKS ((UNITS + UNITS_AT_ONCE - 1) / UNITS_AT_ONCE)
 #include "convolution/pieces.h"
 
-/* What a work-group keeps: a panel, its sums, and a tile of what else a result is made of. */
-#define PANEL_MEMORY                                                                 \
+/*
+ * What a work-item does, `units` from `unit` on and the positions from `start` to `end` behind that; and what it keeps:
+ * a panel, its sums, and a tile of what else a result is made of.
+ */
+#define PANEL_PART                                                                   \
+    const int chunk = get_global_id(0) % (GROUPS * CHUNKS);                          \
+    const int group = chunk / CHUNKS;                                                \
+    const int first = chunk % CHUNKS * UNITS_AT_ONCE;                                \
+    const int units = min(UNITS_AT_ONCE, UNITS - first);                             \
+    const int unit = group * UNITS + first;                                          \
+    const int start = get_global_id(0) / (GROUPS * CHUNKS) * TILE;                   \
+    const int end = min(TILE, count * POSITIONS - start);                            \
     __local real_t panel[DEPTHS * TAPS * TILE + LANES] __attribute__((aligned(64))); \
     __local real_t sums[UNITS_AT_ONCE * TILE + LANES] __attribute__((aligned(64)));  \
     __local real_t tile[TILE + LANES] __attribute__((aligned(64)))

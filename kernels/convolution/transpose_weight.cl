@@ -16,6 +16,7 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "transpose.h"
 
 __kernel void convolution_transpose_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transposed))
 {
@@ -32,22 +33,7 @@ __kernel void convolution_transpose_weight(READ_ARRAY(real_t, weight), WRITE_ARR
         for (int i = 0; i < LANES; i++) {
             rows[i] = VECTOR_LOAD(from + i * GROUP_INPUT_UNITS + input);
         }
-        /* Each round puts the values of rows i and i + LANES / 2 in turn; after all of them rows are columns. */
-#pragma unroll
-        for (int round = 1; round < LANES; round *= 2) {
-            vector_t mixed[LANES];
-#pragma unroll
-            for (int i = 0; i < LANES / 2; i++) {
-                mixed[2 * i].even = rows[i].lo;
-                mixed[2 * i].odd = rows[i + LANES / 2].lo;
-                mixed[2 * i + 1].even = rows[i].hi;
-                mixed[2 * i + 1].odd = rows[i + LANES / 2].hi;
-            }
-#pragma unroll
-            for (int i = 0; i < LANES; i++) {
-                rows[i] = mixed[i];
-            }
-        }
+        transpose(rows);
 #pragma unroll
         for (int i = 0; i < LANES; i++) {
             VECTOR_STORE(rows[i], to + (size_t)(input + i) * GROUP_OUTPUT_UNITS);
