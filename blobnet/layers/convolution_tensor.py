@@ -18,31 +18,23 @@ from blobnet.layers.convolution_tiled import (
     backward_weight_products,
     forward_products,
 )
+from blobnet.layers.tile import ProductTile
 
 
 @dataclass(frozen=True)
-class WarpTile:
-    """What one work-group computes: ``units`` x ``columns`` sums, of which a warp keeps a part.
+class WarpTile(ProductTile):
+    """A tile of which a warp keeps ``warp_units`` x ``warp_columns`` sums.
 
-    ``stages`` steps of ``depth`` rows of both factors lie in local memory. ``speed`` is relative to the fastest tile of
-    convolution_tiled; ``busy``, ``overhead`` and ``is_guess`` are as there.
+    ``stages`` steps of ``depth`` rows of both factors lie in local memory.
     """
 
-    units: int
-    columns: int
-    depth: int
     warp_units: int
     warp_columns: int
     stages: int
-    speed: float
-    busy: float = 1
-    overhead: int = 0
-    is_guess: bool = False
     precision: ClassVar[str] = "tf32"
 
     @property
     def items(self) -> int:
-        """Work-items in a group."""
         return 32 * (self.units // self.warp_units) * (self.columns // self.warp_columns)
 
     def __str__(self) -> str:
@@ -50,11 +42,8 @@ class WarpTile:
 
     @property
     def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
         return {
-            "TILE_UNITS": self.units,
-            "TILE_COLUMNS": self.columns,
-            "TILE_DEPTH": self.depth,
+            **super().macros,
             "WARP_UNITS": self.warp_units,
             "WARP_COLUMNS": self.warp_columns,
             "STAGES": self.stages,

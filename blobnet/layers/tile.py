@@ -7,67 +7,57 @@ that were measured there; a model gives the speeds of others, for tuning to try.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from blobnet.kernel_call import Tuning
 from blobnet.kernel_source import Macro
 
 
-class ProductTile(Protocol):
-    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows at a time; see Tile.
-
-    ``overhead`` is what its beginning and its end cost, in rows.
-    """
-
-    @property
-    def units(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def speed(self) -> float: ...
-    @property
-    def busy(self) -> float: ...
-    @property
-    def overhead(self) -> int: ...
-    @property
-    def is_guess(self) -> bool: ...
-    @property
-    def precision(self) -> str: ...
-    @property
-    def items(self) -> int: ...
-    @property
-    def macros(self) -> Mapping[str, Macro]: ...
-
-
 @dataclass(frozen=True)
-class Tile:
-    """What one work-group computes: ``units`` x ``columns`` sums, of which a work-item keeps a part.
+class ProductTile(ABC):
+    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows of both factors at once.
 
-    A column is a position (forward, backward data) or a weight of one unit (its gradient). ``depth`` rows of both
-    factors lie in local memory. ``speed`` is relative to the fastest tile, on a product that fills the device;
-    a compute unit is busy with ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its
-    end cost. ``is_guess``: nobody has measured the speed.
+    ``speed`` is relative to the fastest tile of fp32, on a product that fills the device; a compute unit is busy with
+    ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``is_guess``:
+    nobody has measured the speed.
     """
 
     units: int
     columns: int
     depth: int
+    speed: float = field(kw_only=True)
+    busy: float = field(default=1, kw_only=True)
+    overhead: int = field(default=0, kw_only=True)
+    is_guess: bool = field(default=False, kw_only=True)
+    precision: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """Work-items in a group."""
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The tile as macros."""
+        return {"TILE_UNITS": self.units, "TILE_COLUMNS": self.columns, "TILE_DEPTH": self.depth}
+
+
+@dataclass(frozen=True)
+class Tile(ProductTile):
+    """A tile of which a work-item keeps ``item_units`` x ``item_columns`` sums; both factors lie in local memory.
+
+    A column is a position (forward, backward data) or a weight of one unit (its gradient).
+    """
+
     item_units: int
     item_columns: int
-    speed: float
-    busy: float = 1
-    overhead: int = 0
-    is_guess: bool = False
     precision: ClassVar[str] = "fp32"
 
     @property
     def items(self) -> int:
-        """Work-items in a group."""
         return self.units // self.item_units * (self.columns // self.item_columns)
 
     @property
@@ -87,14 +77,7 @@ class Tile:
 
     @property
     def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
-        return {
-            "TILE_UNITS": self.units,
-            "TILE_COLUMNS": self.columns,
-            "TILE_DEPTH": self.depth,
-            "ITEM_UNITS": self.item_units,
-            "ITEM_COLUMNS": self.item_columns,
-        }
+        return {**super().macros, "ITEM_UNITS": self.item_units, "ITEM_COLUMNS": self.item_columns}
 
 
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
@@ -131,7 +114,7 @@ def guessed_tiles(measured: tuple[Tile, ...], group_size: int, local_memory: int
     """For each footprint that was not measured: the tile of the highest predicted speed that fits a work-group."""
     best: dict[tuple[int, int], Tile] = {}
     for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
-        tile = Tile(units, columns, depth, item_units, item_columns, 0.0, is_guess=True)
+        tile = Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
         if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, group_size, local_memory):
             tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
             best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)

@@ -410,8 +410,8 @@ def test_the_model_gives_the_measured_speeds(tile: Tile) -> None:
 
 def test_too_many_registers_leave_no_work_items_to_hide_waits() -> None:
     # 256 sums, 32 factors, 32 prefetched values and 32 addresses: no compute unit has so many for 256 work-items.
-    assert predicted_speed(Tile(256, 256, 16, 16, 16, 0.0)) == 0
-    assert predicted_speed(Tile(256, 128, 16, 16, 8, 0.0)) > 1
+    assert predicted_speed(Tile(256, 256, 16, 16, 16, speed=0.0)) == 0
+    assert predicted_speed(Tile(256, 128, 16, 16, 8, speed=0.0)) > 1
 
 
 @pytest.mark.parametrize(("group_size", "local_memory"), [(256, 1 << 15), (1024, 49152), (64, 1 << 15), (128, 1 << 14)])
@@ -436,6 +436,6 @@ def test_tiles_of_tensor_cores_fit_what_nvidia_takes(tiles: tuple[WarpTile, ...]
 def test_local_memory_is_what_the_kernels_declare() -> None:
     # kernels/convolution/forward_tiled.cl: weights[2][16 * 128] and sources[max(16, 2 * 16) * 64];
     # backward_weight_tiled.cl: [2][16 * (128 + 4)] and [2][16 * (64 + 4)], which is more.
-    assert Tile(128, 64, 16, 8, 8, 1.0).local_bytes == 4 * (2 * 16 * 132 + 2 * 16 * 68)
+    assert Tile(128, 64, 16, 8, 8, speed=1.0).local_bytes == 4 * (2 * 16 * 132 + 2 * 16 * 68)
     # Here 32 rows of results, of 4 units each, leave through the local memory of the sources.
-    assert Tile(128, 32, 8, 4, 8, 1.0).local_bytes == 4 * (2 * 8 * 132 + 32 * 36)
+    assert Tile(128, 32, 8, 4, 8, speed=1.0).local_bytes == 4 * (2 * 8 * 132 + 32 * 36)
