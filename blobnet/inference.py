@@ -126,8 +126,7 @@ class Evaluator:
         device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
         for first in range(0, len(x), self.plan.batch_size):
             batch = slice(first, first + self.plan.batch_size)
-            count = len(x[batch])
-            executor.feed("samples", np.asarray(x[batch], np.float32))
+            count = self._loaded(x[batch])
             executor.feed("labels", labels[batch])
             executor.run("forward", count)
             executor.run("loss", count)
