@@ -120,6 +120,11 @@ class CaseBench:
         """Seconds of one of ``length`` repeats: see :func:`burst_seconds`."""
         return burst_seconds(self.device, self._bound[direction], length)
 
+    def launch(self, direction: str, repeat: int) -> None:
+        """Enqueues a phase, with the set of buffers whose turn it is."""
+        for item in self._bound[direction][repeat % self.sets]:
+            self.device.launch(item.kernel, item.global_size, item.local_size)
+
     def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
         """The median seconds of every launch, as the device tells them."""
         return launch_seconds(self.device, self._bound[direction], repeats)
