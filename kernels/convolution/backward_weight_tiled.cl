@@ -159,15 +159,5 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
 
     __global real_t *results =
         ARRAY(partials) + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS;
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        const int unit = first_unit + ITEM_UNIT(u);
-#pragma unroll
-        for (int c = 0; c < ITEM_COLUMNS; c++) {
-            const int column = first_column + ITEM_COLUMN(c);
-            if (unit < GROUP_OUTPUT_UNITS && column < COLUMNS) {
-                results[unit * COLUMNS + column] = sums[u][c];
-            }
-        }
-    }
+    store_matrix(results, sums, GROUP_OUTPUT_UNITS, COLUMNS, first_unit, first_column);
 }

@@ -48,3 +48,20 @@ INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t
         }
     }
 }
+
+/* Stores the sums of the tile at (first_unit, first_column) into (units, columns) results. */
+INLINE void store_matrix(__global real_t *results, real_t sums[ITEM_UNITS][ITEM_COLUMNS], const int units,
+                         const int columns, const int first_unit, const int first_column)
+{
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+        const int unit = first_unit + ITEM_UNIT(u);
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            const int column = first_column + ITEM_COLUMN(c);
+            if (unit < units && column < columns) {
+                results[(size_t)unit * columns + column] = sums[u][c];
+            }
+        }
+    }
+}

@@ -45,6 +45,6 @@ dense_backward_data_tiled(READ_BLOB(output_delta), READ_ARRAY(real_t, weight), W
     accumulate(sums, (int)((long)UNITS * split / SPLITS), (int)((long)UNITS * (split + 1) / SPLITS), count,
                ELEMENTS, first_sample, first_element, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0),
                ARRAY(weight), left, right);
-    store_sums(ARRAY(partials) + (size_t)split * count * ELEMENTS, sums, count, ELEMENTS, first_sample,
-               first_element);
+    store_matrix(ARRAY(partials) + (size_t)split * count * ELEMENTS, sums, count, ELEMENTS, first_sample,
+                 first_element);
 }

@@ -41,5 +41,5 @@ dense_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRITE_ARR
     accumulate(sums, 0, count, OUTPUT_DELTA_UNIT_COUNT, ELEMENTS, first_unit, first_element,
                output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0), input + BLOB_INDEX(INPUT, 0, 0, 0, 0),
                left, right);
-    store_sums(ARRAY(weight_gradient), sums, OUTPUT_DELTA_UNIT_COUNT, ELEMENTS, first_unit, first_element);
+    store_matrix(ARRAY(weight_gradient), sums, OUTPUT_DELTA_UNIT_COUNT, ELEMENTS, first_unit, first_element);
 }

@@ -45,5 +45,6 @@ dense_forward_tiled(READ_BLOB(input), READ_ARRAY(real_t, weight), WRITE_ARRAY(re
     accumulate(sums, (int)((long)ELEMENTS * split / SPLITS), (int)((long)ELEMENTS * (split + 1) / SPLITS),
                count, UNITS, first_sample, first_unit, input + BLOB_INDEX(INPUT, 0, 0, 0, 0), ARRAY(weight),
                left, right);
-    store_sums(ARRAY(partials) + (size_t)split * count * UNITS, sums, count, UNITS, first_sample, first_unit);
+    store_matrix(ARRAY(partials) + (size_t)split * count * UNITS, sums, count, UNITS, first_sample,
+                 first_unit);
 }

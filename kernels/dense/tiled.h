@@ -109,20 +109,3 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
     }
     multiply(sums, left_tiles[tile], right_tiles[tile]);
 }
-
-/* The sums of the tile at (first_unit, first_column) as a part of (units, columns) results. */
-INLINE void store_sums(__global real_t *results, real_t sums[ITEM_UNITS][ITEM_COLUMNS], const int units,
-                       const int columns, const int first_unit, const int first_column)
-{
-#pragma unroll
-    for (int u = 0; u < ITEM_UNITS; u++) {
-        const int unit = first_unit + ITEM_UNIT(u);
-#pragma unroll
-        for (int c = 0; c < ITEM_COLUMNS; c++) {
-            const int column = first_column + ITEM_COLUMN(c);
-            if (unit < units && column < columns) {
-                results[(size_t)unit * columns + column] = sums[u][c];
-            }
-        }
-    }
-}
