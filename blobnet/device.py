@@ -31,8 +31,9 @@ from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.tuning import Tunings
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
-#: The compute capability of NVIDIA's first tensor cores for tf32.
-_TENSOR_CORES = (8, 0)
+#: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
+#: background (kernels/local_copy.h).
+_AMPERE = (8, 0)
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
@@ -208,7 +209,7 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
     if precision not in PRECISIONS:
         hint = near_matches(precision, list(PRECISIONS))
         raise OptionError("precision", f"it must be {' or '.join(PRECISIONS)}", precision=precision, hint=hint)
-    if precision == "tf32" and _compute_capability(info) < _TENSOR_CORES:
+    if precision == "tf32" and _compute_capability(info) < _AMPERE:
         rule = "tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0)"
         raise DeviceError("precision", rule, device=info.name, hint="leave it at fp32, or choose another device.")
 
@@ -256,6 +257,8 @@ class Device:
             self.queue = cl.CommandQueue(self.context)
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
+        features = ["-DCOPIES_IN_BACKGROUND"] if _compute_capability(self.info) >= _AMPERE else []
+        self._build_options = [*_BUILD_OPTIONS, *features]
         self._programs: dict[str, cl.Program] = {}
 
     @property
@@ -385,7 +388,7 @@ class Device:
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
-        digest = _digest(source)
+        digest = self._digest(source)
         program = self._programs.get(digest)
         if program is None:
             with _without_remarks():
@@ -397,7 +400,7 @@ class Device:
 
         NOTE: for GPUs alone. Drivers of CPUs have no cores to spare, or compile at the first launch.
         """
-        missing = {_digest(source): source for source in sources} if self.kind == "gpu" else {}
+        missing = {self._digest(source): source for source in sources} if self.kind == "gpu" else {}
         with _without_remarks(), ThreadPoolExecutor(os.cpu_count()) as pool:
             futures = {
                 digest: pool.submit(self._build, source, digest, "a kernel")
@@ -424,6 +427,10 @@ class Device:
             return None
         return folder
 
+    def _digest(self, source: str) -> str:
+        """What tells a program from others."""
+        return hashlib.sha256("\n".join([*self._build_options, source]).encode()).hexdigest()
+
     def _build(self, source: str, digest: str, what: str) -> Any:
         # A cache that cannot be read or written costs time, not results.
         cached = self._cache / f"{digest}.bin" if self._cache else None
@@ -431,14 +438,14 @@ class Device:
             with contextlib.suppress(cl.Error, OSError):
                 return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=_NO_CACHE)
         try:
-            program = cl.Program(self.context, source).build(options=list(_BUILD_OPTIONS), cache_dir=_NO_CACHE)
+            program = cl.Program(self.context, source).build(options=self._build_options, cache_dir=_NO_CACHE)
         except (cl.Error, RuntimeError) as error:
             with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
                 file.write(source)
             raise BuildError(
                 what,
                 f"{self.info.name} must build the kernel",
-                options=" ".join(_BUILD_OPTIONS),
+                options=" ".join(self._build_options),
                 source=file.name,
                 log=f"\n{str(error).strip()}\n",
                 hint="report this with the source file and the output of 'blobnet devices'.",
@@ -520,11 +527,6 @@ class Feed:
         source = memory[: values.nbytes]
         np.copyto(source.view(values.dtype).reshape(values.shape), values)
         self._pieces.append((memory, self._device.fetch(self._buffer, source)))
-
-
-def _digest(source: str) -> str:
-    """What tells a program from others."""
-    return hashlib.sha256("\n".join([*_BUILD_OPTIONS, source]).encode()).hexdigest()
 
 
 @contextlib.contextmanager

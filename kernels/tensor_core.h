@@ -14,7 +14,8 @@
  *
  * Include it where ITEMS is the size of the work-group; local memory needs TENSOR_EXCHANGE floats for multiply_fragments.
  */
-#define LANE ((int)get_local_id(0) % 32)
+#include "warp.h"
+
 #define LANE_ROW (LANE / 4)
 #define LANE_COLUMN (LANE % 4)
 

@@ -100,10 +100,11 @@ def _depthwise() -> Graph:
 
 
 def _few_positions() -> Graph:
-    """Many units at few positions."""
+    """Many units at four positions, two, and one."""
     signals = layers.Input(3, width=4)()
     node = layers.Conv1D(130, 3, padding="same", activation="relu")(signals)
-    return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 4)(node)))
+    node = layers.Conv1D(130, 3, activation="relu")(node)
+    return from_nodes(signals, layers.Dense(3)(layers.Conv1D(4, 2)(node)))
 
 
 def _many_units() -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import GlobalSize, KernelCall, power_of_two
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Problem
@@ -14,33 +14,62 @@ from blobnet.layers.convolution_problem import Problem
 MOST_POSITIONS, MOST_PRODUCTS = 8, 128
 #: Input units from which the work-items of a group have enough to do.
 _LEAST_UNITS = 128
-#: Output units of a work-group, and its work-items.
-_UNITS, _LOCAL = 4, 256
+#: Work-items of a group at most; output units of one where weights are used once.
+_ITEMS, _UNITS = 256, 4
+#: Where weights are used several times: values of the input that a work-item keeps, the most of them from one unit, and
+#: weights of a group in local memory, of which a compute unit's should hold several groups'.
+_VALUES, _MOST_WINDOW, _WEIGHTS = 32, 64, 6144
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """A work-group for a few output units, where so few positions are asked for that a weight is used a few times."""
     positions = site.output.shape.height * site.output.shape.width
     few = site.batch_size * positions <= MOST_POSITIONS and positions * problem.taps <= MOST_PRODUCTS
-    if few and problem.input_units >= _LEAST_UNITS:
+    if few and problem.input_units >= _LEAST_UNITS and _window(site, problem) <= _MOST_WINDOW:
         # The weights' bytes bind, which no other way reads as they lie: measured as the fastest wherever it fits.
-        yield Candidate("dot", 0.0, partial(_forward_calls, site, problem))
+        yield Candidate("dot", 0.0, partial(_forward_calls, site, problem, positions))
 
 
-def _forward_calls(site: Site, problem: Problem) -> list[KernelCall]:
+def _window(site: Site, problem: Problem) -> int:
+    """Elements of an input unit from the first to the last that the positions read."""
+    rows, columns = (
+        (size - 1) * axis.stride + axis.span - 1
+        for size, axis in zip(
+            (site.output.shape.height, site.output.shape.width), (problem.vertical, problem.horizontal), strict=True
+        )
+    )
+    return rows * site.inputs[0].layout.unit_memory_width + columns + 1
+
+
+def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelCall]:
+    macros = {**problem.macros, **problem.epilogue_macros(site)}
+    # Aligned runs, of weights that are read at once, divide those of an output unit.
+    run = 1 if problem.columns % 4 else 4
+    if positions == 1:
+        kernel, items, block = "convolution/forward_dot", _ITEMS, _UNITS
+        macros = {name: value for name, value in macros.items() if name not in problem.stride_macros}
+        macros |= {"LANES": run, "BLOCK_UNITS": block}
+    else:
+        kernel, block = "convolution/forward_dot_local", 1
+        units, items = _round(problem, _window(site, problem))
+        macros |= {"ITEM_UNITS": units, "RUN": run}
     return [
         KernelCall(
-            "convolution/forward_dot",
+            kernel,
             f"{site.name} forward",
-            GlobalSize(_LOCAL, problem.groups * -(-problem.output_units // _UNITS)),
+            GlobalSize(items * problem.groups * -(-problem.output_units // block)),
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
             arrays={"WEIGHT": site.parameter("weight"), **problem.epilogue_arrays(site)},
-            macros={
-                **problem.macros,
-                **problem.epilogue_macros(site),
-                "LANES": 1 if problem.columns % 4 else 4,
-                "BLOCK_UNITS": _UNITS,
-            },
-            local_size=(_LOCAL, 1, 1),
+            macros=macros,
+            local_size=(items, 1, 1),
         )
     ]
+
+
+def _round(problem: Problem, window: int) -> tuple[int, int]:
+    """Input units a work-item, and work-items a group: as many as there is room, and work, for."""
+    units = max(1, _VALUES // window)
+    items = power_of_two(-(-problem.input_units // units), _ITEMS)
+    while items > 32 and units * items * problem.taps > _WEIGHTS:
+        items //= 2
+    return units, items

@@ -10,7 +10,6 @@
 #include "local_copy.h"
 #include "tensor_core.h"
 
-#define WARP ((int)get_local_id(0) / 32)
 #define WARP_X (WARP % WARPS_X)
 #define WARP_Y (WARP / WARPS_X)
 #define UNIT_FRAGMENTS (WARP_UNITS / 16)

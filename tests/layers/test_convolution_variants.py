@@ -46,12 +46,20 @@ STRIPS: Layers = {
 }
 
 #: Few positions of all samples, and many input units.
+#: Of one position: columns read as they lie.
 DOTS: Layers = {
-    "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
     "one position": (Conv2D(6, 3, bias="position"), Shape(128, 3, 3)),
+    "one of many": (Conv2D(5, (3, 2), stride=(3, 4), padding="same"), Shape(150, 3, 4)),
+    "more runs than are under way": (Conv2D(3, 3), Shape(700, 3, 3)),
+}
+#: Of several: weights through local memory, the input in runs of 4, 2 and 1.
+LOCAL_DOTS: Layers = {
+    "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
+    "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 1, 4, 1)),
+    "several rounds": (Conv1D(3, 5), Shape(1100, 1, 9, 1)),
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
-    "more runs than are under way": (Conv2D(3, 3), Shape(700, 3, 3)),
+    "many taps": (Conv2D(2, 5, padding=2), Shape(300, 1, 3)),
 }
 
 
@@ -191,12 +199,12 @@ def test_strips_in_every_arrangement(device: Device) -> None:
     contract(device, layer, shape, fused=("sigmoid",), tuning=tuning())
 
 
-@pytest.mark.parametrize("case", DOTS)
+@pytest.mark.parametrize("case", [*DOTS, *LOCAL_DOTS])
 def test_dot_products(device: Device, case: str) -> None:
-    layer, shape = DOTS[case]
+    layer, shape = (DOTS | LOCAL_DOTS)[case]
     report = contract(device, layer, shape, ["own pitches"], count=1, absolute=4e-5, tuning=tuning())
     (run,) = report.runs.values()
-    assert kernels(run, "forward") == ["convolution/forward_dot"]
+    assert kernels(run, "forward") == [f"convolution/forward_dot{'_local' * (case in LOCAL_DOTS)}"]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])

@@ -1,0 +1,123 @@
+/*
+ * Convolution, forward, for few positions: output = epilogue(sum over input units and taps of weight * input), bound by
+ * reading each weight once (after the 1-D convolution of seed 002). The weights of an output unit pass through local
+ * memory as they lie, in rounds of input units. A warp copies the weights that it needs, so that it waits for no other:
+ * each of its lanes has ITEM_UNITS input units in registers, all that the positions read of them. Neighbours have
+ * neighbouring units, and so read different banks (if the taps are odd in number) and the same lines of the input.
+ *
+ * Blobs:
+ *   INPUT  read   its halo is the padding
+ *   OUTPUT write
+ * Arrays:
+ *   WEIGHT read   OIHW, I counted within a group
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUP_OUTPUT_UNITS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   DILATION_Y
+ *   DILATION_X
+ *   PAD_TOP
+ *   PAD_LEFT
+ *   ITEM_UNITS   input units a work-item and round
+ *   RUN          weights that are copied at once, 1 or 4: divides the weights of an output unit
+ *   LOCAL_WIDTH  work-items, a multiple of 32
+ * Global:
+ *   width   LOCAL_WIDTH x output units
+ *   height  1
+ *   units   COUNT
+ */
+#define BLOCK_UNITS 1
+#include "blob.h"
+#include "convolution/epilogue.h"
+#include "convolution/dot.h"
+#include "local_copy.h"
+
+/* Runs of the input: as long as all units begin at a multiple of their length. */
+#if INPUT_UNIT_MEMORY_ELEMENTS % 4 == 0
+#define LANES 4
+#elif INPUT_UNIT_MEMORY_ELEMENTS % 2 == 0
+#define LANES 2
+#else
+#define LANES 1
+#endif
+#include "vector.h"
+
+#define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
+/* Input units that a warp, and a group, takes in a round; whether the last round is whole; a warp's runs of weights. */
+#define WARP_UNITS (WARP_ITEMS * ITEM_UNITS)
+#define ROUND (LOCAL_WIDTH * ITEM_UNITS)
+#define ALL_THERE (GROUP_INPUT_UNITS % ROUND == 0)
+#define WARP_RUNS (WARP_UNITS * TAPS / RUN)
+
+/* What the positions read of an input unit lies in READS runs, from the one that holds the first element on. */
+#define WINDOW_HEIGHT ((OUTPUT_UNIT_HEIGHT - 1) * STRIDE_Y + (FILTER_HEIGHT - 1) * DILATION_Y + 1)
+#define WINDOW_WIDTH ((OUTPUT_UNIT_WIDTH - 1) * STRIDE_X + (FILTER_WIDTH - 1) * DILATION_X + 1)
+#define SKEW (BLOB_UNIT_INDEX(INPUT, -PAD_TOP, -PAD_LEFT) % LANES)
+#define SPAN (SKEW + (WINDOW_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + WINDOW_WIDTH)
+#define READS ((SPAN + LANES - 1) / LANES)
+#define VALUE_AT(p, tap)                                                           \
+    (SKEW + (p) % OUTPUT_UNIT_WIDTH * STRIDE_X + (tap) % FILTER_WIDTH * DILATION_X \
+     + ((p) / OUTPUT_UNIT_WIDTH * STRIDE_Y + (tap) / FILTER_WIDTH * DILATION_Y) * INPUT_UNIT_MEMORY_WIDTH)
+
+/* NOTE: a promise that nothing writes to the input would let NVIDIA's compiler load it behind the weights. */
+__kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                            READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+{
+    __local real_t weights[ROUND * TAPS] __attribute__((aligned(16)));
+    __local real_t exchange[LOCAL_WIDTH];
+    __local real_t parts[SUMS][WARPS];
+    const int unit = get_group_id(0);
+    const int n = get_global_id(2);
+    const int group = unit / GROUP_OUTPUT_UNITS;
+    const int warp_unit = WARP * WARP_UNITS;
+    __local real_t *staged = weights + warp_unit * TAPS;
+    __global const real_t *factors = ARRAY(weight) + unit * (GROUP_INPUT_UNITS * TAPS);
+    __global const real_t *from =
+        input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT) - SKEW;
+    real_t sums[SUMS];
+    clear_sums(sums);
+    for (int round = 0; round < GROUP_INPUT_UNITS; round += ROUND) {
+        const int first = round + warp_unit;
+        real_t values[ITEM_UNITS][READS * LANES];
+#pragma unroll
+        for (int k = 0; k < ITEM_UNITS; k++) {
+            const int depth = first + k * WARP_ITEMS + LANE;
+            const bool is_there = ALL_THERE || depth < GROUP_INPUT_UNITS;
+            __global const vector_t *runs =
+                (__global const vector_t *)(from + depth * INPUT_UNIT_MEMORY_ELEMENTS);
+#pragma unroll
+            for (int i = 0; i < READS; i++) {
+                VECTOR_STORE(is_there ? runs[i] : 0, values[k] + i * LANES);
+            }
+        }
+#pragma unroll
+        for (int i = LANE; i < WARP_RUNS; i += WARP_ITEMS) {
+            const int column = first * TAPS + i * RUN;
+            COPY_RUN_ONCE(RUN, staged + i * RUN, factors + column,
+                          ALL_THERE || column < GROUP_INPUT_UNITS * TAPS);
+        }
+        END_COPIES();
+        AWAIT_COPIES(0);
+        WARP_BARRIER();
+#pragma unroll
+        for (int k = 0; k < ITEM_UNITS; k++) {
+#pragma unroll
+            for (int tap = 0; tap < TAPS; tap++) {
+                const real_t factor = staged[(k * WARP_ITEMS + LANE) * TAPS + tap];
+#pragma unroll
+                for (int p = 0; p < POSITIONS; p++) {
+                    sums[p] = MULTIPLY_ADD(factor, values[k][VALUE_AT(p, tap)], sums[p]);
+                }
+            }
+        }
+        /* NOTE: the next round copies over what this one reads. */
+        WARP_BARRIER();
+    }
+    store_sums(sums, n, group, unit % GROUP_OUTPUT_UNITS, exchange, parts, output, output_unit_offset,
+               EPILOGUE_ARGUMENTS);
+}
