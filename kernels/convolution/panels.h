@@ -31,7 +31,7 @@
     const int end = min(TILE, count * POSITIONS - start);                            \
     __local real_t panel[DEPTHS * TAPS * TILE + LANES] __attribute__((aligned(64))); \
     __local real_t sums[UNITS_AT_ONCE * TILE + LANES] __attribute__((aligned(64)));  \
-    __local real_t tile[TILE + LANES] __attribute__((aligned(64)))
+    __local real_t tile[TILE] __attribute__((aligned(64)))
 
 /* Copies the rows of `depths` source units from `source` on, the first sample's first cell. */
 INLINE void load_panel(__local real_t *panel, __global const real_t *source, const int depths,

@@ -37,15 +37,24 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     pieces->at[pieces->count] = end;
 }
 
-/* Reads a tile, and up to LANES - 1 values of no meaning behind it. */
+/* Reads a tile, and nothing that another work-item may be writing. */
 INLINE void load_tile(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
-        VECTOR_STORE(VECTOR_LOAD(from + pieces->offset[p]), tile + pieces->at[p]);
+        __local real_t *values = tile + pieces->at[p];
+        __global const real_t *cells = from + pieces->offset[p];
+        const int length = pieces->at[p + 1] - pieces->at[p];
+        if (length == LANES) {
+            VECTOR_STORE(VECTOR_LOAD(cells), values);
+            continue;
+        }
+        for (int i = 0; i < length; i++) {
+            values[i] = cells[i];
+        }
     }
 }
 
-/* The same for cells STRIDE_X apart. */
+/* Reads a tile of cells STRIDE_X apart, and up to LANES - 1 values of no meaning behind it. */
 INLINE void load_tile_strided(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
