@@ -1,8 +1,8 @@
 """Runs the kernels on small odd shapes in Oclgrind (`python tests/oclgrind_smoke.py`): bounds, races, unset values.
 
-Each layer runs in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs. Every finding is
-printed with its kernel and configuration; the exit status is 1 if there is one. Without Oclgrind (Debian's package
-``oclgrind``) nothing runs, and the reason is printed.
+Each layer runs in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs, and convolutions
+by each of their variants; that takes ten minutes. Every finding is printed with its kernel and configuration; the exit
+status is 1 if there is one. Without Oclgrind (Debian's package ``oclgrind``) nothing runs, and the reason is printed.
 
 NOTE: reads behind a blob but inside its buffer are allowed (READ_OVERRUN); ``--overrun`` makes that margin smaller.
 """
@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,10 @@ def prepare() -> None:
         "OCLGRIND_MAX_ERRORS": "1000000",
         "OCLGRIND_CHECK_API": "1",
         "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_LOCAL_MEM_SIZE": "131072",
         # NOTE: an optimizer may remove a race or a bad read, and puts in 'freeze', at which Oclgrind 21.10 gives up.
-        "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
+        # So it does at what the compiler puts in for restrict parameters of inlined functions.
+        "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable -Drestrict=",
     }
 
 
@@ -149,6 +152,8 @@ def layer_cases() -> Iterator[tuple[Any, Any, int]]:
     yield layers.Conv2D(3, 2, dilation=3, padding=((0, 3), (2, 1)), bias=False), [Shape(1, 4, 19)], 1
     yield layers.Conv2D(6, 1, stride=2), [Shape(7, 3, 3)], 3
     yield layers.Conv1D(3, 4, padding="same"), [Shape(2, 1, 37, 1)], 2
+    yield layers.Conv1D(5, 5, padding=2), [Shape(130, 1, 4, 1)], 2
+    yield layers.Conv1D(5, 3), [Shape(130, 1, 3, 1)], 2
     yield layers.Dense(7), [Shape.flat(19)], 5
     yield layers.Dense(3, bias=False), [Shape(2, 3, 17)], 2
     yield layers.MaxPool2D(2), [Shape(3, 5, 7)], 2
@@ -201,8 +206,11 @@ def run_step(device: Device, loss: Loss, tuning: Tuning) -> None:
 
 def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Callable[[], None]]]:
     """(configuration, a function that runs it)."""
+    from blobnet import layers
+    from blobnet.blob import Shape
     from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
     from tests.layers.layer_bench import Arrangement
+    from tests.layers.test_every_kernel import VARIANTS
 
     arrangements = (
         Arrangement("tight", tight=True, same_pitch=True),
@@ -217,6 +225,13 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
             for arrangement in arrangements:
                 run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
                 yield f"{on}, {arrangement.name}, {about}", run
+        for variant in sorted(VARIANTS):
+            precision = "tf32" if variant == "tensor" else "fp32"
+            alone = replace(tuning, broken=VARIANTS - {variant}, precision=precision)
+            for layer in (layers.Conv2D(5, 3, padding=1), layers.Conv2D(6, 3, stride=2, padding=1, groups=2)):
+                shapes = [Shape(2, 5, 7)]
+                run = partial(run_layer, device, layer, shapes, 2, arrangements[-1], alone)
+                yield f"{layer} on {shapes[0]}, {variant}, {about}", run
         for loss in (CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()):
             yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
 
