@@ -379,8 +379,17 @@ class Device:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
-        """A kernel object of its own (never shared between launch sites) of a program: see :meth:`build`."""
-        return cl.Kernel(self.build(source, what), entry)
+        """A kernel object of its own (never shared between launch sites) of a program: see :meth:`build`.
+
+        Raises:
+            BuildError: the driver refuses the source, or finds no kernel ``entry`` in what it built.
+        """
+        program = self.build(source, what)
+        try:
+            return cl.Kernel(program, entry)
+        except cl.Error as error:
+            rule = f"{self.info.name} must find the kernel {entry!r} in the program"
+            raise BuildError(what, rule, cause=error, hint="is that its name in the source?") from error
 
     def build(self, source: str, what: str) -> cl.Program:
         """A program, built at most once.

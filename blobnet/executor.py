@@ -115,7 +115,7 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
 
 
 def build(device: Device, call: KernelCall) -> None:
-    """Builds a call's program, if it is not built yet.
+    """Builds a call's program, if it is not built yet, and sees that the kernel is there.
 
     Raises:
         BuildError: the driver refuses the kernel, or its work-group is too large for the device.
@@ -125,7 +125,7 @@ def build(device: Device, call: KernelCall) -> None:
     if items > device.largest_group:
         rule = f"its work-group must have no more work-items than {device.info.name} allows"
         raise BuildError(what, rule, items=items, most=device.largest_group)
-    device.build(call.assemble(), what)
+    device.kernel(call.assemble(), call.source.entry, what)
 
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], count: int) -> list[Launch]:

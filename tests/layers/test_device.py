@@ -40,6 +40,18 @@ def test_a_kernel_that_does_not_build(device: Device) -> None:
     assert_usable(device)
 
 
+def test_a_kernel_that_is_not_in_its_program(device: Device) -> None:
+    with pytest.raises(BuildError) as caught:
+        device.kernel(GOOD, "better", "kernel toy/better (toy1 forward)")
+    text = str(caught.value)
+    assert text.startswith(
+        f"kernel toy/better (toy1 forward): {device.info.name} must find the kernel 'better' in the program. "
+        "Received cause=clCreateKernel failed: INVALID_KERNEL_NAME"
+    )
+    assert text.endswith("Hint: is that its name in the source?")
+    assert_usable(device)
+
+
 def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
     with pytest.raises(
         OutOfMemoryError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"
