@@ -81,8 +81,8 @@ class Tile(ProductTile):
 
 
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
-#: those that hold no values, and the work-items of a compute unit that hide each other's waits.
-_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _HIDING_ITEMS = 1 << 16, 192, 32, 256
+#: those that hold no values, bytes of local memory of a compute unit, and its work-items that hide each other's waits.
+_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1 << 16, 192, 32, 1 << 17, 256
 #: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
 #: are fitted to the speeds of the tiles in convolution_tiled.py, which they give within 3 %.
 _LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
@@ -96,9 +96,10 @@ def predicted_speed(tile: Tile) -> float:
     """The speed that a tile should have, from its footprint, in the manner of seed 001.
 
     A multiply-add of the tile needs 1/item_units + 1/item_columns values from local memory (bank conflicts aside), and
-    1/units + 1/columns from global memory; too few work-items side by side, for want of registers, do not hide waits.
+    1/units + 1/columns from global memory; too few work-items side by side, for want of registers or local memory, do
+    not hide waits.
     """
-    groups = _REGISTERS // (tile.registers * tile.items)
+    groups = min(_REGISTERS // (tile.registers * tile.items), _LOCAL_BYTES // tile.local_bytes)
     hidden = min(1.0, groups * tile.items / _HIDING_ITEMS)
     return hidden * (1 + _loads(_FASTEST)) / (1 + _loads(tile))
 

@@ -414,6 +414,14 @@ def test_too_many_registers_leave_no_work_items_to_hide_waits() -> None:
     assert predicted_speed(Tile(256, 128, 16, 16, 8, speed=0.0)) > 1
 
 
+def test_too_much_local_memory_leaves_no_work_items_to_hide_waits() -> None:
+    # Groups of 64 work-items with 35, 70 and 139 KB of local memory: three, one and none on a compute unit, of four.
+    speeds = [predicted_speed(Tile(64, 64, depth, 8, 8, speed=0.0)) for depth in (32, 64, 128)]
+    assert speeds[0] == pytest.approx(0.75, abs=0.05)
+    assert speeds[1] == pytest.approx(0.25, abs=0.02)
+    assert speeds[2] == 0
+
+
 @pytest.mark.parametrize(("group_size", "local_memory"), [(256, 1 << 15), (1024, 49152), (64, 1 << 15), (128, 1 << 14)])
 @pytest.mark.parametrize("measured", [TILES, WEIGHT_TILES])
 def test_tiles_fit_the_device(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> None:
