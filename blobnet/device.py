@@ -383,11 +383,14 @@ class Device:
 
         Raises:
             BuildError: the driver refuses the source, or finds no kernel ``entry`` in what it built.
+            DeviceError: it cannot make a kernel object.
         """
         program = self.build(source, what)
         try:
             return cl.Kernel(program, entry)
         except cl.Error as error:
+            if error.code != cl.status_code.INVALID_KERNEL_NAME:
+                raise _kind_of(error)(what, f"{self.info.name} must make the kernel", cause=error) from error
             rule = f"{self.info.name} must find the kernel {entry!r} in the program"
             raise BuildError(what, rule, cause=error, hint="is that its name in the source?") from error
 

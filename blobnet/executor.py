@@ -118,7 +118,7 @@ def build(device: Device, call: KernelCall) -> None:
     """Builds a call's program, if it is not built yet, and sees that the kernel is there.
 
     Raises:
-        BuildError: the driver refuses the kernel, or its work-group is too large for the device.
+        BuildError: the driver refuses the kernel or does not find it, or its work-group is too large for the device.
     """
     what = f"kernel {call.kernel} ({call.label})"
     items = math.prod(call.local_size or (1,))

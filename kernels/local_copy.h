@@ -1,20 +1,20 @@
 /*
- * Copies from global to local memory that need no registers and go on beside everything else: those of NVIDIA GPUs
- * (compute capability 8.0) as inline PTX; elsewhere plain ones.
+ * Copies from global to local memory that need no registers and go on beside everything else: those of NVIDIA GPUs, as
+ * inline PTX, if they have them (blobnet/device.py defines COPIES_IN_BACKGROUND); elsewhere plain ones.
  *
  * Groups of copies end by END_COPIES. AWAIT_COPIES(MOST) waits until all but the last MOST groups have arrived, for this
  * work-item: others need a barrier behind it.
  */
-#ifdef COPIES_IN_BACKGROUND
+#if defined(COPIES_IN_BACKGROUND) && defined(__NV_CL_C_VERSION)
 
 #define LOCAL_ADDRESS(pointer) ((uint)(size_t)(pointer))
 #define END_COPIES() __asm__ volatile("cp.async.commit_group;" : : : "memory")
 #define AWAIT_COPIES(MOST) __asm__ volatile("cp.async.wait_group %0;" : : "n"(MOST) : "memory")
 
-#define COPY_BYTES(CACHE, BYTES, to, from, is_there)                                  \
-    __asm__ volatile("cp.async." CACHE ".shared.global [%0], [%1], " #BYTES ", %2;"   \
-                     :                                                                \
-                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"(is_there ? (BYTES) : 0) \
+#define COPY_BYTES(CACHE, BYTES, to, from, is_there)                                    \
+    __asm__ volatile("cp.async." CACHE ".shared.global [%0], [%1], " #BYTES ", %2;"     \
+                     :                                                                  \
+                     : "r"(LOCAL_ADDRESS(to)), "l"(from), "r"((is_there) ? (BYTES) : 0) \
                      : "memory")
 
 /* Begins to copy a value, or puts 0 where there is none. */
@@ -29,7 +29,7 @@ INLINE void copy_quad(__local real_t *to, __global const real_t *from, const boo
     COPY_BYTES("cg", 16, to, from, is_there);
 }
 
-/* The same through the L1 cache: measured to be faster where values are copied once, and slower where several groups do. */
+/* The same through the L1 cache: faster where values are copied once, and slower where several groups copy them. */
 INLINE void copy_quad_once(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     COPY_BYTES("ca", 16, to, from, is_there);

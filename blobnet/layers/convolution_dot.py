@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,31 +15,38 @@ from blobnet.layers.convolution_problem import Problem
 MOST_POSITIONS, MOST_PRODUCTS = 8, 128
 #: Input units from which the work-items of a group have enough to do.
 _LEAST_UNITS = 128
-#: Work-items of a group at most; output units of one where weights are used once.
-_ITEMS, _UNITS = 256, 4
-#: Where weights are used several times: values of the input that a work-item keeps, the most of them from one unit, and
-#: weights of a group in local memory, of which a compute unit's should hold several groups'.
-_VALUES, _MOST_WINDOW, _WEIGHTS = 32, 64, 6144
+#: Work-items of a warp (kernels/warp.h), and of a group at most.
+_WARP, _ITEMS = 32, 256
+#: Output units of a group, where each weight is used once.
+_UNITS = 4
+#: Where weights are used several times: values of the input that a work-item keeps.
+_VALUES = 32
+#: The same: most values of one input unit, all of which a work-item keeps.
+_MOST_WINDOW = 64
+#: The same: weights of a group in local memory, of which a compute unit's should hold several groups'.
+_WEIGHTS = 6144
 
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """A work-group for a few output units, where so few positions are asked for that a weight is used a few times."""
     positions = site.output.shape.height * site.output.shape.width
     few = site.batch_size * positions <= MOST_POSITIONS and positions * problem.taps <= MOST_PRODUCTS
-    if few and problem.input_units >= _LEAST_UNITS and _window(site, problem) <= _MOST_WINDOW:
+    fits = positions == 1 or _window(site, problem) <= _MOST_WINDOW
+    if few and fits and problem.input_units >= _LEAST_UNITS:
         # The weights' bytes bind, which no other way reads as they lie: measured as the fastest wherever it fits.
         yield Candidate("dot", 0.0, partial(_forward_calls, site, problem, positions))
 
 
 def _window(site: Site, problem: Problem) -> int:
-    """Elements of an input unit from the first to the last that the positions read."""
+    """Elements of an input unit that a work-item reads for all positions: whole runs of as many as lie aligned."""
+    output, layout = site.output.shape, site.inputs[0].layout
+    axes = problem.vertical, problem.horizontal
     rows, columns = (
-        (size - 1) * axis.stride + axis.span - 1
-        for size, axis in zip(
-            (site.output.shape.height, site.output.shape.width), (problem.vertical, problem.horizontal), strict=True
-        )
+        (size - 1) * axis.stride + axis.span - 1 for size, axis in zip((output.height, output.width), axes, strict=True)
     )
-    return rows * site.inputs[0].layout.unit_memory_width + columns + 1
+    lanes = math.gcd(layout.unit_memory_elements, 4)
+    skew = int(layout.index(0, -layout.unit_offset, -axes[0].padding[0], -axes[1].padding[0])) % lanes
+    return -(-(skew + rows * layout.unit_memory_width + columns + 1) // lanes) * lanes
 
 
 def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelCall]:
@@ -47,6 +55,7 @@ def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelC
     run = 1 if problem.columns % 4 else 4
     if positions == 1:
         kernel, items, block = "convolution/forward_dot", _ITEMS, _UNITS
+        # From one position there is no stride to another.
         macros = {name: value for name, value in macros.items() if name not in problem.stride_macros}
         macros |= {"LANES": run, "BLOCK_UNITS": block}
     else:
@@ -68,8 +77,8 @@ def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelC
 
 def _round(problem: Problem, window: int) -> tuple[int, int]:
     """Input units a work-item, and work-items a group: as many as there is room, and work, for."""
-    units = max(1, _VALUES // window)
-    items = power_of_two(-(-problem.input_units // units), _ITEMS)
-    while items > 32 and units * items * problem.taps > _WEIGHTS:
+    units = min(max(1, _VALUES // window), -(-problem.input_units // _WARP))
+    items = max(_WARP, power_of_two(-(-problem.input_units // units), _ITEMS))
+    while items > _WARP and units * items * problem.taps > _WEIGHTS:
         items //= 2
     return units, items

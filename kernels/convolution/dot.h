@@ -11,6 +11,9 @@
 /* With what warp_sum wants besides. */
 #define SUMS (VALUES > 16 ? 32 : VALUES > 8 ? 16 : VALUES > 4 ? 8 : VALUES > 2 ? 4 : VALUES)
 #define WARPS (LOCAL_WIDTH / WARP_ITEMS)
+#if LOCAL_WIDTH % WARP_ITEMS || VALUES > WARP_ITEMS
+#error "a group must have whole warps, and no more sums than a warp has lanes"
+#endif
 
 INLINE void clear_sums(real_t sums[SUMS])
 {
@@ -22,11 +25,11 @@ INLINE void clear_sums(real_t sums[SUMS])
 
 /* Adds the parts up, those of a warp first, and stores output units from number `first` of `group` on. */
 INLINE void store_sums(real_t sums[SUMS], const int n, const int group, const int first,
-                       __local real_t exchange[LOCAL_WIDTH], __local real_t parts[SUMS][WARPS],
+                       __local real_t room[SUMS * LOCAL_WIDTH], __local real_t parts[SUMS][WARPS],
                        WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS)
 {
     const int item = get_local_id(0);
-    parts[WARP_SUM_NUMBER(SUMS)][WARP] = warp_sum(sums, SUMS, exchange);
+    parts[WARP_SUM_NUMBER(SUMS)][WARP] = warp_sum(sums, SUMS, room);
     barrier(CLK_LOCAL_MEM_FENCE);
     const int of_group = first + item / POSITIONS;
     if (item < VALUES && of_group < GROUP_OUTPUT_UNITS) {

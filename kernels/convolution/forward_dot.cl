@@ -51,7 +51,7 @@ typedef real_t vector_t;
 __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
                                       READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
-    __local real_t exchange[LOCAL_WIDTH];
+    __local real_t room[SUMS * LOCAL_WIDTH];
     __local real_t parts[SUMS][WARPS];
     const int item = get_local_id(0);
     const int n = get_global_id(2);
@@ -97,5 +97,5 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPIL
             }
         }
     }
-    store_sums(sums, n, group, first, exchange, parts, output, output_unit_offset, EPILOGUE_ARGUMENTS);
+    store_sums(sums, n, group, first, room, parts, output, output_unit_offset, EPILOGUE_ARGUMENTS);
 }

@@ -69,7 +69,7 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
                                             READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     __local real_t weights[ROUND * TAPS] __attribute__((aligned(16)));
-    __local real_t exchange[LOCAL_WIDTH];
+    __local real_t room[SUMS * LOCAL_WIDTH];
     __local real_t parts[SUMS][WARPS];
     const int unit = get_group_id(0);
     const int n = get_global_id(2);
@@ -118,6 +118,6 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
         /* NOTE: the next round copies over what this one reads. */
         WARP_BARRIER();
     }
-    store_sums(sums, n, group, unit % GROUP_OUTPUT_UNITS, exchange, parts, output, output_unit_offset,
+    store_sums(sums, n, group, unit % GROUP_OUTPUT_UNITS, room, parts, output, output_unit_offset,
                EPILOGUE_ARGUMENTS);
 }

@@ -1,8 +1,8 @@
 """What a phase of a layer takes where launches follow one another, as in a network, and no host is waited for.
 
 `blobnet bench` prints the device's events, which count the beginning and the end of each launch. Here a launch that
-takes milliseconds goes first, so that the host is done before the device gets to the rest; the time of a few hundred
-repeats is divided by their number. Sets of buffers take turns, as in `blobnet bench`.
+takes milliseconds goes first, so that the host is done before the device gets to the rest; what 300 repeats take longer
+than 100 is divided by 200. Sets of buffers take turns, as in `blobnet bench`.
 
     python tests/bench/back_to_back.py CASE [--phase forward] [--batch-size 1] [--device NAME]
 """
@@ -18,6 +18,7 @@ import numpy as np
 from blobnet.bench import shapes
 from blobnet.bench.timing import CaseBench
 from blobnet.device import Device
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 _SPIN = """
 __kernel void spin(__global float *value, const int rounds)
@@ -35,7 +36,7 @@ def main() -> None:
     """Prints medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", help="as for blobnet bench conv")
-    parser.add_argument("--phase", default="forward")
+    parser.add_argument("--phase", default=FORWARD, choices=(FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS))
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--device")
     arguments = parser.parse_args()

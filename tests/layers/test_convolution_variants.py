@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -51,8 +52,9 @@ DOTS: Layers = {
     "one position": (Conv2D(6, 3, bias="position"), Shape(128, 3, 3)),
     "one of many": (Conv2D(5, (3, 2), stride=(3, 4), padding="same"), Shape(150, 3, 4)),
     "more runs than are under way": (Conv2D(3, 3), Shape(700, 3, 3)),
+    "a large window": (Conv2D(6, 9), Shape(128, 9, 9)),
 }
-#: Of several: weights through local memory, the input in runs of 4, 2 and 1.
+#: Of several: weights through local memory.
 LOCAL_DOTS: Layers = {
     "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
     "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 1, 4, 1)),
@@ -60,6 +62,12 @@ LOCAL_DOTS: Layers = {
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
     "many taps": (Conv2D(2, 5, padding=2), Shape(300, 1, 3)),
+    "a whole round": (Conv1D(4, 5, padding=2), Shape(256, 1, 4, 1)),
+    "rounds of single weights": (Conv1D(3, 5), Shape(1101, 1, 9, 1)),
+    "one tap, one warp": (Conv2D(8, 1), Shape(128, 1, 2)),
+    "two taps": (Conv1D(8, 2), Shape(160, 1, 3, 1)),
+    "one tap": (Conv1D(8, 1), Shape(128, 1, 4, 1)),
+    "several samples": (Conv1D(3, 5), Shape(600, 1, 6, 1)),
 }
 
 
@@ -202,9 +210,20 @@ def test_strips_in_every_arrangement(device: Device) -> None:
 @pytest.mark.parametrize("case", [*DOTS, *LOCAL_DOTS])
 def test_dot_products(device: Device, case: str) -> None:
     layer, shape = (DOTS | LOCAL_DOTS)[case]
-    report = contract(device, layer, shape, ["own pitches"], count=1, absolute=4e-5, tuning=tuning())
-    (run,) = report.runs.values()
-    assert kernels(run, "forward") == [f"convolution/forward_dot{'_local' * (case in LOCAL_DOTS)}"]
+    count = 3 if case == "several samples" else 1
+    report = contract(device, layer, shape, ["tight", "own pitches"], count=count, absolute=4e-5, tuning=tuning())
+    for run in report.runs.values():
+        assert kernels(run, "forward") == [f"convolution/forward_dot{'_local' * (case in LOCAL_DOTS)}"]
+
+
+def test_dot_products_read_the_input_in_runs_of_each_length() -> None:
+    """Of 4, 2 and 1: kernels/convolution/forward_dot_local.cl takes the longest that divides a unit's elements."""
+    elements = set()
+    for layer, shape in LOCAL_DOTS.values():
+        source = layers.Input(shape.units, shape.height if shape.rank == 2 else None, shape.width)()
+        plan = make_plan(from_nodes(source, layer(source)), 1, loss=None, tuning=tuning())
+        elements |= {call.blobs["INPUT"].layout.unit_memory_elements for _, call in plan.calls if "dot" in call.kernel}
+    assert {math.gcd(number, 4) for number in elements} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
