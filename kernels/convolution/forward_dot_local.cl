@@ -64,7 +64,7 @@
     (SKEW + (p) % OUTPUT_UNIT_WIDTH * STRIDE_X + (tap) % FILTER_WIDTH * DILATION_X \
      + ((p) / OUTPUT_UNIT_WIDTH * STRIDE_Y + (tap) / FILTER_WIDTH * DILATION_Y) * INPUT_UNIT_MEMORY_WIDTH)
 
-/* NOTE: a promise that nothing writes to the input would let NVIDIA's compiler load it behind the weights. */
+/* NOTE: promised that nothing writes to the input, NVIDIA's compiler loaded it behind the weights in one form of this. */
 __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
                                             READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
