@@ -37,20 +37,22 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     pieces->at[pieces->count] = end;
 }
 
+/* Copies `length` cells, as a vector if they fill one; a macro for either direction between the kinds of memory. */
+#define COPY_PIECE(from, to, length)         \
+    if ((length) == LANES) {                 \
+        VECTOR_STORE(VECTOR_LOAD(from), to); \
+    } else {                                 \
+        for (int i = 0; i < (length); i++) { \
+            (to)[i] = (from)[i];             \
+        }                                    \
+    }
+
 /* Reads a tile, and nothing that another work-item may be writing. */
 INLINE void load_tile(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
-        __local real_t *values = tile + pieces->at[p];
-        __global const real_t *cells = from + pieces->offset[p];
         const int length = pieces->at[p + 1] - pieces->at[p];
-        if (length == LANES) {
-            VECTOR_STORE(VECTOR_LOAD(cells), values);
-            continue;
-        }
-        for (int i = 0; i < length; i++) {
-            values[i] = cells[i];
-        }
+        COPY_PIECE(from + pieces->offset[p], tile + pieces->at[p], length)
     }
 }
 
@@ -65,15 +67,7 @@ INLINE void load_tile_strided(__local real_t *tile, __global const real_t *from,
 INLINE void store_tile(__local const real_t *tile, __global real_t *to, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
-        __local const real_t *values = tile + pieces->at[p];
-        __global real_t *cells = to + pieces->offset[p];
         const int length = pieces->at[p + 1] - pieces->at[p];
-        if (length == LANES) {
-            VECTOR_STORE(VECTOR_LOAD(values), cells);
-            continue;
-        }
-        for (int i = 0; i < length; i++) {
-            cells[i] = values[i];
-        }
+        COPY_PIECE(tile + pieces->at[p], to + pieces->offset[p], length)
     }
 }
