@@ -88,8 +88,9 @@ def plan_for(
 
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
-    device.build_ahead(call.assemble() for _, call in plan.calls)
-    for _, call in plan.calls:
+    programs = {call.assemble(): call for _, call in plan.calls}
+    device.build_ahead(programs)
+    for call in programs.values():
         try:
             build(device, call)
         except BuildError as error:
