@@ -9,13 +9,11 @@ typedef float2 accumulator_pair_t;
 /* NOTE: PoCL calls large functions, with the arrays that they take in memory, if it is only asked to inline them. */
 #define INLINE inline __attribute__((always_inline))
 
-/* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. First its part within a unit. */
-#define BLOB_UNIT_INDEX(ROLE, y, x)        \
-    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET \
-     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)))
-#define BLOB_INDEX(ROLE, n, z, y, x)                                                        \
-    (BLOB_UNIT_INDEX(ROLE, y, x) + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) \
-     + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
+/* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
+#define BLOB_INDEX(ROLE, n, z, y, x)                                       \
+    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
+     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
+     + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
 /* The values of a sample; and how far behind the first one number `element` lies, in the order (unit, y, x). */
 #define BLOB_ELEMENTS(ROLE) (ROLE##_UNIT_COUNT * ROLE##_UNIT_ELEMENTS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from blobnet.kernel_call import GlobalSize, KernelCall, power_of_two
+from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Problem
@@ -31,22 +33,41 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """A work-group for a few output units, where so few positions are asked for that a weight is used a few times."""
     positions = site.output.shape.height * site.output.shape.width
     few = site.batch_size * positions <= MOST_POSITIONS and positions * problem.taps <= MOST_PRODUCTS
-    fits = positions == 1 or _window(site, problem) <= _MOST_WINDOW
+    fits = positions == 1 or Window.of(site, problem).values <= _MOST_WINDOW
     if few and fits and problem.input_units >= _LEAST_UNITS:
         # The weights' bytes bind, which no other way reads as they lie: measured as the fastest wherever it fits.
         yield Candidate("dot", 0.0, partial(_forward_calls, site, problem, positions))
 
 
-def _window(site: Site, problem: Problem) -> int:
-    """Elements of an input unit that a work-item reads for all positions: whole runs of as many as lie aligned."""
-    output, layout = site.output.shape, site.inputs[0].layout
-    axes = problem.vertical, problem.horizontal
-    rows, columns = (
-        (size - 1) * axis.stride + axis.span - 1 for size, axis in zip((output.height, output.width), axes, strict=True)
-    )
-    lanes = math.gcd(layout.unit_memory_elements, 4)
-    skew = int(layout.index(0, -layout.unit_offset, -axes[0].padding[0], -axes[1].padding[0])) % lanes
-    return -(-(skew + rows * layout.unit_memory_width + columns + 1) // lanes) * lanes
+@dataclass(frozen=True)
+class Window:
+    """What all positions read of an input unit, as aligned runs: ``reads`` of ``lanes``, ``skew`` before the first."""
+
+    lanes: int
+    reads: int
+    skew: int
+
+    @classmethod
+    def of(cls, site: Site, problem: Problem) -> Window:
+        """From the first element to the last, with what is between rows."""
+        output, layout = site.output.shape, site.inputs[0].layout
+        axes = problem.vertical, problem.horizontal
+        height, width = (
+            (size - 1) * axis.stride + axis.span for size, axis in zip((output.height, output.width), axes, strict=True)
+        )
+        lanes = math.gcd(layout.unit_memory_elements, 4)
+        skew = int(layout.index(0, -layout.unit_offset, -axes[0].padding[0], -axes[1].padding[0])) % lanes
+        return cls(lanes, -(-(skew + (height - 1) * layout.unit_memory_width + width) // lanes), skew)
+
+    @property
+    def values(self) -> int:
+        """Values that a work-item keeps."""
+        return self.lanes * self.reads
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The window as macros."""
+        return {"LANES": self.lanes, "READS": self.reads, "SKEW": self.skew}
 
 
 def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelCall]:
@@ -60,8 +81,9 @@ def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelC
         macros |= {"LANES": run, "BLOCK_UNITS": block}
     else:
         kernel, block = "convolution/forward_dot_local", 1
-        units, items = _round(problem, _window(site, problem))
-        macros |= {"ITEM_UNITS": units, "RUN": run}
+        window = Window.of(site, problem)
+        units, items = _round(problem, window)
+        macros |= {"ITEM_UNITS": units, "RUN": run, **window.macros}
     return [
         KernelCall(
             kernel,
@@ -75,9 +97,9 @@ def _forward_calls(site: Site, problem: Problem, positions: int) -> list[KernelC
     ]
 
 
-def _round(problem: Problem, window: int) -> tuple[int, int]:
+def _round(problem: Problem, window: Window) -> tuple[int, int]:
     """Input units a work-item, and work-items a group: as many as there is room, and work, for."""
-    units = min(max(1, _VALUES // window), -(-problem.input_units // _WARP))
+    units = min(max(1, _VALUES // window.values), -(-problem.input_units // _WARP))
     items = max(_WARP, power_of_two(-(-problem.input_units // units), _ITEMS))
     while items > _WARP and units * items * problem.taps > _WEIGHTS:
         items //= 2

@@ -25,6 +25,9 @@
  *   PAD_LEFT
  *   ITEM_UNITS   input units a work-item and round
  *   RUN          weights that are copied at once, 1 or 4: divides the weights of an output unit
+ *   LANES        values of a run of the input: divides the elements of a unit's memory, so that runs are aligned
+ *   READS        runs that hold all that the positions read of an input unit
+ *   SKEW         values in the first of them that none reads
  *   LOCAL_WIDTH  work-items, a multiple of 32
  * Global:
  *   width   LOCAL_WIDTH x output units
@@ -36,15 +39,6 @@
 #include "convolution/epilogue.h"
 #include "convolution/dot.h"
 #include "local_copy.h"
-
-/* Runs of the input: as long as all units begin at a multiple of their length. */
-#if INPUT_UNIT_MEMORY_ELEMENTS % 4 == 0
-#define LANES 4
-#elif INPUT_UNIT_MEMORY_ELEMENTS % 2 == 0
-#define LANES 2
-#else
-#define LANES 1
-#endif
 #include "vector.h"
 
 #define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
@@ -54,12 +48,7 @@
 #define ALL_THERE (GROUP_INPUT_UNITS % ROUND == 0)
 #define WARP_RUNS (WARP_UNITS * TAPS / RUN)
 
-/* What the positions read of an input unit lies in READS runs, from the one that holds the first element on. */
-#define WINDOW_HEIGHT ((OUTPUT_UNIT_HEIGHT - 1) * STRIDE_Y + (FILTER_HEIGHT - 1) * DILATION_Y + 1)
-#define WINDOW_WIDTH ((OUTPUT_UNIT_WIDTH - 1) * STRIDE_X + (FILTER_WIDTH - 1) * DILATION_X + 1)
-#define SKEW (BLOB_UNIT_INDEX(INPUT, -PAD_TOP, -PAD_LEFT) % LANES)
-#define SPAN (SKEW + (WINDOW_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + WINDOW_WIDTH)
-#define READS ((SPAN + LANES - 1) / LANES)
+/* Where the value that meets a tap at a position lies among those of its input unit. */
 #define VALUE_AT(p, tap)                                                           \
     (SKEW + (p) % OUTPUT_UNIT_WIDTH * STRIDE_X + (tap) % FILTER_WIDTH * DILATION_X \
      + ((p) / OUTPUT_UNIT_WIDTH * STRIDE_Y + (tap) / FILTER_WIDTH * DILATION_Y) * INPUT_UNIT_MEMORY_WIDTH)
