@@ -59,12 +59,12 @@ def measure(device: Device) -> Roofline:
 
 def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count: int) -> float:
     """The best of a few runs, by the clock that layers are timed by: the device's on a GPU, the wall's on a CPU."""
-    launch = bind(device, [call], memory, count)[0]
+    item = bind(device, [call], memory, count)[0]
     best = float("inf")
-    with device.profiling():
+    with device.profiling() as launch:
         for _ in range(_REPEATS[call.kernel]):
             start = time.perf_counter()
-            event = device.launch(launch.kernel, launch.global_size, launch.local_size)
+            event = launch(item.kernel, item.global_size, item.local_size)
             device.finish()
             wall = time.perf_counter() - start
             best = min(best, wall if device.kind == "cpu" else event_seconds(event))

@@ -189,10 +189,10 @@ def burst_seconds(device: Device, rounds: Sequence[Sequence[Launch]], length: in
 def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: int) -> tuple[float, ...]:
     """The median seconds of every launch of a round, as the device tells them; ``rounds`` take turns."""
     times = []
-    with device.profiling():
+    with device.profiling() as launch:
         for index in range(repeats + 1):
             launches = rounds[index % len(rounds)]
-            events = [device.launch(item.kernel, item.global_size, item.local_size) for item in launches]
+            events = [launch(item.kernel, item.global_size, item.local_size) for item in launches]
             device.finish()
             times.append([event_seconds(event) for event in events])
     return tuple(statistics.median(of_launch) for of_launch in zip(*times[1:], strict=True))

@@ -60,6 +60,46 @@ def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
     assert_usable(device)
 
 
+@pytest.mark.parametrize("without_event", [False, True])
+def test_launches_with_and_without_an_event(
+    device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool
+) -> None:
+    results = []
+    enqueue = devices._enqueue_without_event()
+    assert enqueue is not None
+
+    def recorded(*arguments: object) -> int:
+        results.append(enqueue(*arguments))
+        return results[-1]
+
+    monkeypatch.setattr(device, "_enqueue", recorded if without_event else None)
+    source = """__kernel void count(__global int *values) {
+        const int width = get_global_size(0), height = get_global_size(1);
+        const int item = get_global_id(0) + width * (get_global_id(1) + height * get_global_id(2));
+        values[item] += item;
+    }"""
+    kernel = device.kernel(source, "count", "a kernel that counts")
+    buffer = device.allocate(4 * 24)
+    kernel.set_args(buffer)
+    for global_size, local_size in [((24,), None), ((6, 4), (3, 2)), ((4, 3, 2), (2, 1, 1)), ((4, 3, 2), None)]:
+        device.launch(kernel, global_size, local_size)
+    assert device.read(buffer, 24, np.int32).tolist() == [4 * item for item in range(24)]
+    assert results == [0] * 4 * without_event
+    with pytest.raises(DeviceError) as caught:
+        device.launch(kernel, (24,), (5,))
+    assert re.fullmatch(
+        rf"{re.escape(device.info.name)}: count must launch\. Received cause=clEnqueueNDRangeKernel failed: "
+        r"INVALID_WORK_GROUP_SIZE.*, global_size=\(24,\), local_size=\(5,\)\.",
+        str(caught.value),
+    )
+    assert len(results) == 5 * without_event
+    with device.profiling() as launch:
+        event = launch(kernel, (24,), None)
+    assert devices.event_seconds(event) >= 0
+    assert len(results) == 5 * without_event
+    assert_usable(device)
+
+
 def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_programs", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
