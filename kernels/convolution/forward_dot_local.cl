@@ -48,10 +48,15 @@
 #define ALL_THERE (GROUP_INPUT_UNITS % ROUND == 0)
 #define WARP_RUNS (WARP_UNITS * TAPS / RUN)
 
-/* Where the value that meets a tap at a position lies among those of its input unit. */
-#define VALUE_AT(p, tap)                                                           \
-    (SKEW + (p) % OUTPUT_UNIT_WIDTH * STRIDE_X + (tap) % FILTER_WIDTH * DILATION_X \
-     + ((p) / OUTPUT_UNIT_WIDTH * STRIDE_Y + (tap) / FILTER_WIDTH * DILATION_Y) * INPUT_UNIT_MEMORY_WIDTH)
+/* Row and column, counted from the padding's first, of the value that meets a tap at a position. */
+#define ROW_OF(p, tap) ((p) / OUTPUT_UNIT_WIDTH * STRIDE_Y + (tap) / FILTER_WIDTH * DILATION_Y)
+#define COLUMN_OF(p, tap) ((p) % OUTPUT_UNIT_WIDTH * STRIDE_X + (tap) % FILTER_WIDTH * DILATION_X)
+/* Where it lies among those of its input unit, and whether it is more than a zero of the padding. */
+#define VALUE_AT(p, tap) (SKEW + COLUMN_OF(p, tap) + ROW_OF(p, tap) * INPUT_UNIT_MEMORY_WIDTH)
+#define IS_WITHIN(place, size) ((place) >= 0 && (place) < (size))
+#define IS_DATA(p, tap)                                     \
+    (IS_WITHIN(ROW_OF(p, tap) - PAD_TOP, INPUT_UNIT_HEIGHT) \
+     && IS_WITHIN(COLUMN_OF(p, tap) - PAD_LEFT, INPUT_UNIT_WIDTH))
 
 /* NOTE: promised that nothing writes to the input, NVIDIA's compiler loaded it behind the weights in one form of this. */
 __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
@@ -84,11 +89,16 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
                 VECTOR_STORE(is_there ? runs[i] : 0, values[k] + i * LANES);
             }
         }
+        /* NOTE: so that the compiler does not load the input behind the weights. */
+        WARP_BARRIER();
+        __local real_t *to_lane = staged + LANE * RUN;
+        __global const real_t *of_lane = factors + first * TAPS + LANE * RUN;
+        const int runs_left = (GROUP_INPUT_UNITS - first) * TAPS / RUN - LANE;
 #pragma unroll
-        for (int i = LANE; i < WARP_RUNS; i += WARP_ITEMS) {
-            const int column = first * TAPS + i * RUN;
-            COPY_RUN_ONCE(RUN, staged + i * RUN, factors + column,
-                          ALL_THERE || column < GROUP_INPUT_UNITS * TAPS);
+        for (int i = 0; i < WARP_RUNS; i += WARP_ITEMS) {
+            if (i + WARP_ITEMS <= WARP_RUNS || i + LANE < WARP_RUNS) {
+                COPY_RUN_ONCE(RUN, to_lane + i * RUN, of_lane + i * RUN, ALL_THERE || i < runs_left);
+            }
         }
         END_COPIES();
         AWAIT_COPIES(0);
@@ -100,7 +110,9 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
                 const real_t factor = staged[(k * WARP_ITEMS + LANE) * TAPS + tap];
 #pragma unroll
                 for (int p = 0; p < POSITIONS; p++) {
-                    sums[p] = MULTIPLY_ADD(factor, values[k][VALUE_AT(p, tap)], sums[p]);
+                    if (IS_DATA(p, tap)) {
+                        sums[p] = MULTIPLY_ADD(factor, values[k][VALUE_AT(p, tap)], sums[p]);
+                    }
                 }
             }
         }
