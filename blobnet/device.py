@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -471,35 +471,50 @@ class Device:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
-        """Puts a kernel whose arguments are set into the queue.
+    def prepare(
+        self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None
+    ) -> Callable[[], object]:
+        """What puts a kernel whose arguments are set into the queue, each time that it is called.
 
         NOTE: on GPUs without an event, which pyopencl always asks for: NVIDIA's takes 2 us more between two launches
         for it (docs/performance.md). CPUs gain nothing.
 
         Raises:
+            DeviceError: when it is called, the driver refuses the launch.
+        """
+        queue = self.queue
+        if self._enqueue is None:
+            return partial(self._launch_with_event, queue, kernel, global_size, local_size)
+        # ctypes takes these as they are; converting them at every launch would take longer than the rest.
+        pointers, dimensions = [ctypes.c_void_p(owner.int_ptr) for owner in (queue, kernel)], len(global_size)
+        sizes = [size and (ctypes.c_size_t * dimensions)(*size) for size in (global_size, local_size)]
+        enqueue = partial(
+            self._enqueue, *pointers, ctypes.c_uint(dimensions), None, *sizes, ctypes.c_uint(0), None, None
+        )
+
+        def launch() -> None:
+            if enqueue():  # Not 0: an error, which pyopencl has words for.
+                self._launch_with_event(queue, kernel, global_size, local_size)
+
+        return launch
+
+    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
+        """Puts a kernel whose arguments are set into the queue, once.
+
+        Raises:
             DeviceError: the driver refuses the launch.
         """
-        enqueue = self._enqueue
-        if enqueue is None or enqueue(
-            self.queue.int_ptr,
-            kernel.int_ptr,
-            len(global_size),
-            None,
-            _sizes(global_size),
-            _sizes(local_size) if local_size else None,
-            0,
-            None,
-            None,
-        ):
-            # Also where the driver has refused: pyopencl says why.
-            self._launch_with_event(kernel, global_size, local_size)
+        self.prepare(kernel, global_size, local_size)()
 
     def _launch_with_event(
-        self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None
+        self,
+        queue: cl.CommandQueue,
+        kernel: cl.Kernel,
+        global_size: tuple[int, ...],
+        local_size: tuple[int, ...] | None,
     ) -> cl.Event:
         try:
-            return cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            return cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
         except cl.Error as error:
             rule = f"{kernel.function_name} must launch"
             received = {"cause": error, "global_size": global_size, "local_size": local_size}
@@ -507,7 +522,7 @@ class Device:
 
     @contextlib.contextmanager
     def profiling(self) -> Iterator[Callable[..., cl.Event]]:
-        """Yields a :meth:`launch` that returns an event, by which the device tells the time: :func:`event_seconds`.
+        """Yields a :meth:`launch` whose events tell how long it took on the device: see :func:`event_seconds`.
 
         Raises:
             DeviceError: the device has no queue that times launches.
@@ -517,7 +532,7 @@ class Device:
         with self._reporting("making a queue that times launches"):
             self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         try:
-            yield self._launch_with_event
+            yield partial(self._launch_with_event, self.queue)
             self.finish()
         finally:
             self.queue = plain
@@ -527,17 +542,8 @@ def _enqueue_without_event() -> Callable[..., int] | None:
     """The OpenCL function that enqueues kernels, from the loader that pyopencl uses; None if it cannot be had."""
     with contextlib.suppress(OSError, AttributeError):
         # NOTE: a library's handle finds what the library itself was linked with (not on Windows).
-        enqueue = ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
-        pointer = ctypes.c_void_p
-        enqueue.argtypes = [pointer, pointer, ctypes.c_uint, *[pointer] * 3, ctypes.c_uint, pointer, pointer]
-        return enqueue
+        return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
     return None
-
-
-@lru_cache(maxsize=4096)
-def _sizes(sizes: tuple[int, ...]) -> ctypes.Array[ctypes.c_size_t]:
-    """Work sizes as OpenCL takes them."""
-    return (ctypes.c_size_t * len(sizes))(*sizes)
 
 
 def _kind_of(error: cl.Error) -> type[DeviceError]:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,12 +32,13 @@ def check_by_default() -> bool:
 
 @dataclass(frozen=True)
 class Launch:
-    """A call bound to a kernel object of its own, for one batch size."""
+    """A call bound to a kernel object of its own, for one batch size; ``enqueue`` launches it."""
 
     call: KernelCall
     kernel: Any
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
+    enqueue: Callable[[], object]
 
 
 def plan_for(
@@ -148,7 +149,8 @@ def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any],
         scalars = {"COUNT": len(samples), "FIRST": samples.start}
         arguments += [np.int32(scalars[name]) for name in source.scalars]
         kernel.set_args(*arguments)
-        launches.append(Launch(call, kernel, call.work_size(len(samples)), call.local_size or (1, 1, 1)))
+        sizes = call.work_size(len(samples)), call.local_size or (1, 1, 1)
+        launches.append(Launch(call, kernel, *sizes, device.prepare(kernel, *sizes)))
     return launches
 
 
@@ -199,16 +201,15 @@ class Executor:
             for item in launches:
                 self._launch_checked(item, count)
             return
-        launch = self.device.launch
         for item in launches:
-            launch(item.kernel, item.global_size, item.local_size)
+            item.enqueue()
 
     def _launch_checked(self, item: Launch, count: int) -> None:
         """Launches, and compares all memory that the launch was given with what was there before."""
         storages = {blob.storage for blob in item.call.blobs.values()}
         storages |= {array.storage for array in item.call.arrays.values()}
         before = {name: self._whole(name) for name in storages}
-        self.device.launch(item.kernel, item.global_size, item.local_size)
+        item.enqueue()
         self.device.finish()
         after = {name: self._whole(name) for name in storages}
         check_promise(item.call, before, after, count, self.plan.batch_size)

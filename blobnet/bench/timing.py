@@ -123,7 +123,7 @@ class CaseBench:
     def launch(self, direction: str, repeat: int) -> None:
         """Enqueues a phase, with the set of buffers whose turn it is."""
         for item in self._bound[direction][repeat % self.sets]:
-            self.device.launch(item.kernel, item.global_size, item.local_size)
+            item.enqueue()
 
     def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
         """The median seconds of every launch, as the device tells them."""
@@ -174,14 +174,13 @@ def measure(
 
 def burst_seconds(device: Device, rounds: Sequence[Sequence[Launch]], length: int) -> float:
     """Wall seconds of one of ``length`` rounds, which take turns; one more goes first, unmeasured."""
-    launch = device.launch
     for item in rounds[-1]:
-        launch(item.kernel, item.global_size, item.local_size)
+        item.enqueue()
     device.finish()
     start = time.perf_counter()
     for index in range(length):
         for item in rounds[index % len(rounds)]:
-            launch(item.kernel, item.global_size, item.local_size)
+            item.enqueue()
     device.finish()
     return (time.perf_counter() - start) / length
 
