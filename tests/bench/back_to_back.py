@@ -4,7 +4,7 @@
 takes milliseconds goes first, so that the host is done before the device gets to the rest; what 300 repeats take longer
 than 100 is divided by 200. Sets of buffers take turns, as in `blobnet bench`.
 
-    python tests/bench/back_to_back.py CASE [--phase forward] [--batch-size 1] [--device NAME]
+    python tests/bench/back_to_back.py CASE [--phase forward] [--batch-size 1] [--device NAME] [--with-events]
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def main() -> None:
     parser.add_argument("--phase", default=FORWARD, choices=(FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS))
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--device")
+    parser.add_argument("--with-events", action="store_true", help="ask for an event of each launch, as pyopencl does")
     arguments = parser.parse_args()
 
     device = Device(arguments.device)
+    if arguments.with_events:
+        device._enqueue = None
     bench = CaseBench(device, shapes.parse(arguments.case), arguments.batch_size)
     spin = device.kernel(_SPIN, "spin", "the launch that goes first")
     value = device.allocate(4)
