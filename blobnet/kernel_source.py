@@ -56,6 +56,10 @@ class KernelSource:
 
     def tuning(self, device_class: str, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
         """The tunables' values for a class of device, with ``overrides`` checked against the legal values."""
+        for name, tunable in self.tunables.items():
+            if device_class not in tunable.defaults:
+                rule = f"{name} must have a default for the class of the device"
+                raise KernelError(f"kernel {self.name}", rule, device_class=device_class)
         values = {name: tunable.defaults[device_class] for name, tunable in self.tunables.items()}
         for name, value in (overrides or {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
@@ -207,13 +211,14 @@ def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def _tunable(kernel: str, name: str, text: str) -> Tunable:
-    """Parses ``cpu 16, gpu 1 of 1 2 4 8 16: remark``."""
-    match = re.match(r"cpu (\d+), gpu (\d+) of ([\d ]+?)(:|$)", text)
+    """Parses ``cpu 16, gpu 1 of 1 2 4 8 16: remark``; kernels for CPUs alone have no default for GPUs."""
+    match = re.match(r"cpu (\d+)(?:, gpu (\d+))? of ([\d ]+?)(:|$)", text)
     if not match:
-        form = "a tunable reads 'NAME cpu <default>, gpu <default> of <legal values>: remark'"
+        form = "a tunable reads 'NAME cpu <default>[, gpu <default>] of <legal values>: remark'"
         raise KernelError(f"kernel {kernel}", form, line=f"{name} {text}")
     choices = tuple(int(choice) for choice in match.group(3).split())
-    defaults = {"cpu": int(match.group(1)), "gpu": int(match.group(2))}
+    given = {"cpu": match.group(1), "gpu": match.group(2)}
+    defaults = {device_class: int(default) for device_class, default in given.items() if default is not None}
     if not set(defaults.values()) <= set(choices):
         raise KernelError(f"kernel {kernel}", f"the defaults of {name} must be among its legal values", line=text)
     return Tunable(defaults, choices)

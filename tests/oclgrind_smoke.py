@@ -124,6 +124,8 @@ def limited(device_class: str, limits: Mapping[str, int]) -> Tuning:
     overrides: dict[str, dict[str, int]] = {}
     for kernel in all_kernels():
         source = load(kernel)
+        if any(device_class not in tunable.defaults for tunable in source.tunables.values()):
+            continue  # It is for CPUs alone.
         values = source.tuning(device_class)
         overrides[kernel] = {
             name: min(values[name], max(choice for choice in source.tunables[name].choices if choice <= limits[name]))

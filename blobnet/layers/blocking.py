@@ -53,7 +53,7 @@ class PositionTile:
     """A tile of sums whose lanes are positions.
 
     Attributes:
-        macros: LANES, BLOCK_UNITS, BLOCK_VECTORS and LOCAL_WIDTH.
+        macros: LANES, BLOCK_UNITS and BLOCK_VECTORS.
         count: tiles along the positions.
         cost: multiply-adds for each row of the product; a vector that holds less than the most lanes takes as long.
     """
@@ -69,16 +69,15 @@ class PositionTile:
 def position_tiles(tunables: Mapping[str, int], units: int, runs: int, run: int) -> list[PositionTile]:
     """Tiles for ``runs`` runs of ``run`` positions and ``units`` units, the cheapest first."""
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
-    local = tunables["GROUP_WIDTH"]
-    groups = -(-runs * -(-run // lanes) // local)
+    vectors = runs * -(-run // lanes)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
     return [
         PositionTile(
-            {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors, "LOCAL_WIDTH": local},
-            count=-(-groups // block_vectors),
-            cost=cost * tunables["MAXIMUM_LANES"] * local,
+            {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors},
+            count=-(-vectors // block_vectors),
+            cost=cost * tunables["MAXIMUM_LANES"],
         )
-        for cost, block_units, block_vectors in tiles(units, groups, *limits)
+        for cost, block_units, block_vectors in tiles(units, vectors, *limits)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.geometry import Pair
@@ -131,12 +132,11 @@ def _forward_calls(site: Site, problem: Problem, source: Source, tile: PositionT
             macros={
                 **source.macros(problem),
                 **problem.epilogue_macros(site),
-                **_block_macros(tile),
+                **tile.macros,
                 **order,
                 "FLAT": int(flat),
             },
             tunables=site.tuning.of(kernel),
-            local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
         ),
     ]
 
@@ -175,29 +175,29 @@ def _backward_weight_calls(
     tunables = site.tuning.of(kernel)
     delta = site.delta
     rows, run = _runs(site, source)
-    width, height = -(-problem.columns // block_columns), problem.groups * -(-problem.output_units // block_units)
+    column_blocks = -(-problem.columns // block_columns)
+    unit_blocks = problem.groups * -(-problem.output_units // block_units)
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)
     layouts = source.layout, delta.layout
     elements = site.batch_size * sum(layout.unit_count * layout.unit_memory_elements for layout in layouts)
     splits = max(
-        splits_for(width * height, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"]),
+        splits_for(unit_blocks * column_blocks, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"]),
         splits_for(1, -(-elements // SPLIT_ELEMENTS), tunables["MAXIMUM_SPLITS"]),
     )
-    local = tunables["GROUP_WIDTH"]
     of_units, of_columns = (
         site.batch_size * layout.unit_count * layout.unit_memory_elements // (problem.groups * splits)
         for layout in reversed(layouts)
     )
-    units_first, columns_first = reads(of_units, height, of_columns, width)
-    first = local == 1 and units_first < columns_first
+    read = reads(of_units, unit_blocks, of_columns, column_blocks)
+    size, order = _ordered(unit_blocks, column_blocks, read, units=splits, per_sample=False)
     direction = "backward weight"
     label = f"{site.name} {direction}"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(
         kernel,
         label,
-        GlobalSize(*((height, width) if first else (width * local, height)), splits, per_sample=False),
+        size,
         blobs={"INPUT": source.blob(site, direction), "OUTPUT_DELTA": delta},
         arrays={"PARTIALS": partials},
         macros={
@@ -209,10 +209,9 @@ def _backward_weight_calls(
             "LANES": lanes,
             "BLOCK_COLUMNS": block_columns,
             "BLOCK_UNITS": block_units,
-            "UNITS_FIRST": int(first),
+            **order,
         },
         tunables=tunables,
-        local_size=(local, 1, 1),
     )
     return [*source.calls(site, problem, direction), call, *reductions]
 
@@ -261,11 +260,10 @@ def _backward_phases(
                     **problem.filter_macros,
                     **phase.macros,
                     "ACCUMULATE": int(site.accumulate[0]),
-                    **_block_macros(tile),
+                    **tile.macros,
                     **order,
                 },
                 tunables=site.tuning.of(kernel),
-                local_size=(tile.macros["LOCAL_WIDTH"], 1, 1),
             )
         )
     return calls
@@ -285,11 +283,15 @@ def _order(
     tile: PositionTile, source: Blob, problem: Problem, units: int, taps: int
 ) -> tuple[GlobalSize, dict[str, Macro]]:
     """The work of a tile whose result has ``units`` units a group, and its macro."""
-    local = tile.macros["LOCAL_WIDTH"]
-    units_first, columns_first = _tile_reads(tile, source.layout, problem, units, taps)
-    first = local == 1 and units_first < columns_first
-    width, height = tile.count * local, problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
-    return GlobalSize(*((height, width) if first else (width, height))), {"UNITS_FIRST": int(first)}
+    unit_blocks = problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
+    return _ordered(unit_blocks, tile.count, _tile_reads(tile, source.layout, problem, units, taps))
+
+
+def _ordered(unit_blocks: int, column_blocks: int, read: Pair, **size: Any) -> tuple[GlobalSize, dict[str, Macro]]:
+    """Blocks in the order that reads less, and its macro: see :func:`reads` and kernels/convolution/order.h."""
+    units_first = read[0] < read[1]
+    width, height = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
+    return GlobalSize(width, height, **size), {"UNITS_FIRST": int(units_first)}
 
 
 def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units: int, taps: int) -> Pair:
@@ -297,7 +299,3 @@ def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units:
     plane = source.unit_count * source.unit_memory_elements // problem.groups
     weights = problem.input_units * problem.output_units * taps
     return reads(weights, -(-units // tile.macros["BLOCK_UNITS"]), plane, tile.count)
-
-
-def _block_macros(tile: PositionTile) -> dict[str, Macro]:
-    return {name: tile.macros[name] for name in ("LANES", "BLOCK_UNITS", "BLOCK_VECTORS")}

@@ -1,7 +1,7 @@
 /*
  * Convolution, backward, gradient of the weights: gradient[o][k] = sum over samples and positions of
  * delta[o] * input at the shift of column k = (input unit, filter row, filter column).
- * A tile of BLOCK_UNITS x BLOCK_COLUMNS sums; lanes (and the work-items of a group) run over positions.
+ * A tile of BLOCK_UNITS x BLOCK_COLUMNS sums; lanes run over positions.
  * FLAT planes (one pitch): a plane is one long row, and deltas are 0 between rows. Else a row at a time. With a stride
  * the input is split into its phases (convolution/input_phases.h).
  * Splits, of whole pieces of rows, go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
@@ -33,19 +33,17 @@
  *   LANES           positions in a vector
  *   BLOCK_COLUMNS   columns a work-item
  *   BLOCK_UNITS     output units a work-item
- *   LOCAL_WIDTH     work-items that share the positions
- *   UNITS_FIRST     1: width and height are the other way round; LOCAL_WIDTH is 1
+ *   UNITS_FIRST     1: width and height are the other way round
  * Tunables:
- *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
- *   MAXIMUM_COLUMNS      cpu 6, gpu 8 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
- *   MAXIMUM_UNITS        cpu 6, gpu 8 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24, gpu 64 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
- *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
- *   PIECE_POSITIONS      cpu 512, gpu 4096 of 16 128 256 512 1024 2048 4096: most positions of a piece
- *   TARGET_GROUPS        cpu 32, gpu 1024 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
- *   MAXIMUM_SPLITS       cpu 64, gpu 64 of 1 2 4 8 16 32 64 128: most splits
+ *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_COLUMNS      cpu 6 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
+ *   MAXIMUM_UNITS        cpu 6 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
+ *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
+ *   PIECE_POSITIONS      cpu 512 of 16 128 256 512 1024 2048 4096: most positions of a piece
+ *   TARGET_GROUPS        cpu 32 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
+ *   MAXIMUM_SPLITS       cpu 64 of 1 2 4 8 16 32 64 128: most splits
  * Global:
- *   width   blocks of columns * LOCAL_WIDTH
+ *   width   blocks of columns
  *   height  blocks of output units, group by group
  *   units   SPLITS
  */
@@ -53,7 +51,6 @@
 #include "vector.h"
 #include "convolution/input_phases.h"
 #include "convolution/order.h"
-#include "group_sum.h"
 
 #define PHASES (PHASES_Y * PHASES_X)
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
@@ -76,7 +73,6 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
     const int group = UNIT_BLOCK / BLOCKS;
     const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
     const int column = COLUMN_BLOCK * BLOCK_COLUMNS;
-    const int lane = get_local_id(0) * LANES;
 
     int shifts[BLOCK_COLUMNS];
     int planes[BLOCK_UNITS];
@@ -112,7 +108,7 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
             input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS * PHASES, y, 0);
         __global const real_t *deltas =
             output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
-        for (int q = start + lane; q < end; q += LOCAL_WIDTH * LANES) {
+        for (int q = start; q < end; q += LANES) {
             vector_t delta[BLOCK_UNITS];
 #pragma unroll
             for (int u = 0; u < BLOCK_UNITS; u++) {
@@ -129,7 +125,7 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
         }
 #if WHOLE < ROW_POSITIONS
         /* The last vector of a row: lanes past the end may hold slack, so both factors are cut off. */
-        if (get_local_id(0) == 0 && start + PIECE >= ROW_POSITIONS) {
+        if (start + PIECE >= ROW_POSITIONS) {
             const index_vector_t keep = VECTOR_LANE_NUMBERS < ROW_POSITIONS - WHOLE;
             vector_t delta[BLOCK_UNITS];
 #pragma unroll
@@ -151,14 +147,12 @@ __kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_del
     __global real_t *results = ARRAY(partials)
                                + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * COLUMNS
                                + first * COLUMNS + column;
-    __local accumulator_t shared[LOCAL_WIDTH];
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
 #pragma unroll
         for (int c = 0; c < BLOCK_COLUMNS; c++) {
-            const real_t sum = GROUP_SUM(VECTOR_SUM(sums[u][c]), shared);
-            if (get_local_id(0) == 0 && first + u < GROUP_OUTPUT_UNITS && column + c < COLUMNS) {
-                results[u * COLUMNS + c] = sum;
+            if (first + u < GROUP_OUTPUT_UNITS && column + c < COLUMNS) {
+                results[u * COLUMNS + c] = VECTOR_SUM(sums[u][c]);
             }
         }
     }

@@ -28,16 +28,14 @@
  *   LANES          positions in a vector
  *   BLOCK_VECTORS  vectors a work-item
  *   BLOCK_UNITS    output units a work-item
- *   LOCAL_WIDTH    work-items side by side
- *   UNITS_FIRST    1: width and height are the other way round; LOCAL_WIDTH is 1
+ *   UNITS_FIRST    1: width and height are the other way round
  * Tunables:
- *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12, gpu 16 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24, gpu 32 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
- *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
+ *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
+ *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
  * Global:
- *   width   tiles of positions * LOCAL_WIDTH
+ *   width   tiles of positions
  *   height  blocks of output units, group by group
  *   units   COUNT
  */
@@ -79,14 +77,14 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPI
     const int group = UNIT_BLOCK / BLOCKS;
     const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
     const int units = min(BLOCK_UNITS, GROUP_OUTPUT_UNITS - first);
-    const int start = (COLUMN_BLOCK * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0));
+    const int start = COLUMN_BLOCK * BLOCK_VECTORS;
 
     int positions[BLOCK_VECTORS];
     vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
 #pragma unroll
     for (int v = 0; v < BLOCK_VECTORS; v++) {
         /* Vectors past the last one repeat it, and are not stored. */
-        positions[v] = POSITION(min(start + v * LOCAL_WIDTH, VECTORS - 1));
+        positions[v] = POSITION(min(start + v, VECTORS - 1));
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
             accumulators[u][v] = 0;
@@ -106,7 +104,7 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPI
         }
     }
     for (int v = 0; v < BLOCK_VECTORS; v++) {
-        const int vector = start + v * LOCAL_WIDTH;
+        const int vector = start + v;
         if (vector >= VECTORS) {
             break;
         }

@@ -8,5 +8,5 @@
 #define COLUMN_BLOCK get_global_id(1)
 #else
 #define UNIT_BLOCK get_global_id(1)
-#define COLUMN_BLOCK get_group_id(0)
+#define COLUMN_BLOCK get_global_id(0)
 #endif

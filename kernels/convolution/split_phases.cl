@@ -17,7 +17,7 @@
  *   LANES         values in a vector, at most a row
  *   GLOBAL_UNITS  units of PHASES
  * Tunables:
- *   MAXIMUM_LANES cpu 16, gpu 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_LANES cpu 16 of 1 2 4 8 16: most lanes
  * Global:
  *   units  units of PHASES * COUNT
  */

@@ -72,7 +72,7 @@ def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
         ("INPUT  read", "INPUT  reads", r"INPUT needs one of .*'read', 'write', 'update'.*Received header=reads"),
         ("INPUT  read", "INPUT", "INPUT needs one of"),
         ("WEIGHT update", "WEIGHT in", "WEIGHT needs one of"),
-        ("cpu 16, gpu 1 of 1 2 16", "16", "a tunable reads 'NAME cpu <default>, gpu <default> of <legal values>"),
+        ("cpu 16, gpu 1 of 1 2 16", "16", r"a tunable reads 'NAME cpu <default>\[, gpu <default>\] of"),
         ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 1", "a tunable reads .*Received line=TILE cpu 16, gpu 1"),
         ("cpu 16, gpu 1 of 1 2 16", "cpu 8, gpu 1 of 1 2 16", "the defaults of TILE must be among its legal values"),
         ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 3 of 1 2 16", "the defaults of TILE must be among its legal values"),
@@ -131,6 +131,14 @@ def test_tunables() -> None:
         source.tuning("cpu", {"TILE": 3})
     with pytest.raises(KernelError, match=rule + "TILES, value=2"):
         source.tuning("cpu", {"TILES": 2})
+
+
+def test_a_kernel_for_cpus_alone() -> None:
+    source = parse("family/forward", HEADER.replace("cpu 16, gpu 1 of", "cpu 16 of"))
+    assert source.tuning("cpu") == {"TILE": 16}
+    rule = "kernel family/forward: TILE must have a default for the class of the device. Received device_class=gpu."
+    with pytest.raises(KernelError, match=re.escape(rule)):
+        source.tuning("gpu")
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:

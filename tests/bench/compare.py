@@ -1,0 +1,123 @@
+"""The time of a layer's phase in a revision against the working tree, burst by burst in turn.
+
+Machines that others share change their speed within seconds, so that runs one after another tell little. Here two
+processes, one for each tree, take turns burst by burst; what is printed is the median of the ratios of neighbours.
+
+    python tests/bench/compare.py REVISION CASE... [--phase forward] [--batch-size 8] [--device NAME] [--repeats 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO
+
+FOLDERS = ("blobnet", "kernels", "models", "datasets")
+ROOT = Path(__file__).resolve().parents[2]
+PHASES = ("forward", "backward data", "backward weights")
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """In a process of one tree: for each case its kernels, then seconds for each line of input, until an empty one."""
+    from blobnet.bench import shapes
+    from blobnet.bench.timing import CaseBench, burst_length
+    from blobnet.device import Device
+
+    device = Device(arguments.device)
+    for case in arguments.cases:
+        bench = CaseBench(device, shapes.parse(case), arguments.batch_size)
+        length = burst_length(bench.burst(arguments.phase, 1), device)
+        print(*(call.kernel for call in bench.calls[arguments.phase]), flush=True)
+        while sys.stdin.readline().strip():
+            print(bench.burst(arguments.phase, length), flush=True)
+
+
+def unpack(revision: str, into: Path) -> None:
+    """The package of a revision, or of the working tree if it is empty, as it is installed."""
+    if revision:
+        archive = subprocess.run(["git", "archive", revision, *FOLDERS], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(into, filter="data")
+    else:
+        for folder in FOLDERS:
+            shutil.copytree(ROOT / folder, into / folder)
+    for folder in FOLDERS[1:]:
+        (into / folder).rename(into / "blobnet" / folder)
+
+
+class Worker:
+    """A process that measures with one tree."""
+
+    def __init__(self, tree: Path) -> None:
+        command = [sys.executable, "-W", "ignore", __file__, "--worker", *sys.argv[1:]]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def answer(self, line: str | None = None) -> str:
+        """What it prints, for a line if there is one."""
+        if line is not None:
+            self.tell(line)
+        found = self._pipe(self._process.stdout).readline()
+        if not found:
+            sys.exit("a worker ended; what it said stands above")
+        return found.strip()
+
+    def tell(self, line: str) -> None:
+        """Writes a line to it."""
+        pipe = self._pipe(self._process.stdin)
+        pipe.write(f"{line}\n")
+        pipe.flush()
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def main() -> None:
+    """Prints a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revision", help="what git calls it")
+    parser.add_argument("cases", nargs="+", metavar="CASE", help="as for blobnet bench conv")
+    parser.add_argument("--phase", default=PHASES[0], choices=PHASES)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--device")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(arguments)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [Path(folder) / name for name in ("old", "new")]
+        for tree, revision in zip(trees, (arguments.revision, ""), strict=True):
+            tree.mkdir()
+            unpack(revision, tree)
+        old, new = (Worker(tree) for tree in trees)
+        for case in arguments.cases:
+            kernels = [worker.answer() for worker in (old, new)]
+            pairs = [(float(old.answer("go")), float(new.answer("go"))) for _ in range(arguments.repeats)]
+            before, after = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+            ratio = statistics.median(first / second for first, second in pairs)
+            changed = "" if kernels[0] == kernels[1] else f" (before: {kernels[0]})"
+            print(
+                f"{case} {arguments.phase}: {before:.4g} to {after:.4g} ms, {ratio:.3f} times as fast; "
+                f"{kernels[1]}{changed}",
+                flush=True,
+            )
+            for worker in (old, new):
+                worker.tell("")
+
+
+if __name__ == "__main__":
+    main()
