@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
@@ -60,17 +60,7 @@ def _forward_calls(site: Site, bias: bool, tile: Tile, splits: int) -> list[Kern
         macros={"UNITS": units, "SPLITS": splits, **tile.macros},
         local_size=(tile.items, 1, 1),
     )
-    total = KernelCall(
-        "dense/forward_sum",
-        label,
-        GlobalSize(units),
-        blobs={"OUTPUT": site.output},
-        # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
-        arrays={"PARTIALS": partials, "BIAS": site.parameter("bias" if bias else "weight")},
-        macros={"SPLITS": splits, "HAS_BIAS": int(bias), **activation_macro(site.activation)},
-        local_size=(64, 1, 1),
-    )
-    return [product, total]
+    return [product, _sum(site, label, site.output, partials, splits, bias=bias, activation=site.activation)]
 
 
 def _backward_data_calls(site: Site, tile: Tile, splits: int) -> list[KernelCall]:
@@ -88,16 +78,36 @@ def _backward_data_calls(site: Site, tile: Tile, splits: int) -> list[KernelCall
         macros={"ELEMENTS": elements, "SPLITS": splits, **tile.macros},
         local_size=(tile.items, 1, 1),
     )
-    total = KernelCall(
-        "dense/backward_data_sum",
+    return [product, _sum(site, label, target, partials, splits, accumulate=site.accumulate[0])]
+
+
+def _sum(
+    site: Site,
+    label: str,
+    result: Blob,
+    partials: Array,
+    splits: int,
+    *,
+    bias: bool = False,
+    activation: str | None = None,
+    accumulate: bool = False,
+) -> KernelCall:
+    """Adds up the splits of a product."""
+    return KernelCall(
+        "dense/split_sum",
         label,
-        GlobalSize(elements),
-        blobs={"INPUT_DELTA": target},
-        arrays={"PARTIALS": partials},
-        macros={"SPLITS": splits, "ACCUMULATE": int(site.accumulate[0])},
+        GlobalSize(result.shape.elements),
+        blobs={"RESULT": result},
+        # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
+        arrays={"PARTIALS": partials, "BIAS": site.parameter("bias" if bias else "weight")},
+        macros={
+            "SPLITS": splits,
+            "HAS_BIAS": int(bias),
+            "ACCUMULATE": int(accumulate),
+            **activation_macro(activation),
+        },
         local_size=(64, 1, 1),
     )
-    return [product, total]
 
 
 def backward_weight(site: Site, bias: bool) -> Iterator[Candidate]:

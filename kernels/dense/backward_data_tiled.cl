@@ -1,6 +1,6 @@
 /*
  * Dense, backward, delta of the input, the products: input_delta[n][k] = sum over units o of output_delta[n][o] *
- * weight[o][k], through local memory (dense/tiled.h), in splits of the units that dense/backward_data_sum.cl adds.
+ * weight[o][k], through local memory (dense/tiled.h), in splits of the units that dense/split_sum.cl adds.
  *
  * Blobs:
  *   OUTPUT_DELTA read

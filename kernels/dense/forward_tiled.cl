@@ -1,6 +1,6 @@
 /*
  * Dense (perceptron), forward, the products: output[n][o] = sum over elements k of weight[o][k] * input[n][k], through
- * local memory (dense/tiled.h), in splits of the elements that dense/forward_sum.cl adds.
+ * local memory (dense/tiled.h), in splits of the elements that dense/split_sum.cl adds.
  *
  * Blobs:
  *   INPUT  read   without padding

@@ -273,8 +273,8 @@ def tiled(tile: Tile, compute_units: int = 64) -> Tuning:
     return Tuning("gpu", compute_units=compute_units, choices=choices)
 
 
-TILED = ["dense/forward_tiled", "dense/forward_sum", "dense/backward_weight_tiled"]
-TILED += ["dense/backward_data_tiled", "dense/backward_data_sum"]
+TILED = ["dense/forward_tiled", "dense/split_sum", "dense/backward_weight_tiled"]
+TILED += ["dense/backward_data_tiled", "dense/split_sum"]
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
