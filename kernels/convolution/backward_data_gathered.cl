@@ -72,19 +72,10 @@ __kernel void convolution_backward_data_gathered(WRITE_BLOB(input_delta), READ_A
     const int units = min(BLOCK_UNITS, GROUP_INPUT_UNITS - first);
     const int vector = get_global_id(2) * BLOCK_VECTORS;
 
-    int vectors[BLOCK_VECTORS];
-    vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
-#pragma unroll
-    for (int v = 0; v < BLOCK_VECTORS; v++) {
-        vectors[v] = min(vector + v, SAMPLES / LANES - 1);
-#pragma unroll
-        for (int u = 0; u < BLOCK_UNITS; u++) {
-            accumulators[u][v] = 0;
-        }
-    }
-    accumulate_gathered(
-        accumulators, ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES,
-        i + ROW_FIRST, j + COLUMN_FIRST, vectors,
+    vector_t sums[BLOCK_UNITS][BLOCK_VECTORS];
+    sum_gathered(
+        sums, ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES, i + ROW_FIRST,
+        j + COLUMN_FIRST, vector,
         ARRAY(weight) + group * GROUP_OUTPUT_UNITS * WEIGHT_DEPTH_STRIDE + first * WEIGHT_UNIT_STRIDE, units);
 
     const int unit = group * GROUP_INPUT_UNITS + first;
@@ -96,7 +87,7 @@ __kernel void convolution_backward_data_gathered(WRITE_BLOB(input_delta), READ_A
         for (int v = 0; v < BLOCK_VECTORS; v++) {
             const int n = (vector + v) * LANES;
             real_t lanes[LANES];
-            VECTOR_STORE(accumulators[u][v], lanes);
+            VECTOR_STORE(sums[u][v], lanes);
             for (int lane = 0; lane < LANES; lane++) {
                 if (u < units && n + lane < count) {
                     PUT(lanes[lane], input_delta + BLOB_INDEX(INPUT_DELTA, n + lane, unit + u, y, x));

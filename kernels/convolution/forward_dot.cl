@@ -31,13 +31,12 @@
 #include "blob.h"
 #include "convolution/epilogue.h"
 #include "convolution/dot.h"
+#include "vector.h"
 
 #if LANES == 4
-typedef float4 vector_t;
 #define LANE_OF(vector, lane) \
     ((lane) == 0 ? (vector).s0 : (lane) == 1 ? (vector).s1 : (lane) == 2 ? (vector).s2 : (vector).s3)
 #else
-typedef real_t vector_t;
 #define LANE_OF(vector, lane) (vector)
 #endif
 

@@ -69,21 +69,11 @@ __kernel void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS, R
     const int units = min(BLOCK_UNITS, GROUP_OUTPUT_UNITS - first);
     const int vector = get_global_id(2) * BLOCK_VECTORS;
 
-    int vectors[BLOCK_VECTORS];
-    vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
-#pragma unroll
-    for (int v = 0; v < BLOCK_VECTORS; v++) {
-        vectors[v] = min(vector + v, SAMPLES / LANES - 1);
-#pragma unroll
-        for (int u = 0; u < BLOCK_UNITS; u++) {
-            accumulators[u][v] = 0;
-        }
-    }
+    vector_t sums[BLOCK_UNITS][BLOCK_VECTORS];
     const int unit = group * GROUP_OUTPUT_UNITS + first;
-    accumulate_gathered(accumulators,
-                        ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES,
-                        y * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT, vectors,
-                        ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
+    sum_gathered(sums, ARRAY(gathered) + (size_t)group * DEPTH_RUNS * SOURCE_POSITIONS * RUN * SAMPLES,
+                 y * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT, vector,
+                 ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
 
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
@@ -91,7 +81,7 @@ __kernel void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS, R
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
             const int n = (vector + v) * LANES;
-            vector_t value = UNIT_EPILOGUE(accumulators[u][v], unit_terms);
+            vector_t value = UNIT_EPILOGUE(sums[u][v], unit_terms);
 #if HAS_CELL_TERM
             real_t terms[LANES];
             for (int lane = 0; lane < LANES; lane++) {
