@@ -474,15 +474,14 @@ class Device:
     def prepare(
         self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None
     ) -> Callable[[], object]:
-        """What puts a kernel whose arguments are set into the queue, each time that it is called.
+        """What puts a kernel whose arguments are set into the queue whenever it is called.
 
         NOTE: on GPUs without an event, which pyopencl always asks for: NVIDIA's takes 2 us more between two launches
         for it (docs/performance.md). CPUs gain nothing.
 
-        Raises:
-            DeviceError: when it is called, the driver refuses the launch.
+        What is returned raises DeviceError if the driver refuses the launch.
         """
-        queue = self.queue
+        queue = self.queue  # NOTE: pointers own nothing; the function below keeps the queue and the kernel alive.
         if self._enqueue is None:
             return partial(self._launch_with_event, queue, kernel, global_size, local_size)
         # ctypes takes these as they are; converting them at every launch would take longer than the rest.
@@ -523,6 +522,9 @@ class Device:
     @contextlib.contextmanager
     def profiling(self) -> Iterator[Callable[..., cl.Event]]:
         """Yields a :meth:`launch` whose events tell how long it took on the device: see :func:`event_seconds`.
+
+        It has a queue of its own, which is the device's within the block: what was prepared before it does not go
+        there, and what is prepared in it is of no use behind it.
 
         Raises:
             DeviceError: the device has no queue that times launches.

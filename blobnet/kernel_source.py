@@ -56,10 +56,10 @@ class KernelSource:
 
     def tuning(self, device_class: str, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
         """The tunables' values for a class of device, with ``overrides`` checked against the legal values."""
-        for name, tunable in self.tunables.items():
-            if device_class not in tunable.defaults:
-                rule = f"{name} must have a default for the class of the device"
-                raise KernelError(f"kernel {self.name}", rule, device_class=device_class)
+        if any(device_class not in tunable.defaults for tunable in self.tunables.values()):
+            hint = "its header has no defaults for GPUs, since it is for CPUs alone."
+            rule = "a kernel's tunables must have defaults for the class of the device"
+            raise KernelError(f"kernel {self.name}", rule, device_class=device_class, hint=hint)
         values = {name: tunable.defaults[device_class] for name, tunable in self.tunables.items()}
         for name, value in (overrides or {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
@@ -170,6 +170,12 @@ def parse(name: str, text: str) -> KernelSource:
         for role, access in accesses[kind].items():
             if access not in _ACCESS:
                 raise KernelError(f"kernel {name}", f"{role} needs one of {_ACCESS} after its name", header=access)
+    tunables = {role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()}
+    if len({len(tunable.defaults) for tunable in tunables.values()}) > 1:
+        without = [role for role, tunable in tunables.items() if "gpu" not in tunable.defaults]
+        raise KernelError(
+            f"kernel {name}", "all of its tunables must have a default for GPUs, or none", without=without
+        )
     return KernelSource(
         name=name,
         text=text,
@@ -178,7 +184,7 @@ def parse(name: str, text: str) -> KernelSource:
         arrays=accesses["Arrays"],
         scalars=tuple(sections["Scalars"]),
         macros=tuple(sections["Macros"]),
-        tunables={role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()},
+        tunables=tunables,
         dimensions=sections["Global"],
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.geometry import Pair
@@ -120,13 +119,13 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
 def _forward_calls(site: Site, problem: Problem, source: Source, tile: PositionTile, *, flat: bool) -> list[KernelCall]:
     kernel = "convolution/forward_flat"
     blob = source.blob(site, "forward")
-    size, order = _order(tile, blob, problem, problem.output_units, problem.taps)
+    size, order = _order_of_tiles(tile, blob, problem, problem.output_units, problem.taps)
     return [
         *source.calls(site, problem, "forward"),
         KernelCall(
             kernel,
             f"{site.name} forward",
-            size,
+            GlobalSize(*size),
             blobs={"INPUT": blob, "OUTPUT": site.output, **problem.epilogue_blobs(site)},
             arrays={"WEIGHT": site.parameter("weight"), **problem.epilogue_arrays(site)},
             macros={
@@ -190,14 +189,14 @@ def _backward_weight_calls(
         for layout in reversed(layouts)
     )
     read = reads(of_units, unit_blocks, of_columns, column_blocks)
-    size, order = _ordered(unit_blocks, column_blocks, read, units=splits, per_sample=False)
+    size, order = _order(unit_blocks, column_blocks, read)
     direction = "backward weight"
     label = f"{site.name} {direction}"
     partials, reductions = split_sum(site, label, "weight", splits)
     call = KernelCall(
         kernel,
         label,
-        size,
+        GlobalSize(*size, splits, per_sample=False),
         blobs={"INPUT": source.blob(site, direction), "OUTPUT_DELTA": delta},
         arrays={"PARTIALS": partials},
         macros={
@@ -248,12 +247,12 @@ def _backward_phases(
     kernel = "convolution/backward_data"
     calls = []
     for phase, tile in zip(phases, tiles, strict=True):
-        size, order = _order(tile, site.delta, problem, problem.input_units, phase.taps)
+        size, order = _order_of_tiles(tile, site.delta, problem, problem.input_units, phase.taps)
         calls.append(
             KernelCall(
                 kernel,
                 f"{site.name} backward data",
-                size,
+                GlobalSize(*size),
                 blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
                 arrays={"WEIGHT": site.parameter("weight")},
                 macros={
@@ -279,19 +278,19 @@ def _copy_cost(site: Site, source: Source) -> float:
     return COPY_COST * source.copied * site.batch_size / site.tuning.compute_units
 
 
-def _order(
+def _order_of_tiles(
     tile: PositionTile, source: Blob, problem: Problem, units: int, taps: int
-) -> tuple[GlobalSize, dict[str, Macro]]:
-    """The work of a tile whose result has ``units`` units a group, and its macro."""
+) -> tuple[Pair, dict[str, Macro]]:
+    """:func:`_order` of a tile whose result has ``units`` units a group."""
     unit_blocks = problem.groups * -(-units // tile.macros["BLOCK_UNITS"])
-    return _ordered(unit_blocks, tile.count, _tile_reads(tile, source.layout, problem, units, taps))
+    return _order(unit_blocks, tile.count, _tile_reads(tile, source.layout, problem, units, taps))
 
 
-def _ordered(unit_blocks: int, column_blocks: int, read: Pair, **size: Any) -> tuple[GlobalSize, dict[str, Macro]]:
-    """Blocks in the order that reads less, and its macro: see :func:`reads` and kernels/convolution/order.h."""
+def _order(unit_blocks: int, column_blocks: int, read: Pair) -> tuple[Pair, dict[str, Macro]]:
+    """Width and height in the order of blocks that reads less (:func:`reads`), and the macro of kernels/.../order.h."""
     units_first = read[0] < read[1]
-    width, height = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
-    return GlobalSize(width, height, **size), {"UNITS_FIRST": int(units_first)}
+    size = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
+    return size, {"UNITS_FIRST": int(units_first)}
 
 
 def _tile_reads(tile: PositionTile, source: BlobLayout, problem: Problem, units: int, taps: int) -> Pair:

@@ -72,7 +72,7 @@ __kernel void convolution_backward_data(READ_BLOB(output_delta), WRITE_BLOB(inpu
     const int group = UNIT_BLOCK / BLOCKS;
     const int first = UNIT_BLOCK % BLOCKS * BLOCK_UNITS;
     const int units = min(BLOCK_UNITS, GROUP_INPUT_UNITS - first);
-    /* NOTE: the local number is 0; without it Intel's compiler makes loops of down to 0.73 of the speed. */
+    /* NOTE: the local number is 0; without it Intel's compiler makes slower loops, at worst of 0.73 of the speed. */
     const int start = (COLUMN_BLOCK * BLOCK_VECTORS + get_local_id(0)) * LANES;
 
     int positions[BLOCK_VECTORS];

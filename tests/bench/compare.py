@@ -15,18 +15,22 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import IO
 
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+
 FOLDERS = ("blobnet", "kernels", "models", "datasets")
 ROOT = Path(__file__).resolve().parents[2]
-PHASES = ("forward", "backward data", "backward weights")
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """In a process of one tree: for each case its kernels, then seconds for each line of input, until an empty one."""
+    """In a process of one tree: for each case its kernels, then for each line of input, until an empty one, a number.
+
+    Of a burst's length the seconds, of 0 the length that a burst should have.
+    """
     from blobnet.bench import shapes
     from blobnet.bench.timing import CaseBench, burst_length
     from blobnet.device import Device
@@ -34,18 +38,20 @@ def work(arguments: argparse.Namespace) -> None:
     device = Device(arguments.device)
     for case in arguments.cases:
         bench = CaseBench(device, shapes.parse(case), arguments.batch_size)
-        length = burst_length(bench.burst(arguments.phase, 1), device)
         print(*(call.kernel for call in bench.calls[arguments.phase]), flush=True)
-        while sys.stdin.readline().strip():
-            print(bench.burst(arguments.phase, length), flush=True)
+        while line := sys.stdin.readline().strip():
+            length = int(line)
+            seconds = bench.burst(arguments.phase, max(1, length))
+            print(seconds if length else burst_length(seconds, device), flush=True)
 
 
 def unpack(revision: str, into: Path) -> None:
     """The package of a revision, or of the working tree if it is empty, as it is installed."""
     if revision:
-        archive = subprocess.run(["git", "archive", revision, *FOLDERS], cwd=ROOT, check=True, stdout=subprocess.PIPE)
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(into, filter="data")
+        command = ["git", "archive", "--format=zip", revision, *FOLDERS]
+        archive = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
+            files.extractall(into)
     else:
         for folder in FOLDERS:
             shutil.copytree(ROOT / folder, into / folder)
@@ -63,20 +69,25 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def answer(self, line: str | None = None) -> str:
-        """What it prints, for a line if there is one."""
-        if line is not None:
-            self.tell(line)
+    def answer(self, number: int | str | None = None) -> str:
+        """What it prints, when it is told a number if there is one."""
+        if number is not None:
+            self.tell(number)
         found = self._pipe(self._process.stdout).readline()
         if not found:
             sys.exit("a worker ended; what it said stands above")
         return found.strip()
 
-    def tell(self, line: str) -> None:
+    def tell(self, number: int | str) -> None:
         """Writes a line to it."""
         pipe = self._pipe(self._process.stdin)
-        pipe.write(f"{line}\n")
+        pipe.write(f"{number}\n")
         pipe.flush()
+
+    def end(self) -> None:
+        """Waits until it has ended; it has no more cases."""
+        self._pipe(self._process.stdin).close()
+        self._process.wait()
 
     @staticmethod
     def _pipe(pipe: IO[str] | None) -> IO[str]:
@@ -89,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="what git calls it")
     parser.add_argument("cases", nargs="+", metavar="CASE", help="as for blobnet bench conv")
-    parser.add_argument("--phase", default=PHASES[0], choices=PHASES)
+    parser.add_argument("--phase", default=FORWARD, choices=(FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS))
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--device")
     parser.add_argument("--repeats", type=int, default=15)
@@ -106,7 +117,8 @@ def main() -> None:
         old, new = (Worker(tree) for tree in trees)
         for case in arguments.cases:
             kernels = [worker.answer() for worker in (old, new)]
-            pairs = [(float(old.answer("go")), float(new.answer("go"))) for _ in range(arguments.repeats)]
+            length = int(old.answer(0))
+            pairs = [(float(old.answer(length)), float(new.answer(length))) for _ in range(arguments.repeats)]
             before, after = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
             ratio = statistics.median(first / second for first, second in pairs)
             changed = "" if kernels[0] == kernels[1] else f" (before: {kernels[0]})"
@@ -117,6 +129,8 @@ def main() -> None:
             )
             for worker in (old, new):
                 worker.tell("")
+        for worker in (old, new):
+            worker.end()
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ LOCAL_DOTS: Layers = {
     "two taps": (Conv1D(8, 2), Shape(160, 1, 3, 1)),
     "one tap": (Conv1D(8, 1), Shape(128, 1, 4, 1)),
     "several samples": (Conv1D(3, 5), Shape(600, 1, 6, 1)),
+    "uneven padding": (
+        Conv2D(4, (2, 3), padding=((0, 2), (3, 0)), stride=2, dilation=(1, 2), groups=2),
+        Shape(262, 2, 3),
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import tempfile
 from pathlib import Path
@@ -97,6 +98,13 @@ def test_launches_with_and_without_an_event(
         event = launch(kernel, (24,), None)
     assert devices.event_seconds(event) >= 0
     assert len(results) == 5 * without_event
+    prepared = device.prepare(kernel, (24,), None)
+    del kernel, launch
+    gc.collect()
+    for _ in range(2):
+        prepared()
+    assert device.read(buffer, 24, np.int32).tolist() == [7 * item for item in range(24)]
+    assert results[5:] == [0] * 2 * without_event
     assert_usable(device)
 
 

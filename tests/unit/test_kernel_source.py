@@ -136,9 +136,15 @@ def test_tunables() -> None:
 def test_a_kernel_for_cpus_alone() -> None:
     source = parse("family/forward", HEADER.replace("cpu 16, gpu 1 of", "cpu 16 of"))
     assert source.tuning("cpu") == {"TILE": 16}
-    rule = "kernel family/forward: TILE must have a default for the class of the device. Received device_class=gpu."
-    with pytest.raises(KernelError, match=re.escape(rule)):
+    with pytest.raises(KernelError) as caught:
         source.tuning("gpu")
+    assert str(caught.value) == (
+        "kernel family/forward: a kernel's tunables must have defaults for the class of the device. "
+        "Received device_class=gpu. Hint: its header has no defaults for GPUs, since it is for CPUs alone."
+    )
+    line = " *   TILE cpu 16, gpu 1 of 1 2 16: columns of a work-item\n"
+    with pytest.raises(KernelError, match=r"must have a default for GPUs, or none\. Received without=\['ROWS'\]"):
+        parse("family/forward", HEADER.replace(line, f"{line} *   ROWS cpu 1 of 1 2: rows\n"))
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
