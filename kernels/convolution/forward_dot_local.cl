@@ -58,7 +58,7 @@
     (IS_WITHIN(ROW_OF(p, tap) - PAD_TOP, INPUT_UNIT_HEIGHT) \
      && IS_WITHIN(COLUMN_OF(p, tap) - PAD_LEFT, INPUT_UNIT_WIDTH))
 
-/* NOTE: promised that nothing writes to the input, NVIDIA's compiler loaded it behind the weights in one form of this. */
+/* NOTE: promised that nothing writes to the input (READ_BLOB), NVIDIA's compiler makes 1024x4:1024k5p2 5 % slower. */
 __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
                                             READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
 {
