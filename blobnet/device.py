@@ -497,14 +497,6 @@ class Device:
 
         return launch
 
-    def launch(self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None) -> None:
-        """Puts a kernel whose arguments are set into the queue, once.
-
-        Raises:
-            DeviceError: the driver refuses the launch.
-        """
-        self.prepare(kernel, global_size, local_size)()
-
     def _launch_with_event(
         self,
         queue: cl.CommandQueue,
@@ -521,7 +513,7 @@ class Device:
 
     @contextlib.contextmanager
     def profiling(self) -> Iterator[Callable[..., cl.Event]]:
-        """Yields a :meth:`launch` whose events tell how long it took on the device: see :func:`event_seconds`.
+        """Yields what launches a kernel as :meth:`prepare` takes it, and returns an event: see :func:`event_seconds`.
 
         It has a queue of its own, which is the device's within the block: what was prepared before it does not go
         there, and what is prepared in it is of no use behind it.

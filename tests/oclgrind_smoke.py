@@ -140,7 +140,7 @@ def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[st
         buffers = [device.allocate(4 * 64) for _ in range(2)]
         kernel = device.kernel(WRONG, "wrong", "kernel with mistakes")
         kernel.set_args(*buffers)
-        device.launch(kernel, (8, 1, 1), (8, 1, 1))
+        device.prepare(kernel, (8, 1, 1), (8, 1, 1))()
         device.finish()
     return [kind for kind in expected if not any(kind in finding for finding in findings.found)]
 

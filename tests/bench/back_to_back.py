@@ -54,7 +54,7 @@ def main() -> None:
         spin.set_args(value, np.int32(rounds))
         device.finish()
         start = time.perf_counter()
-        device.launch(spin, (1,), (1,))
+        device.prepare(spin, (1,), (1,))()
         for index in range(repeats):
             bench.launch(arguments.phase, index)
         enqueued = time.perf_counter() - start

@@ -21,7 +21,7 @@ def assert_usable(device: Device) -> None:
     buffer = device.allocate(16)
     kernel = device.kernel(GOOD, "good", "a good kernel")
     kernel.set_args(buffer)
-    device.launch(kernel, (4, 1, 1), None)
+    device.prepare(kernel, (4, 1, 1), None)()
     assert device.read(buffer, 4, np.int32).tolist() == [7, 7, 7, 7]
 
 
@@ -83,11 +83,11 @@ def test_launches_with_and_without_an_event(
     buffer = device.allocate(4 * 24)
     kernel.set_args(buffer)
     for global_size, local_size in [((24,), None), ((6, 4), (3, 2)), ((4, 3, 2), (2, 1, 1)), ((4, 3, 2), None)]:
-        device.launch(kernel, global_size, local_size)
+        device.prepare(kernel, global_size, local_size)()
     assert device.read(buffer, 24, np.int32).tolist() == [4 * item for item in range(24)]
     assert results == [0] * 4 * without_event
     with pytest.raises(DeviceError) as caught:
-        device.launch(kernel, (24,), (5,))
+        device.prepare(kernel, (24,), (5,))()
     assert re.fullmatch(
         rf"{re.escape(device.info.name)}: count must launch\. Received cause=clEnqueueNDRangeKernel failed: "
         r"INVALID_WORK_GROUP_SIZE.*, global_size=\(24,\), local_size=\(5,\)\.",
@@ -122,7 +122,7 @@ def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypat
         kernel = device.kernel(source, "good", "a good kernel")
         buffer = device.allocate(4)
         kernel.set_args(buffer)
-        device.launch(kernel, (1,), None)
+        device.prepare(kernel, (1,), None)()
         assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
 
 
@@ -169,7 +169,7 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
         values[...] = -1
         kernel = device.kernel(source, "take", "a slow kernel")
         kernel.set_args(source_buffer, target, np.int32(row))
-        device.launch(kernel, (4096, 1, 1), None)
+        device.prepare(kernel, (4096, 1, 1), None)()
     assert np.array_equal(device.read(target, rows.size), rows.reshape(-1))
     feed.write(np.arange(3, dtype=np.int32))
     assert device.read(source_buffer, 3, np.int32).tolist() == [0, 1, 2]

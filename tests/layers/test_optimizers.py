@@ -111,7 +111,7 @@ class Memory:
         self.write("gradients", gradients)
         self.write(optimizers.HYPERPARAMETERS, self.optimizer.step_values(self.steps, learning_rate))
         for call, kernel in self.launches:
-            self.device.launch(kernel, call.work_size(1), call.local_size)
+            self.device.prepare(kernel, call.work_size(1), call.local_size)()
         self.device.finish()
         self.steps += 1
 
