@@ -7,7 +7,7 @@ import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from blobnet.blob import FloatArray
 from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.kernel_call import Blob, KernelCall, Tuning
+from blobnet.kernel_call import Batch, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import variant_of
 from blobnet.planner import Plan, make_plan
 
@@ -30,15 +30,50 @@ def check_by_default() -> bool:
     return os.environ.get("BLOBNET_CHECK", "0") not in ("", "0")
 
 
-@dataclass(frozen=True)
 class Launch:
-    """A call bound to a kernel object of its own, for one batch size; ``enqueue`` launches it."""
+    """A call bound to a kernel object of its own, whose arguments are set once, but for those that a batch changes.
 
-    call: KernelCall
-    kernel: Any
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-    enqueue: Callable[[], object]
+    Attributes:
+        call: what is launched.
+        kernel: the kernel object.
+        global_size: work-items, for the batch that was set last.
+        local_size: work-items of a group.
+        enqueue: puts it into the queue, for the batch that was set last.
+    """
+
+    def __init__(self, device: Device, call: KernelCall, memory: Mapping[str, Any], batch: Batch) -> None:
+        source = call.source
+        self.call = call
+        self.kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
+        self.local_size = call.local_size or (1, 1, 1)
+        self._device = device
+        arguments: list[Any] = []
+        for role in source.blobs:
+            blob = call.blobs[role]
+            arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
+        for role in source.arrays:
+            array = call.arrays[role]
+            arguments += [memory[array.storage], np.int32(array.offset)]
+        for index, argument in enumerate(arguments):
+            self.kernel.set_arg(index, argument)
+        self._scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
+        self.set_batch(batch)
+
+    def set_batch(self, batch: Batch) -> None:
+        """Makes ``enqueue`` launch for a batch; nothing where none of its samples are this launch's."""
+        samples = self.call.samples_of(batch.count)
+        self.global_size = self.call.work_size(len(samples))
+        self.enqueue: Callable[[], object] = _launch_nothing
+        if samples or self.call.samples is None:
+            values = batch.scalars(samples)
+            for name, index in self._scalars.items():
+                value = values[name]
+                self.kernel.set_arg(index, np.float32(value) if isinstance(value, float) else np.int32(value))
+            self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
+
+
+def _launch_nothing() -> None:
+    """For a launch without samples."""
 
 
 def plan_for(
@@ -130,28 +165,9 @@ def build(device: Device, call: KernelCall) -> None:
     device.kernel(call.assemble(), call.source.entry, what)
 
 
-def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], count: int) -> list[Launch]:
-    """Kernel objects with all arguments set, for a batch of ``count``; ``memory`` has a buffer for each storage."""
-    launches = []
-    for call in calls:
-        samples = call.samples_of(count)
-        if call.samples is not None and not samples:
-            continue
-        source = call.source
-        kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
-        arguments: list[Any] = []
-        for role in source.blobs:
-            blob = call.blobs[role]
-            arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
-        for role in source.arrays:
-            array = call.arrays[role]
-            arguments += [memory[array.storage], np.int32(array.offset)]
-        scalars = {"COUNT": len(samples), "FIRST": samples.start}
-        arguments += [np.int32(scalars[name]) for name in source.scalars]
-        kernel.set_args(*arguments)
-        sizes = call.work_size(len(samples)), call.local_size or (1, 1, 1)
-        launches.append(Launch(call, kernel, *sizes, device.prepare(kernel, *sizes)))
-    return launches
+def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
+    """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
+    return [Launch(device, call, memory, batch) for call in calls]
 
 
 class Executor:
@@ -175,21 +191,26 @@ class Executor:
             if name not in self.buffers:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
-        self._bound: dict[tuple[str, int], list[Launch]] = {}
+        self._bound: dict[str, list[Launch]] = {}
+        self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def bind(self, calls: Iterable[KernelCall], count: int) -> list[Launch]:
         """Kernel objects with all arguments set, for a batch of ``count``."""
-        return bind(self.device, calls, self._placed, count)
+        return bind(self.device, calls, self._placed, Batch(count))
 
-    def run(self, phase: str, count: int) -> None:
-        """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch of ``count`` samples."""
-        key = phase, count
-        if key not in self._bound:
-            self._bound[key] = self.bind(self.plan.phase(phase), count)
-        self.launch(self._bound[key], count)
+    def run(self, phase: str, batch: Batch | int) -> None:
+        """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch, or so many samples."""
+        batch = Batch(batch) if isinstance(batch, int) else batch
+        if phase not in self._bound:
+            self._bound[phase] = bind(self.device, self.plan.phase(phase), self._placed, batch)
+        elif self._batches[phase] != batch:
+            for item in self._bound[phase]:
+                item.set_batch(batch)
+        self._batches[phase] = batch
+        self.launch(self._bound[phase], batch.count)
 
     def launch(self, launches: Sequence[Launch], count: int) -> None:
         """Puts bound launches into the queue; in debug mode checks each of them.

@@ -148,6 +148,33 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """The samples that launches are for.
+
+    Attributes:
+        count: how many there are on the device.
+        first: the number of the first one within its step, which may be made of several batches (random numbers).
+        divisor: what the sum of the samples' losses is divided by; ``count`` if None.
+    """
+
+    count: int
+    first: int = 0
+    divisor: float | None = None
+
+    def scalars(self, samples: range) -> dict[str, int | float]:
+        """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
+
+        An int is a kernel's ``int``, a float its ``float``.
+        """
+        return {
+            "COUNT": len(samples),
+            "FIRST": samples.start,
+            "FIRST_SAMPLE": self.first + samples.start,
+            "DIVISOR": float(self.count if self.divisor is None else self.divisor),
+        }
+
+
+@dataclass(frozen=True)
 class Tuning:
     """Values for the tunables: those of a class of device, and overrides for single kernels.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from blobnet.device import Device, event_seconds
 from blobnet.errors import OptionError
-from blobnet.executor import bind
-from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.executor import Launch
+from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall
 from blobnet.layers.blocking import lanes_for
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any device known.
@@ -59,7 +59,7 @@ def measure(device: Device) -> Roofline:
 
 def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count: int) -> float:
     """The best of a few runs, by the clock that layers are timed by: the device's on a GPU, the wall's on a CPU."""
-    item = bind(device, [call], memory, count)[0]
+    item = Launch(device, call, memory, Batch(count))
     best = float("inf")
     with device.profiling() as launch:
         for _ in range(_REPEATS[call.kernel]):

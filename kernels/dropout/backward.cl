@@ -8,7 +8,8 @@
  * Arrays:
  *   STEP  read  seed low, seed high, step
  * Scalars:
- *   COUNT  samples in this batch
+ *   COUNT         samples in this batch
+ *   FIRST_SAMPLE  number of the first one within the step
  * Macros:
  *   THRESHOLD     the smallest random word that keeps its element
  *   SCALE         1 / (1 - rate)
@@ -37,12 +38,12 @@
 #include "dropout/drop.h"
 
 __kernel void dropout_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), READ_ARRAY(uint, step),
-                               const int count)
+                               const int count, const int first_sample)
 {
     const int n = get_global_id(2);
     if (n >= count) {
         return;
     }
     drop_sample(output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, 0, 0),
-                input_delta + BLOB_INDEX(INPUT_DELTA, n, 0, 0, 0), n, ARRAY(step));
+                input_delta + BLOB_INDEX(INPUT_DELTA, n, 0, 0, 0), first_sample + n, ARRAY(step));
 }

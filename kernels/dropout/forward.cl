@@ -7,7 +7,8 @@
  * Arrays:
  *   STEP  read  seed low, seed high, step
  * Scalars:
- *   COUNT  samples in this batch
+ *   COUNT         samples in this batch
+ *   FIRST_SAMPLE  number of the first one within the step
  * Macros:
  *   THRESHOLD     the smallest random word that keeps its element
  *   SCALE         1 / (1 - rate)
@@ -34,12 +35,13 @@
 #define ACCUMULATE 0
 #include "dropout/drop.h"
 
-__kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(uint, step), const int count)
+__kernel void dropout_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(uint, step), const int count,
+                              const int first_sample)
 {
     const int n = get_global_id(2);
     if (n >= count) {
         return;
     }
-    drop_sample(input + BLOB_INDEX(INPUT, n, 0, 0, 0), output + BLOB_INDEX(OUTPUT, n, 0, 0, 0), n,
-                ARRAY(step));
+    drop_sample(input + BLOB_INDEX(INPUT, n, 0, 0, 0), output + BLOB_INDEX(OUTPUT, n, 0, 0, 0),
+                first_sample + n, ARRAY(step));
 }

@@ -1,5 +1,5 @@
 /*
- * The random words of dropout: element e of sample n has word e % 4 of philox4x32(counter = (e / 4, n,
+ * The random words of dropout: element e of the step's sample n has word e % 4 of philox4x32(counter = (e / 4, n,
  * ORDINAL, step), key = (seed low, seed high)); it is kept if the word is at least THRESHOLD. Elements are
  * numbered e = (z * height + y) * width + x, whatever the memory looks like.
  */

@@ -13,7 +13,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import dropout
@@ -148,6 +148,17 @@ class Model:
         self.device.write(self.executor.buffers[self.plan.placed[blob.storage]], memory)
         self.executor.run("backward", self.count)
         return self.executor.read_blob(self.plan.deltas["in"], self.count).reshape(self.count, -1)
+
+
+def test_parts_of_a_step_draw_what_the_whole_step_does(device: Device) -> None:
+    shape, ones = Shape(3, 5, 7), np.ones((5, 105), np.float32)
+    model = Model(device, shape, 0.5, 5)
+    mask = dropout.dropout_mask(SEED, 3, model.ordinal, 5, shape.elements, 0.5)
+    assert np.array_equal(model.forward(ones, step_array()), mask)
+    for first, count in ((0, 3), (3, 2), (1, 3)):
+        model.executor.run("forward", Batch(count, first=first))
+        output = model.executor.read_blob(model.plan.outputs["out"], count).reshape(count, -1)
+        assert np.array_equal(output, mask[first : first + count]), (first, count)
 
 
 def test_backward_has_the_mask_of_forward_and_neither_stores_it(device: Device) -> None:

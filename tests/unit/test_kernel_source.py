@@ -10,6 +10,7 @@ import pytest
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.errors import KernelError
+from blobnet.kernel_call import Batch
 from blobnet.kernel_source import KernelSource, all_kernels, load, parse
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -198,8 +199,9 @@ def test_header_is_complete(kernel: KernelSource) -> None:
     assert kernel.blobs or kernel.arrays
     assert kernel.dimensions, "the header must say what the global dimensions run over"
     assert set(kernel.dimensions) <= {"width", "height", "units"}
-    assert kernel.scalars in ((), ("COUNT",), ("COUNT", "FIRST"))
-    assert not {"COUNT", "FIRST"} & set(kernel.macros)
+    scalars = Batch(1).scalars(range(1))
+    assert set(kernel.scalars) <= set(scalars)
+    assert not set(scalars) & set(kernel.macros)
     assert re.fullmatch(r"[a-z_]+/[a-z_]+", kernel.name)
 
 
@@ -213,9 +215,11 @@ def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) 
     lists = dict(re.findall(r"#define (\w+_(?:BLOBS|ARRAYS)) +(.*)", _assembled(kernel).replace("\\\n", " ")))
     taken = re.sub(r"\w+_(BLOBS|ARRAYS)\b", lambda word: lists[word.group()], signature.group(1))
     found = []
-    for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const int (\w+)", taken):
+    for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const ((?:int|float) \w+)", taken):
         if scalar:
-            found.append(("SCALAR", scalar.upper()))
+            kind, name = scalar.split()
+            found.append(("SCALAR", name.upper()))
+            assert kind == type(Batch(1).scalars(range(1))[name.upper()]).__name__
         else:
             kind, name = word.rsplit("_", 1)[1], names.split(",")[-1].strip()
             found.append((kind, name.upper()))
