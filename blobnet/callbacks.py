@@ -7,13 +7,11 @@ import itertools
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
-from blobnet.errors import FileError, OptionError, TrainingError, near_matches
+from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count
 
 if TYPE_CHECKING:
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 class Callback:
     """Base of all callbacks; every method does nothing."""
 
-    #: Whether training must read the loss of every step, and stop if it is not finite.
-    needs_finite_loss: ClassVar[bool] = False
-
     def begin(self, progress: Progress) -> None:
         """Before the first epoch."""
 
@@ -34,24 +29,6 @@ class Callback:
 
     def end(self, progress: Progress) -> None:
         """After the last epoch, unless an error ended the training."""
-
-
-class StopOnNaN(Callback):
-    """Stops training at the first loss that is not finite, before it reaches the weights.
-
-    The error names the first layer whose output holds NaN or infinity. Costs one small read a step. Put it before a
-    Checkpoint: weights that became NaN in an epoch's last step are then not saved.
-    """
-
-    needs_finite_loss: ClassVar[bool] = True
-
-    def epoch_end(self, progress: Progress) -> None:
-        weights = progress.trainer.weights()
-        broken = [name for name, values in weights.items() if not np.isfinite(values).all()]
-        if broken:
-            hint = "use a smaller learning rate, or clip the gradients (clip_norm)."
-            epoch = progress.trainer.epoch
-            raise TrainingError("training", "the weights must stay finite", epoch=epoch, broken=broken, hint=hint)
 
 
 class Checkpoint(Callback):
@@ -74,11 +51,11 @@ class Checkpoint(Callback):
         self._saved = 0
 
     def begin(self, progress: Progress) -> None:
-        trainer = progress.trainer
-        slots = len(trainer.optimizer.state_slots)
+        step = progress.trainer.step
+        slots = len(step.optimizer.state_slots)
         # The new file is complete before the old one goes.
         files = 1 if Path(self.path).exists() else 2
-        check_writable(self.path, files * 4 * trainer.table.elements * (1 + slots))
+        check_writable(self.path, files * 4 * step.parameters.table.elements * (1 + slots))
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
@@ -91,15 +68,15 @@ class Checkpoint(Callback):
 
     def _save(self, progress: Progress) -> None:
         trainer = progress.trainer
-        loss = {"kind": type(trainer.loss).__name__, "config": trainer.loss.config()}
+        loss = trainer.step.loss
         save(
             self.path,
             ModelFile(
-                description=trainer.graph.description(),
+                description=trainer.step.graph.description(),
                 weights=trainer.weights(),
                 class_names=self.class_names or progress.class_names,
                 history=progress.history,
-                loss=loss,
+                loss={"kind": type(loss).__name__, "config": loss.config()},
                 training=trainer.state(),
             ),
         )
@@ -177,8 +154,7 @@ class EarlyStopping(Callback):
 
     def end(self, progress: Progress) -> None:
         if self._weights:
-            trainer = progress.trainer
-            trainer.executor.write_array("parameters", trainer.table.pack(self._weights))
+            progress.trainer.step.parameters.write(self._weights)
             progress.is_resumable = not self._waited
 
 

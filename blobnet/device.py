@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.blob import FloatArray
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
@@ -351,6 +352,12 @@ class Device:
                 cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
+    def read_later(self, buffer: cl.Buffer, elements: int) -> Reading:
+        """Begins to read ``elements`` float32 values, behind what was launched."""
+        values = np.empty(elements, np.float32)
+        with self._reporting("reading a buffer"):
+            return Reading(self, values, cl.enqueue_copy(self.queue, values, buffer, is_blocking=False))
+
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Sets the first ``size`` bytes of a buffer to zero."""
         with self._reporting("filling a buffer"):
@@ -530,6 +537,27 @@ class Device:
             self.finish()
         finally:
             self.queue = plain
+
+
+class Reading:
+    """Values on their way from the device."""
+
+    def __init__(self, device: Device, values: FloatArray, event: cl.Event) -> None:
+        self._device, self._values, self._event = device, values, event
+
+    def is_done(self) -> bool:
+        """Whether they have arrived (or never will)."""
+        return bool(self._event.command_execution_status <= cl.command_execution_status.COMPLETE)
+
+    def values(self) -> FloatArray:
+        """Waits for them.
+
+        Raises:
+            DeviceError: something that was launched before failed.
+        """
+        with self._device._reporting("reading a buffer"):
+            self._event.wait()
+        return self._values
 
 
 def _enqueue_without_event() -> Callable[..., int] | None:

@@ -15,6 +15,7 @@ from blobnet.errors import DataError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.losses import Loss
+from blobnet.parameters import DeviceParameters
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
@@ -70,7 +71,7 @@ class Evaluator:
     Args:
         device: where to run.
         graph: the model.
-        parameters: the buffer of all parameters, which may be a trainer's.
+        parameters: all parameters on the device, which may be a trainer's.
         batch_size: the most samples at once.
         loss: what to measure; None for predictions only.
         debug: see Executor.
@@ -80,14 +81,15 @@ class Evaluator:
         self,
         device: Device,
         graph: Graph,
-        parameters: Any,
+        parameters: DeviceParameters,
         batch_size: int,
         loss: Loss | None = None,
         debug: bool | None = None,
     ) -> None:
         self.loss = loss
+        self.parameters = parameters
         self.plan = plan_for(device, graph, batch_size, loss=loss)
-        self.executor = Executor(device, self.plan, {"parameters": parameters}, debug=debug)
+        self.executor = Executor(device, self.plan, {"parameters": parameters.buffer}, debug=debug)
 
     def predict(self, x: npt.NDArray[Any]) -> FloatArray:
         """The model's output: (N, units[, height][, width])."""

@@ -21,8 +21,10 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
-from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
+from blobnet.parameters import DeviceParameters
+from blobnet.planner import Plan, make_plan
 from blobnet.trainer import Progress, Trainer
+from blobnet.training_step import TrainingStep
 
 
 class Model:
@@ -165,7 +167,7 @@ class Model:
             DataError, OptionError, ShapeError: what was given does not fit.
             DeviceError: the device has no tensor cores for tf32.
             PlanError: the plan does not fit the device.
-            TrainingError: the loss is not finite (callback StopOnNaN).
+            TrainingError: the loss or the weights are not finite.
         """
         check_count("fit", "epochs", epochs)
         _check_seed("fit", seed)
@@ -180,7 +182,7 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
-        trainer = Trainer(
+        step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
             self._weights,
@@ -190,6 +192,7 @@ class Model:
             seed,
             debug=debug,
         )
+        trainer = Trainer(step)
         if state is not None:
             trainer.restore(state)
         self._last_evaluator = None  # It would only hold memory that training needs.
@@ -198,12 +201,21 @@ class Model:
             y,
             epochs,
             validation=validation,
-            callbacks=[*callbacks, _Keep(self)],
+            callbacks=callbacks,
+            keep=self._keep,
             history=self.history if resume else None,
             class_names=self.class_names,
             verbose=verbose,
         )
         return self.history
+
+    def _keep(self, progress: Progress) -> None:
+        """Keeps what an epoch has reached."""
+        trainer = progress.trainer
+        self._weights = trainer.weights()
+        self.history = {name: list(values) for name, values in progress.history.items()}
+        self.loss = trainer.step.loss
+        self.training_state = trainer.state() if progress.is_resumable else None
 
     def evaluate(
         self,
@@ -242,12 +254,12 @@ class Model:
         """An evaluator with the weights of now; the last one, if it will do."""
         where, kind = self._on(device), (precision, batch_size, loss)
         if self._last_evaluator is None or self._last_evaluator[:2] != (where, kind):
-            table = parameter_table(self.graph)
-            parameters = where.allocate(4 * (table.elements + READ_OVERRUN))
-            evaluator = Evaluator(where.at(precision), self.graph, parameters, batch_size, loss)
+            evaluator = Evaluator(
+                where.at(precision), self.graph, DeviceParameters(where, self.graph), batch_size, loss
+            )
             self._last_evaluator = where, kind, evaluator
         evaluator = self._last_evaluator[2]
-        evaluator.executor.write_array("parameters", evaluator.plan.parameters.pack(self._weights))
+        evaluator.parameters.write(self._weights)
         return evaluator
 
     def gradients(
@@ -269,7 +281,7 @@ class Model:
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
-        trainer = Trainer(
+        step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
             self._weights,
@@ -280,12 +292,12 @@ class Model:
             input_delta=True,
             debug=debug,
         )
-        trainer.load_batch(x, labels)
-        trainer.compute_gradients(len(x))
-        delta = trainer.executor.read_blob(trainer.plan.deltas[self.graph.input.name], len(x))
+        step.load_batch(x, labels)
+        step.compute_gradients(len(x))
+        delta = step.executor.read_blob(step.plan.deltas[self.graph.input.name], len(x))
         # The input's delta is that of the normalised sample.
         deviation = self._weights[f"{self.graph.input.name}/deviation"][:, None, None]
-        return {**trainer.gradients(), "input": (delta / deviation).reshape(x.shape)}
+        return {**step.gradients(), "input": (delta / deviation).reshape(x.shape)}
 
     def plan(
         self, batch_size: int = 128, *, training: bool = True, loss: Loss | None = None, device_class: str = "cpu"
@@ -336,23 +348,6 @@ class Model:
             for row in rows
         ]
         return "\n".join([*lines, f"{self.parameter_count:,} trainable parameters"])
-
-
-class _Keep(Callback):
-    """Keeps what an epoch has reached in the model."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def epoch_end(self, progress: Progress) -> None:
-        trainer, model = progress.trainer, self.model
-        model._weights = trainer.weights()
-        model.history = {name: list(values) for name, values in progress.history.items()}
-        model.loss = trainer.loss
-        model.training_state = trainer.state() if progress.is_resumable else None
-
-    def end(self, progress: Progress) -> None:
-        self.epoch_end(progress)
 
 
 class Sequential(Model):

@@ -1,6 +1,6 @@
 """Optimizers: one launch over all trainable parameters, in PyTorch's definitions.
 
-All parameters lie in one buffer (:class:`blobnet.planner.ParameterTable`), their gradients in another at the same
+All parameters lie in one buffer (:class:`blobnet.parameters.ParameterTable`), their gradients in another at the same
 offsets. The zeros between two parameters have gradients of 0, so that every optimizer leaves them 0. Weight decay
 applies to the decayed parameters alone, which come first.
 
@@ -24,7 +24,7 @@ from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
-from blobnet.planner import ParameterTable
+from blobnet.parameters import ParameterTable
 from blobnet.schedules import Constant, Schedule, check_number
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
@@ -167,6 +167,7 @@ class Optimizer(ABC):
                 **states,
                 "HYPERPARAMETERS": hyperparameters,
                 "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
+                "TOTALS": _array("totals", 1),
             },
             macros={
                 "TRAINABLE_ELEMENTS": table.trainable_elements,

@@ -14,21 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
+from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, row_group
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
+from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
 from blobnet.plan_report import report
 
-#: Elements behind the last blob of every buffer that vector loads may read, and throw away.
-READ_OVERRUN = 4096
-#: Parameters start at multiples of this many elements.
-PARAMETER_ALIGNMENT = 16
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
 _NEVER = 1 << 30
@@ -45,39 +40,6 @@ class Buffer:
     def bytes(self, count: int) -> int:
         """Bytes for a batch of ``count``."""
         return 4 * (self.elements + count * self.per_sample + READ_OVERRUN)
-
-
-@dataclass(frozen=True)
-class ParameterSlice:
-    """Where a parameter lies within the buffer of all parameters (and its gradient within that of all gradients)."""
-
-    offset: int
-    shape: tuple[int, ...]
-    elements: int
-
-
-@dataclass(frozen=True)
-class ParameterTable:
-    """All parameters of a graph in one buffer: first those that decay, then the other trainable ones, then the rest."""
-
-    slices: Mapping[str, ParameterSlice]
-    decayed_elements: int
-    trainable_elements: int
-    elements: int
-
-    def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
-        """All parameters in one flat array, as they lie in the buffer."""
-        flat = np.zeros(self.elements, np.float32)
-        for name, piece in self.slices.items():
-            flat[piece.offset : piece.offset + piece.elements] = weights[name].reshape(-1)
-        return flat
-
-    def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:
-        """Every parameter (or gradient), by name, of a flat array."""
-        return {
-            name: flat[piece.offset : piece.offset + piece.elements].reshape(piece.shape).copy()
-            for name, piece in self.slices.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -172,20 +134,6 @@ class Plan:
             middle = (low + high) // 2
             low, high = (middle, high) if self.fits(memory, allocation, reserved, middle) else (low, middle)
         return low
-
-
-def parameter_table(graph: Graph) -> ParameterTable:
-    """Lays out all parameters of a graph."""
-    ranked = sorted(graph.named_parameters.items(), key=lambda item: (not item[1].trainable, not item[1].decayed))
-    slices: dict[str, ParameterSlice] = {}
-    offset = decayed = trainable = 0
-    for name, spec in ranked:
-        slices[name] = ParameterSlice(offset, spec.shape, spec.elements)
-        offset += -(-spec.elements // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-        if spec.trainable:
-            trainable = offset
-            decayed = offset if spec.decayed else decayed
-    return ParameterTable(slices, decayed, trainable, max(offset, 1))
 
 
 def make_plan(

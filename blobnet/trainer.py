@@ -1,4 +1,4 @@
-"""Training: steps, epochs, and what resuming needs.
+"""Training: epochs over data, and what resuming needs.
 
 Same seed, same device: bit-identical weights. The samples' order in epoch e follows from (seed, e) alone, and dropout
 from (seed, step), so that a resumed training continues exactly where it stopped.
@@ -9,30 +9,26 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
-from blobnet.device import Device
+from blobnet.device import Reading
 from blobnet.errors import OptionError, TrainingError
-from blobnet.executor import Executor, plan_for
-from blobnet.graph import Graph
 from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
-from blobnet.losses import Loss
-from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.planner import STEP_WORDS, Plan, make_plan, parameter_table
+from blobnet.planner import make_plan
+from blobnet.progress import Table, bar, shown
+from blobnet.training_step import TrainingStep, not_finite
 
-#: Seconds between two readings of the running metrics for the progress bar.
+#: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
-#: What the bar of an epoch shows; with the metrics it fits 80 columns.
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+_DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
 @dataclass
@@ -58,143 +54,36 @@ class Progress:
     is_resumable: bool = True
 
 
-def fitting_plan(
-    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, *, input_delta: bool = False
-) -> Plan:
-    """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
-
-    Raises:
-        PlanError: it does not fit.
-        ShapeError: the loss does not fit the model's output.
-    """
-    reserved = 4 * sum(optimizer.memory(parameter_table(graph)).values())
-    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, input_delta=input_delta)
-
-
 class Trainer:
-    """A training plan with memory on a device.
+    """The loop over data: epochs of steps, in an order that follows from the seed.
 
     Args:
-        device: where to train.
-        graph: the model.
-        weights: the parameters to start from.
-        loss: what to minimise.
-        optimizer: how.
-        batch_size: samples a step.
-        seed: of the samples' order and of dropout.
-        input_delta: also compute dL/d input.
-        debug: see Executor.
-
-    Raises:
-        PlanError: the plan does not fit the device.
+        step: what a batch goes through; its seed is that of the order too.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        graph: Graph,
-        weights: Mapping[str, FloatArray],
-        loss: Loss,
-        optimizer: Optimizer,
-        batch_size: int,
-        seed: int = 0,
-        *,
-        input_delta: bool = False,
-        debug: bool | None = None,
-    ) -> None:
-        self.device = device
-        self.graph = graph
-        self.loss = loss
-        self.optimizer = optimizer
-        self.seed = seed
+    def __init__(self, step: TrainingStep) -> None:
+        self.step = step
         self.epoch = 0
-        self.step_number = 0
-        self._settings: dict[str, int] = {"batch_size": batch_size}
-        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta)
-        self.table = self.plan.parameters
-        memory = optimizer.memory(self.table)
-        self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
-        self.executor = Executor(device, self.plan, self._state, debug=debug)
-        self.executor.write_array("parameters", self.table.pack(weights))
-        self._update = self.executor.bind(optimizer.calls(self.table, self.plan.tuning), 0)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples a step."""
-        return self.plan.batch_size
-
-    # -- one step ----------------------------------------------------------------------------------------------------
-
-    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
-        """Puts a batch on the device, behind the work on the batch before."""
-        self.executor.feed("samples", np.asarray(x, np.float32))
-        self.executor.feed("labels", labels)
-
-    def _loaded(self, *batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-        """A batch, once it is on its way."""
-        self.load_batch(*batch)
-        return batch
-
-    def compute_gradients(self, count: int) -> None:
-        """Forward, loss and backward on the batch that is loaded."""
-        step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.step_number], np.uint32)
-        self.executor.feed("step", np.pad(step, (0, STEP_WORDS - len(step))))
-        for phase in ("forward", "loss", "backward"):
-            self.executor.run(phase, count)
-
-    def update(self, learning_rate: float) -> None:
-        """One step of the optimizer along the gradients."""
-        self.executor.feed(HYPERPARAMETERS, self.optimizer.step_values(self.step_number, learning_rate))
-        self.executor.launch(self._update, 0)
-        self.step_number += 1
-
-    def read_totals(self) -> FloatArray:
-        """The sums of the metrics since the last :meth:`reset_totals`, and the number of samples."""
-        totals: FloatArray = self.device.read(self.executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)
-        return totals
-
-    def reset_totals(self) -> None:
-        """Starts the metrics anew."""
-        self.device.fill_zero(self.executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
-
-    def first_not_finite(self, count: int) -> str:
-        """Runs forward on the batch that is loaded, launch by launch; the first that leaves NaN or infinity."""
-        weights = self.weights()
-        for call in self.plan.phase("forward"):
-            self.executor.launch(self.executor.bind([call], count), count)
-            if call.kernel == "blob/zero_halo":
-                continue  # The data of its blob are still those of another one, whose memory it was.
-            layer = call.label.rsplit(" ", 1)[0]
-            for role, access in call.source.blobs.items():
-                if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
-                    broken = [name for name in weights if name.startswith(f"{layer}/") and _is_broken(weights[name])]
-                    return layer + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
-        return "the loss itself"
+        self._settings: dict[str, int] = {"batch_size": step.batch_size}
+        self._weights: tuple[int, dict[str, FloatArray]] | None = None
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, FloatArray]:
-        """All parameters, by name."""
-        return self.table.unpack(self.device.read(self.executor.buffers["parameters"], self.table.elements))
-
-    def gradients(self) -> dict[str, FloatArray]:
-        """The gradients of all trainable parameters, by name."""
-        flat = self.device.read(self.executor.buffers["gradients"], self.table.elements)
-        trainable = {name for name, spec in self.graph.named_parameters.items() if spec.trainable}
-        return {name: values for name, values in self.table.unpack(flat).items() if name in trainable}
+        """All parameters, by name; not to be changed."""
+        version = self.step.parameters.version
+        if self._weights is None or self._weights[0] != version:
+            self._weights = version, self.step.parameters.read()
+        return self._weights[1]
 
     def state(self) -> TrainingState:
         """What resuming needs, besides the weights."""
-        slots = {
-            slot: self.device.read(self._state[self.optimizer.storage(slot)], self.table.trainable_elements)
-            for slot in self.optimizer.state_slots
-        }
         return TrainingState(
             epoch=self.epoch,
-            step=self.step_number,
-            seed=self.seed,
-            optimizer=self.optimizer.description(),
-            optimizer_state=slots,
+            step=self.step.number,
+            seed=self.step.seed,
+            optimizer=self.step.optimizer.description(),
+            optimizer_state=self.step.optimizer_state(),
             settings=dict(self._settings),
         )
 
@@ -212,9 +101,8 @@ class Trainer:
                 rule = f"the {name} must be that of the interrupted training"
                 raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
         self._settle(state.settings, self._settings)
-        self.epoch, self.step_number = state.epoch, state.step
-        for slot, values in state.optimizer_state.items():
-            self.device.write(self._state[self.optimizer.storage(slot)], values)
+        self.epoch = state.epoch
+        self.step.restore(state.step, state.optimizer_state)
 
     def _settle(self, saved: Mapping[str, Any], now: Mapping[str, int]) -> None:
         """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
@@ -235,107 +123,143 @@ class Trainer:
         *,
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
         callbacks: Sequence[Callback] = (),
+        keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
         class_names: tuple[str, ...] = (),
         verbose: bool = True,
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
 
+        ``keep`` is called after every epoch, before the callbacks, and at the end, behind them.
+
         Raises:
             DataError: samples or labels that cannot be trained on.
-            TrainingError: the loss is not finite (with the callback StopOnNaN).
+            TrainingError: the loss or the weights are not finite.
         """
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, self.loss, x, y, "y")
+        graph, loss = self.step.graph, self.step.loss
+        check_samples(graph, x, "x")
+        labels = prepare_labels(graph, loss, x, y, "y")
         held_out = None
         if validation is not None:
-            check_samples(self.graph, validation[0], "validation x")
-            held_out = prepare_labels(self.graph, self.loss, *validation, "validation y")
+            check_samples(graph, validation[0], "validation x")
+            held_out = prepare_labels(graph, loss, *validation, "validation y")
         planned = {"samples": len(x)}
-        if self.optimizer.schedule.depends_on_epochs:
+        if self.step.optimizer.schedule.depends_on_epochs:
             planned["epochs"] = epochs
         self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
-        progress.metrics += metric_names(self.loss)
+        progress.metrics += metric_names(loss)
         if validation is not None:
-            progress.metrics += [f"validation_{name}" for name in metric_names(self.loss)]
+            progress.metrics += [f"validation_{name}" for name in metric_names(loss)]
         evaluator = None if validation is None else self._evaluator()
         for callback in callbacks:
             callback.begin(progress)
-        table = _Table(epochs, self.loss.takes_classes, validation is not None)
+        table = Table(epochs, loss.takes_classes, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record = self._run_epoch(x, labels, epochs, callbacks, verbose)
+            record = self._run_epoch(x, labels, epochs, verbose)
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None and held_out is not None:
-                with _bar("validation", len(held_out), verbose) as bar:
-                    measured = evaluator.evaluate(validation[0], held_out, bar.update)
+                with bar("validation", len(held_out), verbose) as shown:
+                    measured = evaluator.evaluate(validation[0], held_out, shown.update)
                 record |= {f"validation_{name}": value for name, value in measured.items()}
             self.epoch += 1
             if verbose:
                 print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
             _record(progress.history, record)
+            keep(progress)
             for callback in callbacks:
                 callback.epoch_end(progress)
         _record(progress.history, {})
         for callback in callbacks:
             callback.end(progress)
+        keep(progress)
         return progress
 
-    def _run_epoch(
-        self,
-        x: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        epochs: int,
-        callbacks: Sequence[Callback],
-        verbose: bool,
-    ) -> dict[str, float]:
+    def _run_epoch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], epochs: int, verbose: bool) -> dict[str, float]:
         """One pass over the data, with a progress bar that is gone when it ends; the metrics."""
-        guarded = any(callback.needs_finite_loss for callback in callbacks)
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(x))
-        steps = -(-len(x) // self.batch_size)
-        chosen = (order[first : first + self.batch_size] for first in range(0, len(x), self.batch_size))
-        batches = (self._loaded(np.asarray(x[batch], np.float32), labels[batch]) for batch in chosen)
-        self.reset_totals()
-        title = f"epoch {self.epoch + 1}/{epochs}"
-        with _bar(title, len(x), verbose) as bar:
-            shown = time.perf_counter()
-            upcoming = next(batches, None)
-            while upcoming is not None:
-                samples, targets = upcoming
-                self.compute_gradients(len(samples))
-                # The device works on this batch while the host gathers and loads the next: what follows may wait.
-                self.device.flush()
-                upcoming = next(batches, None)
-                if guarded and not np.isfinite(self.read_totals()[0]):
-                    self.load_batch(samples, targets)
-                    raise TrainingError(
-                        "training",
-                        "the loss must stay finite",
-                        epoch=self.epoch + 1,
-                        step=self.step_number,
-                        first_layer=self.first_not_finite(len(samples)),
-                        hint="use a smaller learning rate, or clip the gradients (clip_norm).",
-                    )
-                self.update(self.optimizer.schedule.value(self.step_number, steps, epochs))
-                bar.update(len(samples))
-                if not bar.disable and time.perf_counter() - shown > DISPLAY_INTERVAL:
-                    shown = time.perf_counter()
-                    bar.set_postfix_str(_shown(metrics_of(self.read_totals(), self.loss)), refresh=False)
+        step, size = self.step, self.step.batch_size
+        order = np.random.default_rng([step.seed, self.epoch]).permutation(len(x))
+        steps, first_step = -(-len(x) // size), step.number
+
+        def load(number: int) -> int:
+            """Puts a batch of this epoch on its way; its samples."""
+            rows = order[number * size : (number + 1) * size]
+            step.load_batch(x[rows], labels[rows])
+            return len(rows)
+
+        def check(totals: FloatArray) -> None:
+            """Raises TrainingError if a loss was not finite."""
+            if np.isfinite(totals[0]):
+                return
+            # What came behind the batch with that loss has changed nothing.
+            number = -(-int(totals[-1]) // size) - 1
+            step.number = first_step + number
+            raise TrainingError(
+                "training",
+                "the loss must stay finite",
+                epoch=self.epoch + 1,
+                step=step.number,
+                first_layer=step.first_not_finite(load(number)),
+                hint=_DIVERGED,
+            )
+
+        step.reset_totals()
+        with bar(f"epoch {self.epoch + 1}/{epochs}", len(x), verbose) as shown:
+            watch = _Watch(step, shown, check)
+            for number in range(steps):
+                count = load(number)
+                step.compute_gradients(count)
+                step.update(step.optimizer.schedule.value(step.number, steps, epochs))
+                # The device works on this batch while the host gathers and loads the next.
+                step.device.flush()
+                shown.update(count)
+                watch.look()
             # Waits for the device, so that the bar does not end before the work.
-            return metrics_of(self.read_totals(), self.loss)
+            totals = step.totals()
+        check(totals)
+        broken = not_finite(self.weights())
+        if broken:
+            rule = "the weights must stay finite"
+            raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
+        return metrics_of(totals, step.loss)
 
     def _evaluator(self) -> Evaluator:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
-        info, buffer = self.device.info, self.executor.buffers["parameters"]
-        reserved = self.plan.bytes() + 4 * sum(self.optimizer.memory(self.table).values())
-        room = info.memory, info.largest_allocation, reserved
-        plan = make_plan(self.graph, self.batch_size, loss=self.loss, tuning=self.plan.tuning)
-        batch_size = self.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(self.device, self.graph, buffer, batch_size, self.loss, debug=self.executor.debug)
+        step, info = self.step, self.step.device.info
+        room = info.memory, info.largest_allocation, step.bytes
+        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning)
+        batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
+        return Evaluator(step.device, step.graph, step.parameters, batch_size, step.loss, debug=step.executor.debug)
+
+
+class _Watch:
+    """Looks at the running metrics now and then, without making the device wait.
+
+    Args:
+        step: whose.
+        shown: the progress bar to show them on.
+        check: called with the totals.
+    """
+
+    def __init__(self, step: TrainingStep, shown: Any, check: Callable[[FloatArray], None]) -> None:
+        self._step, self._shown, self._check = step, shown, check
+        self._reading: Reading | None = None
+        self._last = time.perf_counter()
+
+    def look(self) -> None:
+        """To be called after every step."""
+        if self._reading is None:
+            if time.perf_counter() - self._last > DISPLAY_INTERVAL:
+                self._last = time.perf_counter()
+                self._reading = self._step.read_totals()
+        elif self._reading.is_done():
+            totals, self._reading = self._reading.values(), None
+            self._check(totals)
+            self._shown.set_postfix_str(shown(metrics_of(totals, self._step.loss)), refresh=False)
 
 
 def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> None:
@@ -361,48 +285,3 @@ def _unlike(value: Any, other: Any) -> str:
         return str(value["kind"])
     mine, theirs = (each.get("config", each) for each in (value, other))
     return ", ".join(f"{name}={item}" for name, item in mine.items() if item != theirs.get(name))
-
-
-def _bar(title: str, total: int, verbose: bool) -> Any:
-    """A progress bar that is gone when it ends; none where stderr is no terminal."""
-    disable = None if verbose else True
-    settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
-    return tqdm(total=total, desc=title, disable=disable, **settings)
-
-
-def _is_broken(values: FloatArray) -> bool:
-    return not bool(np.isfinite(values).all())
-
-
-def _shown(record: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in record.items() if "top_5" not in name)
-
-
-def _short(value: float) -> str:
-    """A number in at most 6 characters or so."""
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
-
-
-class _Table:
-    """What a training prints: a row an epoch, below a header; fits 80 columns."""
-
-    def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool) -> None:
-        metrics = ["loss", "accuracy"] if has_accuracy else ["loss"]
-        names = metrics + [f"validation_{name}" for name in metrics if has_validation]
-        columns = {"epoch": "epoch", "time": "time", "rate": "img/s"}
-        columns |= {name: name.replace("validation_", "val. ") for name in names}
-        self.epochs = epochs
-        widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "rate": 6}
-        self._widths = {name: max(len(title), widths.get(name, 6)) for name, title in columns.items()}
-        self.header = self._line(columns)
-
-    def row(self, epoch: int, seconds: float, samples: int, record: Mapping[str, float]) -> str:
-        """The row of an epoch that took ``seconds`` without its validation."""
-        cells = {name: _short(value) for name, value in record.items() if name in self._widths}
-        cells["epoch"] = f"{epoch}/{self.epochs}"
-        cells["time"] = f"{seconds:.1f} s" if seconds < 100 else tqdm.format_interval(seconds)
-        cells["rate"] = f"{samples / seconds:.0f}"
-        return self._line(cells)
-
-    def _line(self, cells: Mapping[str, str]) -> str:
-        return "  ".join(f"{cells[name]:>{width}}" for name, width in self._widths.items())

@@ -23,7 +23,8 @@ from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.activation import FROM_OUTPUT
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
-from blobnet.planner import ParameterTable, Plan
+from blobnet.parameters import ParameterTable
+from blobnet.planner import Plan
 
 Symbols = npt.NDArray[np.uint64]
 

@@ -20,7 +20,7 @@ from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.trainer import Trainer, fitting_plan
+from blobnet.training_step import TrainingStep, fitting_plan
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
@@ -84,23 +84,22 @@ class NetworkBench:
         self.device, self.model, self.batch_size = device, model, batch_size
         self.optimizer = Adam(LEARNING_RATE)
         weights = model.weights
-        self.trainer = Trainer(device, model.graph, weights, CrossEntropy(), self.optimizer, batch_size, debug=False)
-        parameters = self.trainer.executor.buffers["parameters"]
-        self.evaluator = Evaluator(device, model.graph, parameters, batch_size, debug=False)
+        self.step = TrainingStep(device, model.graph, weights, CrossEntropy(), self.optimizer, batch_size, debug=False)
+        self.evaluator = Evaluator(device, model.graph, self.step.parameters, batch_size, debug=False)
         shape = model.graph.input.shape
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
         classes = model.graph.output.shape.units
         self.y = np.random.default_rng(1).integers(0, classes, batch_size).astype(np.int32)
-        updates = self.optimizer.calls(self.trainer.table, device.tuning)
-        calls = [call for _, call in self.trainer.plan.calls]
-        self._launches: list[Launch] = self.trainer.executor.bind(calls, batch_size)
-        self._launches += self.trainer.executor.bind(updates, 0)
+        updates = self.optimizer.calls(self.step.parameters.table, device.tuning)
+        calls = [call for _, call in self.step.plan.calls]
+        self._launches: list[Launch] = self.step.executor.bind(calls, batch_size)
+        self._launches += self.step.executor.bind(updates, 0)
 
     def train(self) -> None:
         """One training step, with the batch's way to the device; it may not have ended yet."""
-        self.trainer.load_batch(self.x, self.y)
-        self.trainer.compute_gradients(self.batch_size)
-        self.trainer.update(LEARNING_RATE)
+        self.step.load_batch(self.x, self.y)
+        self.step.compute_gradients(self.batch_size)
+        self.step.update(LEARNING_RATE)
 
     def predict(self) -> None:
         """One inference step, with the batch's way to the device and the output's way back."""
@@ -113,10 +112,10 @@ class NetworkBench:
         run(1)
         length = max(_LEAST_STEPS[self.device.kind], burst_length(run(1), self.device))
         ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
-        plan = self.trainer.plan if kind == TRAINING else self.evaluator.plan
+        plan = self.step.plan if kind == TRAINING else self.evaluator.plan
         size, launches = plan.bytes(), len(plan.calls)
         if kind == TRAINING:
-            size += 4 * sum(self.optimizer.memory(self.trainer.table).values())
+            size = self.step.bytes
             launches = len(self._launches)
         return StepTiming(
             kind,

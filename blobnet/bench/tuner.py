@@ -33,7 +33,8 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Array, KernelCall, Tuning
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
-from blobnet.planner import READ_OVERRUN, make_plan
+from blobnet.parameters import READ_OVERRUN
+from blobnet.planner import make_plan
 from blobnet.task import Choices, Task
 from blobnet.tuning import LEVELS, Winner
 

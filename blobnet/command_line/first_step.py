@@ -55,20 +55,20 @@ def main(arguments: Sequence[str]) -> None:
     from blobnet.device import Device
     from blobnet.losses import CrossEntropy
     from blobnet.optimizers import Adam
-    from blobnet.trainer import Trainer
+    from blobnet.training_step import TrainingStep
 
     name, sizes, classes, count, address, precision = arguments
     shape = tuple(int(size) for size in sizes.split(","))
     batch_size = int(count)
     model = find_model(name).build(shape, int(classes), (), 0)
     device = Device(address).at(precision)
-    trainer = Trainer(device, model.graph, model.weights, CrossEntropy(), Adam(), batch_size)
+    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), Adam(), batch_size)
     random = np.random.default_rng(0)
     x = random.standard_normal((batch_size, *shape), dtype=np.float32)
-    trainer.load_batch(x, random.integers(0, model.graph.output.shape.units, batch_size).astype(np.int32))
-    trainer.compute_gradients(batch_size)
-    trainer.update(1e-3)
-    trainer.device.finish()
+    step.load_batch(x, random.integers(0, model.graph.output.shape.units, batch_size).astype(np.int32))
+    step.compute_gradients(batch_size)
+    step.update(1e-3)
+    step.device.finish()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from blobnet import optimizers, plotting, schedules
-from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, StopOnNaN
+from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import check_input, load_dataset
 from blobnet.command_line.model_argument import ModelSource, find_model
@@ -175,7 +175,7 @@ def _fit(options: argparse.Namespace, model: Model, data: Dataset, **settings: A
 
 
 def _callbacks(options: argparse.Namespace, data: Dataset, file: _OutputFile) -> list[Callback]:
-    callbacks: list[Callback] = [StopOnNaN()]
+    callbacks: list[Callback] = []
     if file.early_stopping is not None:
         callbacks.append(file.early_stopping)  # before the file, which asks it for the best epoch
     callbacks.append(file)

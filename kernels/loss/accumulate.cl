@@ -1,5 +1,6 @@
 /*
- * Adds the metrics of a batch to the running totals, in the order of the samples; the last total counts samples.
+ * Adds the metrics of a batch to the running totals, in the order of the samples; the last total counts samples. Once
+ * the first total is not finite, all stay as they are: the count then says which batch did that.
  *
  * Arrays:
  *   SAMPLE_METRICS  read    (COUNT, METRICS)
@@ -16,6 +17,9 @@
 __kernel void loss_accumulate(READ_ARRAY(real_t, sample_metrics), WRITE_ARRAY(real_t, totals),
                               const int count)
 {
+    if (!isfinite(ARRAY(totals)[0])) {
+        return;
+    }
     accumulator_t sums[METRICS];
     for (int i = 0; i < METRICS; i++) {
         sums[i] = 0;

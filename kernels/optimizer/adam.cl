@@ -13,6 +13,7 @@
  *   SECOND_MOMENT    update  v
  *   HYPERPARAMETERS  read    learning rate, learning rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
  *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ *   TOTALS           read    the first one is the sum of the losses
  * Macros:
  *   TRAINABLE_ELEMENTS
  *   DECAYED_ELEMENTS   the first parameters, those that decay
@@ -36,8 +37,12 @@
 
 __kernel void optimizer_adam(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                              WRITE_ARRAY(real_t, first_moment), WRITE_ARRAY(real_t, second_moment),
-                             READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale))
+                             READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale),
+                             READ_ARRAY(real_t, totals))
 {
+    if (!LOSS_IS_FINITE) {
+        return;
+    }
     const real_t learning_rate = ARRAY(hyperparameters)[0];
     const real_t step_size = ARRAY(hyperparameters)[1];
     const real_t correction = ARRAY(hyperparameters)[2];

@@ -10,6 +10,7 @@
  *   MOMENTUM         update  not touched without HAS_MOMENTUM
  *   HYPERPARAMETERS  read    learning rate
  *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ *   TOTALS           read    the first one is the sum of the losses
  * Macros:
  *   TRAINABLE_ELEMENTS
  *   DECAYED_ELEMENTS   the first parameters, those that decay
@@ -30,8 +31,11 @@
 
 __kernel void optimizer_sgd(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                             WRITE_ARRAY(real_t, momentum), READ_ARRAY(real_t, hyperparameters),
-                            READ_ARRAY(real_t, clip_scale))
+                            READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
 {
+    if (!LOSS_IS_FINITE) {
+        return;
+    }
     const real_t learning_rate = ARRAY(hyperparameters)[0];
     const real_t scale = CLIP_FACTOR;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {

@@ -1,6 +1,9 @@
 /* What the steps of all optimizers share. */
 #include "optimizer/runs.h"
 
+/* NOTE: the device finds out by itself, so that the host need not wait for every loss; nothing is changed from then on. */
+#define LOSS_IS_FINITE isfinite(ARRAY(totals)[0])
+
 /* What clipping multiplies every gradient by. */
 #if HAS_CLIPPING
 #define CLIP_FACTOR ARRAY(clip_scale)[0]

@@ -15,7 +15,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import checkpoint
-from blobnet.trainer import Trainer
+from blobnet.training_step import TrainingStep
 
 TRAIN = [sys.executable, "-m", "blobnet", "train"]
 
@@ -125,7 +125,7 @@ def test_ctrl_c_in_the_first_epoch(run, net, trained, monkeypatch) -> None:
         raise KeyboardInterrupt
 
     arguments = ["train", net, "--dataset", "digits", "--output", "a.h5", "--overwrite"]
-    monkeypatch.setattr("blobnet.trainer.Trainer.update", interrupt)
+    monkeypatch.setattr("blobnet.training_step.TrainingStep.update", interrupt)
     result = run(*arguments)
     assert result.status == 130
     assert result.err.splitlines()[-1] == "interrupted; there is no checkpoint yet"
@@ -156,15 +156,15 @@ def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, mome
 
 def test_ctrl_c_that_python_loses_is_still_heard(run, net, monkeypatch) -> None:
     """An exception in the callback of a weak reference goes nowhere."""
-    original = Trainer.update
+    original = TrainingStep.update
 
-    def update(trainer: Trainer, rate: float) -> None:
-        original(trainer, rate)
-        if trainer.step_number == 30:  # in the second epoch
+    def update(step: TrainingStep, rate: float) -> None:
+        original(step, rate)
+        if step.number == 30:  # in the second epoch
             with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(TrainingStep, "update", update)
     result = run("train", net, "--dataset", "digits", "--epochs", 20)
     assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 2)"
 

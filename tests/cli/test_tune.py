@@ -28,6 +28,7 @@ from blobnet.layers.base import Site
 from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate, identity
 from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.model import Model
+from blobnet.parameters import DeviceParameters
 from blobnet.task import Task
 from blobnet.tuning import LEVELS, Tunings, Winner
 from tests.layers.test_convolution_tensor import SMALL
@@ -469,9 +470,9 @@ def test_work_groups_that_the_device_does_not_allow(fresh: Device, monkeypatch: 
 
 def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     model, x = tiny_model(), digits(4)[0]
-    weights = fresh.allocate(4 * (1 << 14))
+    weights = DeviceParameters(fresh, model.graph)
+    weights.write(model.weights)
     evaluator = Evaluator(fresh, model.graph, weights, 4)
-    evaluator.executor.write_array("parameters", evaluator.plan.parameters.pack(model.weights))
     wanted = evaluator.predict(x)
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]

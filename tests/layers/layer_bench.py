@@ -21,7 +21,8 @@ from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
-from blobnet.planner import PARAMETER_ALIGNMENT, STEP_WORDS, Buffer, ParameterTable, Plan
+from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.planner import STEP_WORDS, Buffer, Plan
 from tests.reference.activation import ACTIVATIONS
 
 #: A quiet NaN that no computation makes.

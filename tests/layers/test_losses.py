@@ -19,7 +19,8 @@ from blobnet.graph import Graph
 from blobnet.inference import metrics_of
 from blobnet.kernel_call import Blob, Tuning
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
-from blobnet.planner import Buffer, ParameterTable, Plan, make_plan
+from blobnet.parameters import ParameterTable
+from blobnet.planner import Buffer, Plan, make_plan
 from tests.layers.layer_bench import poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import ParameterSpec
 from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
-from blobnet.planner import ParameterTable, parameter_table
+from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.schedules import Constant, Cosine
 from tests.reference import optimizers as reference
 from tests.reference.compare import assert_close
@@ -82,7 +83,7 @@ class Memory:
     tuning: Tuning
 
     def __post_init__(self) -> None:
-        elements = {"parameters": self.table.elements, "gradients": self.table.elements}
+        elements = {"parameters": self.table.elements, "gradients": self.table.elements, "totals": 1}
         self.elements = {**elements, **self.optimizer.memory(self.table)}
         self.buffers = {name: self.device.allocate(4 * (size + GUARD)) for name, size in self.elements.items()}
         for name, size in self.elements.items():
@@ -330,6 +331,20 @@ def test_step_values() -> None:
         np.testing.assert_array_equal(values, np.array(expected, np.float32))
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_nothing_changes_once_the_loss_is_not_finite(device: Device, optimizer: Optimizer) -> None:
+    memory = run_steps(device, optimizer, "cpu", steps=2)
+    kept = ["parameters", *(optimizer.storage(slot) for slot in optimizer.state_slots)]
+    for total in (math.nan, math.inf, -math.inf):
+        memory.write("totals", [total])
+        before = [memory.read(name).tobytes() for name in kept]
+        memory.step(random_values(TABLE, 9), 0.1)
+        assert [memory.read(name).tobytes() for name in kept] == before
+    memory.write("totals", [1e30])
+    memory.step(random_values(TABLE, 9), 0.1)
+    assert memory.read("parameters").tobytes() != before[0]
+
+
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_calls(device_class: str) -> None:
     tuning = Tuning(device_class)
@@ -337,7 +352,7 @@ def test_calls(device_class: str) -> None:
     labels = [call.label for call in SGD(clip_norm=1).calls(TABLE, tuning)]
     assert labels == ["gradient norm", "gradient clipping", "SGD step"]
     for optimizer in OPTIMIZERS:
-        memory = {"parameters", "gradients", *optimizer.memory(TABLE)}
+        memory = {"parameters", "gradients", "totals", *optimizer.memory(TABLE)}
         for call in optimizer.calls(TABLE, tuning):
             assert call.assemble()
             assert call.work_size(5) == call.work_size(1) == call.dimensions

@@ -10,7 +10,8 @@ from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Blob, Tuning
-from blobnet.planner import READ_OVERRUN, Buffer, ParameterTable, Plan, _zero_halo
+from blobnet.parameters import READ_OVERRUN, ParameterTable
+from blobnet.planner import Buffer, Plan, _zero_halo
 from tests.layers.layer_bench import poison
 
 LAYOUTS = [

@@ -13,12 +13,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, StopOnNaN
+from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping
 from blobnet.device import Device
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
-from blobnet.trainer import Progress, Trainer
+from blobnet.trainer import Progress
+from blobnet.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
 
 
@@ -251,15 +252,15 @@ def test_an_interrupt_in_the_middle_of_an_epoch_leaves_the_last_checkpoint(
     path, calls = tmp_path / "model.h5", Calls()
     wanted = fit(tiny_model(), device, [], epochs=2)
     model = tiny_model()
-    update = Trainer.update
+    update = TrainingStep.update
 
-    def interrupted(self: Trainer, learning_rate: float) -> None:
-        if self.step_number == 5:  # the second step of the third epoch
+    def interrupted(self: TrainingStep, learning_rate: float) -> None:
+        if self.number == 5:  # the second step of the third epoch
             raise KeyboardInterrupt
         update(self, learning_rate)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "update", interrupted)
+        patch.setattr(TrainingStep, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(model, device, [Checkpoint(path), calls], epochs=5)
     assert calls.seen == ["begin", "epoch 1/5", "epoch 2/5"]
@@ -278,13 +279,13 @@ def test_a_learning_rate_that_is_far_too_high(device: Device) -> None:
     before = model.weights
     rule = r"training: the loss must stay finite\. Received epoch=1, step=1, first_layer="
     with pytest.raises(TrainingError, match=rule) as caught:
-        fit(model, device, [StopOnNaN()], optimizer=SGD(1e30))
+        fit(model, device, [], optimizer=SGD(1e30))
     assert str(caught.value).endswith("Hint: use a smaller learning rate, or clip the gradients (clip_norm).")
     first = re.search(r"first_layer=(\w+)", str(caught.value))
     assert first is not None
     assert first[1] in [vertex.name for vertex in model.graph.vertices]
     assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
-    fit(model, device, [StopOnNaN()])
+    fit(model, device, [])
     assert np.isfinite(model.history["loss"]).all()
 
 
@@ -298,9 +299,9 @@ def test_the_error_names_the_layer_whose_weights_are_broken(device: Device, name
     layer = name.split("/")[0]
     message = rf"epoch=1, step=0, first_layer={layer}, whose {name} are not finite themselves\. Hint"
     with pytest.raises(TrainingError, match=message):
-        fit(model, device, [StopOnNaN()])
+        fit(model, device, [])
     model.set_weights({name: whole})
-    fit(model, device, [StopOnNaN()])
+    fit(model, device, [])
 
 
 def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> None:
@@ -313,7 +314,7 @@ def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> No
     bias[2] = math.inf
     model.set_weights({"conv3/bias": bias})
     with pytest.raises(TrainingError, match=r"first_layer=conv3, whose conv3/bias are not finite themselves\."):
-        fit(model, device, [StopOnNaN()])
+        fit(model, device, [])
 
 
 def test_the_first_layer_is_that_of_the_batch_that_broke_the_loss(device: Device) -> None:
@@ -324,24 +325,52 @@ def test_the_first_layer_is_that_of_the_batch_that_broke_the_loss(device: Device
     model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Conv2D(4, 3, name="conv"), layers.Dense(10)])
     model.set_weights({"conv/weight": np.full((4, 1, 3, 3), 1.0, np.float32)})
     with pytest.raises(TrainingError, match=r"epoch=1, step=0, first_layer=conv\."):
-        model.fit(x, y, epochs=1, batch_size=8, device=device, callbacks=[StopOnNaN()], verbose=False)
+        model.fit(x, y, epochs=1, batch_size=8, device=device, verbose=False)
 
 
 def test_a_loss_that_is_too_large_by_itself(device: Device) -> None:
     model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
     model.set_weights({"logits/bias": np.linspace(-3e38, 3e38, 10)})
     with pytest.raises(TrainingError, match=r"first_layer=the loss itself\."):
-        fit(model, device, [StopOnNaN()])
+        fit(model, device, [])
 
 
-def test_training_goes_on_without_the_callback(device: Device) -> None:
-    model = fit(tiny_model(), device, [], optimizer=SGD(1e30), epochs=3)
-    assert len(model.history["loss"]) == 3
-    assert not np.isfinite(model.history["loss"][-1])
+def test_weights_that_an_epochs_last_step_broke_are_not_kept(device: Device, tmp_path: Path) -> None:
+    model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
+    before, path = model.weights, tmp_path / "model.h5"
+    x, y = digits(8)
+    settings: dict[str, Any] = {"optimizer": SGD(3e38), "callbacks": [Checkpoint(path)], "device": device}
+    with pytest.raises(
+        TrainingError, match=r"the weights must stay finite\. Received epoch=1, broken=\['logits/"
+    ) as caught:
+        model.fit(100 * x, y, batch_size=8, verbose=False, **settings)
+    assert str(caught.value).startswith("training: ")
+    assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
+    assert not path.exists()
 
 
 def test_samples_that_hold_nan_never_get_so_far(device: Device) -> None:
     x, y = digits(16)
     x[7, 0, 2, 3] = math.nan
     with pytest.raises(DataError, match=r"x: x must hold finite float32 values\. Received index=\(7, 0, 2, 3\)"):
-        tiny_model().fit(x, y, device=device, callbacks=[StopOnNaN()], verbose=False)
+        tiny_model().fit(x, y, device=device, verbose=False)
+
+
+def test_callbacks_see_the_model_of_their_own_epoch(device: Device) -> None:
+    model, x, y = tiny_model(), *digits(24)
+
+    class Looking(Callback):
+        epochs = 0
+
+        def epoch_end(self, progress: Progress) -> None:
+            self.epochs += 1
+            trained = progress.trainer.weights()
+            assert all(np.array_equal(values, trained[name]) for name, values in model.weights.items())
+            assert model.history == progress.history
+            assert model.evaluate(x, y)["loss"] != model.history["loss"][-1]
+            assert model.training_state is not None
+            assert model.training_state.epoch == self.epochs == len(model.history["loss"])
+
+    looking = Looking()
+    fit(model, device, [looking], epochs=3)
+    assert looking.epochs == 3

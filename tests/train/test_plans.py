@@ -20,7 +20,7 @@ from blobnet.layers import convolution
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planner import STEP_WORDS, Plan, make_plan
-from blobnet.trainer import Trainer
+from blobnet.training_step import TrainingStep
 from tests.layers.test_convolution_tensor import TENSOR_WAYS
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
@@ -272,9 +272,9 @@ def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyP
     assert max(allocated) == plan.largest_allocation()
     allocated.clear()
     optimizer = optimizers.Adam(clip_norm=1.0)
-    trainer = Trainer(device, model.graph, model.weights, CrossEntropy(), optimizer, COUNT)
-    state = 4 * sum(optimizer.memory(trainer.table).values())
-    assert sum(allocated) == trainer.plan.bytes() + state
+    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), optimizer, COUNT)
+    state = 4 * sum(optimizer.memory(step.parameters.table).values())
+    assert sum(allocated) == step.plan.bytes() + state == step.bytes
 
 
 def test_convolution_wider_than_its_input(device: Device) -> None:

@@ -28,7 +28,8 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planner import Plan, make_plan
-from blobnet.trainer import Progress, Trainer
+from blobnet.trainer import Progress
+from blobnet.training_step import TrainingStep
 from tests.networks import TorchOperations, run
 from tests.reference import losses as reference_losses
 from tests.reference.compare import assert_close
@@ -65,15 +66,15 @@ def test_lenet5_learns_eight_images_by_heart(device: Device) -> None:
 def golden_steps(device: Device) -> list[float]:
     """The losses of ten steps of the tiny network, on ten batches of eight digits."""
     model = tiny_model(seed=1)
-    trainer = Trainer(device, model.graph, model.weights, CrossEntropy(), SGD(0.05, momentum=0.9), 8, seed=2)
+    training = TrainingStep(device, model.graph, model.weights, CrossEntropy(), SGD(0.05, momentum=0.9), 8, seed=2)
     losses = []
     for step in range(10):
         x, y = digits(8, first=8 * step)
-        trainer.reset_totals()
-        trainer.load_batch(x, y.astype(np.int32))
-        trainer.compute_gradients(8)
-        losses.append(float(trainer.read_totals()[0]) / 8)
-        trainer.update(0.05)
+        training.reset_totals()
+        training.load_batch(x, y.astype(np.int32))
+        training.compute_gradients(8)
+        losses.append(float(training.totals()[0]) / 8)
+        training.update(0.05)
     return losses
 
 
@@ -210,8 +211,7 @@ def test_predicting_meanwhile_changes_nothing(device: Device) -> None:
         def epoch_end(self, progress: Progress) -> None:
             other = tiny_model()
             other.set_weights(progress.trainer.weights())
-            buffer = progress.trainer.executor.buffers["parameters"]
-            evaluator = Evaluator(device, other.graph, buffer, 4)
+            evaluator = Evaluator(device, other.graph, progress.trainer.step.parameters, 4)
             assert np.array_equal(evaluator.predict(x), other.predict(x, device=device))
             other.evaluate(x, y)
 

@@ -30,13 +30,14 @@ FLOORS = """
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
-    plan_report
+    parameters plan_report
     planner
     tuning
     device
     executor
     optimizers checkpoint datasets kernels
-    inference callbacks
+    inference progress training_step
+    callbacks
     trainer
     model
     blobnet
@@ -52,7 +53,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 ONLY_IN = {
     "pyopencl": {"device"},
     "h5py": {"checkpoint", "datasets"},
-    "tqdm": {"trainer", "command_line"},
+    "tqdm": {"progress", "command_line"},
     "matplotlib": {"plotting"},
     "torch": {"bench"},
     "PIL": {"datasets"},

@@ -14,7 +14,8 @@ from blobnet.errors import OptionError, PlanError, ShapeError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.planner import READ_OVERRUN, Plan, make_plan, parameter_table
+from blobnet.parameters import READ_OVERRUN, parameter_table
+from blobnet.planner import Plan, make_plan
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, PlanBrokenError, SymbolicExecutor, expected
 

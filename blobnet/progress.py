@@ -1,0 +1,53 @@
+"""What a training shows on a terminal: a bar that is gone when it ends, and a table with a row an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tqdm import tqdm
+
+#: What a bar shows; with the metrics it fits 80 columns.
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+
+
+def bar(title: str, total: int | None, verbose: bool) -> Any:
+    """A progress bar over samples that is gone when it ends; none where stderr is no terminal."""
+    disable = None if verbose else True
+    settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
+    return tqdm(total=total, desc=title, disable=disable, **settings)
+
+
+def shown(record: Mapping[str, float]) -> str:
+    """Metrics as a bar shows them."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in record.items() if "top_5" not in name)
+
+
+def _short(value: float) -> str:
+    """A number in at most 6 characters or so."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
+
+
+class Table:
+    """What a training prints: a row an epoch, below a header; fits 80 columns."""
+
+    def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool) -> None:
+        metrics = ["loss", "accuracy"] if has_accuracy else ["loss"]
+        names = metrics + [f"validation_{name}" for name in metrics if has_validation]
+        columns = {"epoch": "epoch", "time": "time", "rate": "img/s"}
+        columns |= {name: name.replace("validation_", "val. ") for name in names}
+        self.epochs = epochs
+        widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "rate": 6}
+        self._widths = {name: max(len(title), widths.get(name, 6)) for name, title in columns.items()}
+        self.header = self._line(columns)
+
+    def row(self, epoch: int, seconds: float, samples: int, record: Mapping[str, float]) -> str:
+        """The row of an epoch that took ``seconds`` without its validation."""
+        cells = {name: _short(value) for name, value in record.items() if name in self._widths}
+        cells["epoch"] = f"{epoch}/{self.epochs}"
+        cells["time"] = f"{seconds:.1f} s" if seconds < 100 else tqdm.format_interval(seconds)
+        cells["rate"] = f"{samples / seconds:.0f}"
+        return self._line(cells)
+
+    def _line(self, cells: Mapping[str, str]) -> str:
+        return "  ".join(f"{cells[name]:>{width}}" for name, width in self._widths.items())
