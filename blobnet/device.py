@@ -257,6 +257,8 @@ class Device:
         try:
             self.context = cl.Context([self.info.handle])
             self.queue = cl.CommandQueue(self.context)
+            # A GPU fetches samples while it works; a CPU would only take time from itself.
+            self.transfers = cl.CommandQueue(self.context) if self.kind == "gpu" else self.queue
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if _compute_capability(self.info) >= _AMPERE else []
@@ -329,20 +331,54 @@ class Device:
             with self._reporting("writing to a buffer"):
                 cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
 
-    def page_locked(self, size: int) -> npt.NDArray[np.uint8] | None:
-        """Host memory of ``size`` bytes that a GPU can fetch by itself; None where there is none to be had."""
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        try:
-            memory = cl.Buffer(self.context, flags, size)
-            mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
-            return np.asarray(mapped[0])
-        except cl.Error:
-            return None
+    def host_memory(self, size: int) -> npt.NDArray[np.uint8]:
+        """Host memory of ``size`` bytes; page-locked for a GPU, which then can fetch it by itself."""
+        if self.kind == "gpu":
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+            with contextlib.suppress(cl.Error):  # It is not needed, only faster.
+                memory = cl.Buffer(self.context, flags, size)
+                mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
+                return np.asarray(mapped[0])
+        return np.empty(size, np.uint8)
 
-    def fetch(self, buffer: cl.Buffer, source: npt.NDArray[np.uint8]) -> cl.Event:
-        """Copies page-locked memory to the start of a buffer, behind what was launched; not done when it returns."""
+    def fetch(
+        self, buffer: cl.Buffer, source: npt.NDArray[Any], offset: int = 0, after: cl.Event | None = None
+    ) -> cl.Event:
+        """Copies memory into a buffer, from byte ``offset`` on; not done when it returns.
+
+        Args:
+            buffer: where to.
+            source: page-locked memory if it should be fast; it must not change before the copy is done.
+            offset: bytes.
+            after: if given, the copy waits for this alone, beside all that was launched (see :meth:`mark`), and
+                launches must wait for it (see :meth:`hold`); else it has its place behind what was launched.
+        """
+        queue = self.queue if after is None else self.transfers
         with self._reporting("writing to a buffer"):
-            return cl.enqueue_copy(self.queue, buffer, source, is_blocking=False)
+            wait = None if after is None else [after]
+            return cl.enqueue_copy(queue, buffer, source, dst_offset=offset, is_blocking=False, wait_for=wait)
+
+    def mark(self) -> cl.Event:
+        """What has happened once all that was launched before is done; the device begins with that."""
+        with self._reporting("marking a launch"):
+            event = cl.enqueue_marker(self.queue)
+            self.queue.flush()
+            return event
+
+    def hold(self, event: cl.Event) -> None:
+        """Makes launches that follow wait for a copy of :meth:`fetch`, which begins at once."""
+        with self._reporting("waiting for a copy"):
+            self.transfers.flush()
+            cl.enqueue_barrier(self.queue, wait_for=[event])
+
+    def wait(self, event: cl.Event) -> None:
+        """Waits until something has happened.
+
+        Raises:
+            DeviceError: it has failed.
+        """
+        with self._reporting("waiting for the device"):
+            event.wait()
 
     def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
         """``elements`` values from byte ``offset`` of a buffer."""
@@ -352,9 +388,8 @@ class Device:
                 cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
-    def read_later(self, buffer: cl.Buffer, elements: int) -> Reading:
-        """Begins to read ``elements`` float32 values, behind what was launched."""
-        values = np.empty(elements, np.float32)
+    def read_later(self, buffer: cl.Buffer, values: FloatArray) -> Reading:
+        """Begins to read the start of a buffer, behind what was launched; page-locked ``values`` need no waiting."""
         with self._reporting("reading a buffer"):
             return Reading(self, values, cl.enqueue_copy(self.queue, values, buffer, is_blocking=False))
 
@@ -555,8 +590,7 @@ class Reading:
         Raises:
             DeviceError: something that was launched before failed.
         """
-        with self._device._reporting("reading a buffer"):
-            self._event.wait()
+        self._device.wait(self._event)
         return self._values
 
 
@@ -578,11 +612,10 @@ def _kind_of(error: cl.Error) -> type[DeviceError]:
 
 
 class Feed:
-    """A way to the start of a buffer for arrays that come one after another, while the device works.
+    """A way to the start of a buffer for small arrays that come one after another, while the device works.
 
-    An array is copied to page-locked memory, of which there are two pieces that take turns; the device fetches it
-    behind all that was launched before, while the host goes on. On a CPU, and where there is no such memory, an array
-    is written at once, which waits for the device.
+    An array is copied to memory of which there are two pieces that take turns, page-locked on a GPU; the device
+    fetches it behind all that was launched before, while the host goes on.
 
     Args:
         device: the buffer's.
@@ -591,19 +624,15 @@ class Feed:
 
     def __init__(self, device: Device, buffer: cl.Buffer) -> None:
         self._device, self._buffer = device, buffer
-        pieces = [device.page_locked(buffer.size) for _ in range(2 if device.kind == "gpu" else 0)]
         self._pieces: deque[tuple[npt.NDArray[np.uint8], cl.Event | None]] = deque(
-            (piece, None) for piece in pieces if piece is not None
+            (device.host_memory(buffer.size), None) for _ in range(2)
         )
 
     def write(self, values: npt.NDArray[Any]) -> None:
         """Puts an array at the start of the buffer, for launches that follow; ``values`` may change at once."""
-        if not self._pieces:
-            self._device.write(self._buffer, values)
-            return
         memory, fetched = self._pieces.popleft()
         if fetched is not None:
-            fetched.wait()
+            self._device.wait(fetched)
         source = memory[: values.nbytes]
         np.copyto(source.view(values.dtype).reshape(values.shape), values)
         self._pieces.append((memory, self._device.fetch(self._buffer, source)))

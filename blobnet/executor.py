@@ -191,9 +191,18 @@ class Executor:
             if name not in self.buffers:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
+        # The batch is what comes first, until somebody says otherwise.
+        if "rows" in plan.buffers:
+            self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
+
+    def use(self, name: str, buffer: Any) -> None:
+        """Takes another buffer in place of a persistent one: samples that lie on the device."""
+        self.buffers[name] = self._placed[name] = buffer
+        self._feeds.pop(name, None)
+        self._bound.clear()
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -249,6 +258,10 @@ class Executor:
         elements = buffer.elements + self.plan.batch_size * buffer.per_sample
         values: FloatArray = self.device.read(self._placed[storage], elements)
         return values
+
+    def buffer_of(self, storage: str) -> Any:
+        """The device's buffer that holds a storage."""
+        return self._placed[storage]
 
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units, height, width)."""

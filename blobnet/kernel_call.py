@@ -78,6 +78,11 @@ class GlobalSize:
     positions: int = 0
     tile: int = 1
 
+    @property
+    def grows(self) -> bool:
+        """Whether it depends on the batch."""
+        return self.per_sample or self.positions > 0
+
     def of_batch(self, count: int) -> tuple[int, int, int]:
         """Work-items along each dimension for a batch of ``count``."""
         if self.positions:
@@ -110,6 +115,12 @@ class KernelCall:
     def source(self) -> kernel_source.KernelSource:
         """The kernel's file."""
         return kernel_source.load(self.kernel)
+
+    def storages(self, *accesses: str) -> set[str]:
+        """The storages that the kernel uses in one of these ways: ``read``, ``write``, ``update``."""
+        source = self.source
+        blobs = {blob.storage for role, blob in self.blobs.items() if source.blobs[role] in accesses}
+        return blobs | {array.storage for role, array in self.arrays.items() if source.arrays[role] in accesses}
 
     def assemble(self) -> str:
         """The source text for the driver.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
 from blobnet.geometry import check_count
-from blobnet.inference import Evaluator, check_samples, prepare_labels
+from blobnet.inference import Evaluator, Evaluators, LabelledData, prepare_labels, samples_for
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
+from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
-from blobnet.parameters import DeviceParameters
 from blobnet.planner import Plan, make_plan
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep
@@ -55,7 +56,7 @@ class Model:
         self.class_names = tuple(class_names)
         self.loss: Loss | None = None
         self._device: Device | None = None
-        self._last_evaluator: tuple[Device, object, Evaluator] | None = None
+        self._evaluators = Evaluators()
         self._weights: dict[str, FloatArray] = {}
         self.initialize(seed)
 
@@ -90,7 +91,8 @@ class Model:
                 wanted = self._weights[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
             arrays[name] = array
-        self._weights |= arrays
+        # NOTE: always another object, by which evaluators know that the weights have changed.
+        self._weights = {**self._weights, **arrays}
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
         """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
@@ -121,14 +123,14 @@ class Model:
 
     def fit(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any = None,
         *,
         epochs: int = 1,
         batch_size: int = 128,
         optimizer: Optimizer | None = None,
         loss: Loss | None = None,
-        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        validation: tuple[Any, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
         resume: bool = False,
@@ -144,7 +146,9 @@ class Model:
         leaves is the model after its last full epoch.
 
         Args:
-            x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type; NumPy.
+            x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
+                h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
+                ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
@@ -182,6 +186,9 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
+        data = LabelledData(self.graph, loss, x, y)
+        held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
+        self._evaluators.clear()  # They would only hold memory that training needs.
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -190,17 +197,16 @@ class Model:
             optimizer or optimizers.Adam(),
             batch_size,
             seed,
+            sample_type=data.reader.sample_type,
             debug=debug,
         )
         trainer = Trainer(step)
         if state is not None:
             trainer.restore(state)
-        self._last_evaluator = None  # It would only hold memory that training needs.
         trainer.fit(
-            x,
-            y,
+            data,
             epochs,
-            validation=validation,
+            validation=held_out,
             callbacks=callbacks,
             keep=self._keep,
             history=self.history if resume else None,
@@ -219,8 +225,8 @@ class Model:
 
     def evaluate(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any = None,
         *,
         loss: Loss | None = None,
         batch_size: int = 128,
@@ -229,38 +235,37 @@ class Model:
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
-        ``precision`` is as for :meth:`fit`.
+        ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
         """
         check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, x, y, "y")
-        return self._evaluator(device, precision, min(batch_size, len(x)), loss).evaluate(x, labels)
+        data = LabelledData(self.graph, loss, x, y)
+        settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
+        with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
+            return evaluator.evaluate(data)
 
     def predict(
         self,
-        x: npt.NDArray[Any],
+        x: Any,
         *,
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> FloatArray:
-        """The model's output for every sample: (N, units[, height][, width]); ``precision`` as for :meth:`fit`."""
-        check_count("predict", "batch_size", batch_size)
-        check_samples(self.graph, x, "x")
-        return self._evaluator(device, precision, min(batch_size, len(x)), None).predict(x)
+        """The model's output for every sample: (N, units[, height][, width]).
 
-    def _evaluator(self, device: Device | str | None, precision: str, batch_size: int, loss: Loss | None) -> Evaluator:
-        """An evaluator with the weights of now; the last one, if it will do."""
-        where, kind = self._on(device), (precision, batch_size, loss)
-        if self._last_evaluator is None or self._last_evaluator[:2] != (where, kind):
-            evaluator = Evaluator(
-                where.at(precision), self.graph, DeviceParameters(where, self.graph), batch_size, loss
-            )
-            self._last_evaluator = where, kind, evaluator
-        evaluator = self._last_evaluator[2]
-        evaluator.parameters.write(self._weights)
-        return evaluator
+        ``x`` (but for iterables) and ``precision`` are as for :meth:`fit`. A sample's bits depend on the batch size of
+        the plan and on nothing else: ``batch_size`` for at least as many samples, else 1, 4, 16 or 64 if that holds
+        them all. Several threads may call this at once; they take turns.
+        """
+        check_count("predict", "batch_size", batch_size)
+        source = samples_for(self.graph, x, "x")
+        settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
+        with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
+            return evaluator.predict(IndexedReader(source), len(source))
+
+    def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
+        return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
 
     def gradients(
         self,
@@ -279,8 +284,9 @@ class Model:
         """
         _check_seed("gradients", seed)
         loss = loss or self.loss or CrossEntropy()
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, x, y, "y")
+        source = samples_for(self.graph, x, "x")
+        source.check_all()
+        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,

@@ -6,13 +6,16 @@ Pure passes, no device (DESIGN section 3):
 2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
 4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`);
-5. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
+5. in inference, the calls whose results depend on the parameters alone (`_constant`);
+6. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
@@ -26,6 +29,8 @@ from blobnet.plan_report import report
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
+#: The phase of calls that run whenever parameters have changed.
+CONSTANT = "constant"
 _NEVER = 1 << 30
 
 
@@ -48,8 +53,8 @@ class Plan:
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
-    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``, ``share`` and
-    ``reuse`` are as for make_plan.
+    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``,
+    ``sample_type``, ``share`` and ``reuse`` are as for make_plan.
     """
 
     graph: Graph
@@ -65,6 +70,7 @@ class Plan:
     fused: Mapping[str, str] = field(default_factory=dict)
     loss: Loss | None = None
     input_delta: bool = False
+    sample_type: str = "float32"
     share: bool = True
     reuse: bool = True
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
@@ -73,7 +79,7 @@ class Plan:
         return report(self)
 
     def phase(self, name: str) -> list[KernelCall]:
-        """The calls of one phase: ``forward``, ``loss`` or ``backward``."""
+        """The calls of one phase: ``constant`` (whenever parameters changed), ``forward``, ``loss`` or ``backward``."""
         return [call for phase, call in self.calls if phase == name]
 
     @property
@@ -98,6 +104,7 @@ class Plan:
             training=self.training,
             tuning=self.tuning,
             input_delta=self.input_delta,
+            sample_type=self.sample_type,
             share=self.share,
             reuse=self.reuse,
         )
@@ -144,6 +151,7 @@ def make_plan(
     training: bool = False,
     tuning: Tuning | None = None,
     input_delta: bool = False,
+    sample_type: str = "float32",
     share: bool = True,
     reuse: bool = True,
 ) -> Plan:
@@ -156,6 +164,7 @@ def make_plan(
         tuning: values for the kernels' tunables.
         loss: what to measure at the output; training needs one.
         input_delta: also compute dL/d input.
+        sample_type: NumPy's name for the type of the samples that enter the network.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
 
@@ -169,7 +178,7 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
         loss.check(graph.output.shape)
-    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, share).plan(reuse)
+    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share).plan(reuse)
 
 
 @dataclass
@@ -205,6 +214,7 @@ class _Planner:
         training: bool,
         tuning: Tuning,
         input_delta: bool,
+        sample_type: str,
         share: bool,
     ) -> None:
         self.graph = graph
@@ -213,6 +223,7 @@ class _Planner:
         self.training = training
         self.tuning = tuning
         self.input_delta = input_delta
+        self.sample_type = sample_type
         self.share = share
         self.storages: list[_Storage] = []
         self.arrays: dict[str, Array] = {}
@@ -234,6 +245,8 @@ class _Planner:
         self._lay_out()
         sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
         calls = self._schedule(sites)
+        if not self.training:
+            calls = _with_constants(calls)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
@@ -258,6 +271,7 @@ class _Planner:
             },
             loss=self.loss,
             input_delta=self.input_delta,
+            sample_type=self.sample_type,
             share=self.share,
             reuse=reuse,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
@@ -528,6 +542,7 @@ class _Planner:
             slope=self.graph.vertices[vertex.index + 1].layer.slope if vertex.index + 1 in self.absorbed else None,
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
+            sample_type=self.sample_type,
             tuning=self.tuning,
             ordinal=vertex.index,
         )
@@ -579,9 +594,11 @@ class _Planner:
 
     def _persistent(self) -> dict[str, tuple[int, int]]:
         """Buffers that are not the plan's to reuse: (elements, elements per sample)."""
+        sample_bytes = self.graph.input.shape.elements * np.dtype(self.sample_type).itemsize
         buffers = {
             "parameters": (self.parameters.elements, 0),
-            "samples": (0, self.graph.input.shape.elements),
+            "samples": (0, -(-SAMPLE_SLOTS[self.tuning.device_class] * sample_bytes // 4)),
+            "rows": (0, 1),
             "step": (STEP_WORDS, 0),
         }
         if self.training:
@@ -593,6 +610,8 @@ class _Planner:
         return buffers
 
 
+#: Batches of samples that a device of a class holds: a GPU fetches the next one while it works.
+SAMPLE_SLOTS = {"cpu": 1, "gpu": 2}
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -619,7 +638,32 @@ class _Groups:
         return list(found.values())
 
 
-# -- pass 5: lifetimes and reuse ---------------------------------------------------------------------------------------
+# -- pass 5: what depends on parameters alone --------------------------------------------------------------------------
+
+
+def _with_constants(calls: list[tuple[str, KernelCall]]) -> list[tuple[str, KernelCall]]:
+    """The calls of an inference plan, those in front that need not run again until parameters change.
+
+    Their phase is ``constant``: they read parameters, or what other such calls made of them, and nothing about the
+    batch; and nobody else writes where they do.
+    """
+    writers: dict[str, int] = {}
+    for _, call in calls:
+        for storage in call.storages("write", "update"):
+            writers[storage] = writers.get(storage, 0) + 1
+    known, first, others = {"parameters"}, [], []
+    for phase, call in calls:
+        written = call.storages("write", "update")
+        depends = call.storages("read", "update") - known or call.source.scalars or call.global_size.grows
+        if depends or not written or any(writers[storage] > 1 for storage in written):
+            others.append((phase, call))
+        else:
+            known |= written
+            first.append((CONSTANT, call))
+    return first + others
+
+
+# -- pass 6: lifetimes and reuse ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -640,7 +684,7 @@ class _Occupant:
 def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
     """Every storage and layer array that the calls name, in the order of first use."""
     found: dict[str, _Occupant] = {}
-    for position, (_, call) in enumerate(calls):
+    for position, (phase, call) in enumerate(calls):
         for blob in call.blobs.values():
             if blob.storage not in found:
                 layout = blob.layout
@@ -648,14 +692,17 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
                 found[blob.storage] = _Occupant(
                     blob.storage, position, position, 0, layout.memory_elements, None if blob.is_memory else whole
                 )
-            found[blob.storage].last = position
+            found[blob.storage].last = max(found[blob.storage].last, position)
         for array in call.arrays.values():
             if not array.persistent:
                 if array.storage not in found:
                     found[array.storage] = _Occupant(array.storage, position, position, 0, array.per_sample, None)
                 occupant = found[array.storage]
                 occupant.elements = max(occupant.elements, array.end(0))
-                occupant.last = position
+                occupant.last = max(occupant.last, position)
+        if phase == CONSTANT:
+            for storage in call.storages("write", "update"):
+                found[storage].last = len(calls)  # They are there for every batch.
     return list(found.values())
 
 

@@ -6,22 +6,24 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
+from blobnet.datasets.source import parts
 from blobnet.device import Reading
-from blobnet.errors import OptionError, TrainingError
-from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
+from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
+from blobnet.loader import Loader
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -117,11 +119,10 @@ class Trainer:
 
     def fit(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        data: LabelledData,
         epochs: int,
         *,
-        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        validation: LabelledData | None = None,
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
@@ -136,15 +137,13 @@ class Trainer:
             DataError: samples or labels that cannot be trained on.
             TrainingError: the loss or the weights are not finite.
         """
-        graph, loss = self.step.graph, self.step.loss
-        check_samples(graph, x, "x")
-        labels = prepare_labels(graph, loss, x, y, "y")
-        held_out = None
-        if validation is not None:
-            check_samples(graph, validation[0], "validation x")
-            held_out = prepare_labels(graph, loss, *validation, "validation y")
-        planned = {"samples": len(x)}
-        if self.step.optimizer.schedule.depends_on_epochs:
+        loss = self.step.loss
+        schedule = self.step.optimizer.schedule
+        if schedule.depends_on_steps and data.steps(self.step.batch_size) is None:
+            rule = "a stream of batches whose number is unknown needs a constant learning rate"
+            raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
+        planned = {} if data.count is None else {"samples": data.count}
+        if schedule.depends_on_epochs:
             planned["epochs"] = epochs
         self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
@@ -152,23 +151,29 @@ class Trainer:
         progress.metrics += metric_names(loss)
         if validation is not None:
             progress.metrics += [f"validation_{name}" for name in metric_names(loss)]
-        evaluator = None if validation is None else self._evaluator()
+        evaluator = None if validation is None else self._evaluator(validation)
         for callback in callbacks:
             callback.begin(progress)
+        loader = Loader(self.step.executor)
+        if self.epoch < epochs:
+            reserved = self.step.bytes + (evaluator.plan.bytes() if evaluator is not None else 0)
+            loader.keep(data.source, reserved)
+            if evaluator is not None and validation is not None:
+                evaluator.loader.keep(validation.source, reserved + data.bytes)
         table = Table(epochs, loss.takes_classes, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record = self._run_epoch(x, labels, epochs, verbose)
+            record, count = self._run_epoch(loader, data, epochs, verbose)
             seconds = time.perf_counter() - start
-            if evaluator is not None and validation is not None and held_out is not None:
-                with bar("validation", len(held_out), verbose) as shown:
-                    measured = evaluator.evaluate(validation[0], held_out, shown.update)
+            if evaluator is not None and validation is not None:
+                with bar("validation", validation.count, verbose) as shown:
+                    measured = evaluator.evaluate(validation, shown.update)
                 record |= {f"validation_{name}": value for name, value in measured.items()}
             self.epoch += 1
             if verbose:
-                print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
+                print(table.row(self.epoch, seconds, count, record), file=sys.stderr)
             _record(progress.history, record)
             keep(progress)
             for callback in callbacks:
@@ -179,17 +184,12 @@ class Trainer:
         keep(progress)
         return progress
 
-    def _run_epoch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], epochs: int, verbose: bool) -> dict[str, float]:
-        """One pass over the data, with a progress bar that is gone when it ends; the metrics."""
-        step, size = self.step, self.step.batch_size
-        order = np.random.default_rng([step.seed, self.epoch]).permutation(len(x))
-        steps, first_step = -(-len(x) // size), step.number
-
-        def load(number: int) -> int:
-            """Puts a batch of this epoch on its way; its samples."""
-            rows = order[number * size : (number + 1) * size]
-            step.load_batch(x[rows], labels[rows])
-            return len(rows)
+    def _run_epoch(
+        self, loader: Loader, data: LabelledData, epochs: int, verbose: bool
+    ) -> tuple[dict[str, float], int]:
+        """One pass over the data, with a progress bar that is gone when it ends; the metrics, and how many samples."""
+        step, size, done = self.step, self.step.batch_size, 0
+        steps, first_step, schedule = data.steps(size), step.number, step.optimizer.schedule
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -198,42 +198,52 @@ class Trainer:
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[-1]) // size) - 1
             step.number = first_step + number
-            raise TrainingError(
-                "training",
-                "the loss must stay finite",
-                epoch=self.epoch + 1,
-                step=step.number,
-                first_layer=step.first_not_finite(load(number)),
-                hint=_DIVERGED,
-            )
+            layer = {}
+            if data.count is not None:
+                count = loader.load(data.reader, next(itertools.islice(self._order(data), number, None)))
+                layer["first_layer"] = step.first_not_finite(count)
+            rule = "the loss must stay finite"
+            raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=_DIVERGED)
 
         step.reset_totals()
-        with bar(f"epoch {self.epoch + 1}/{epochs}", len(x), verbose) as shown:
+        with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose) as shown:
             watch = _Watch(step, shown, check)
-            for number in range(steps):
-                count = load(number)
+            for count in loader.batches(data.reader, self._order(data)):
                 step.compute_gradients(count)
-                step.update(step.optimizer.schedule.value(step.number, steps, epochs))
-                # The device works on this batch while the host gathers and loads the next.
-                step.device.flush()
+                step.update(schedule.value(step.number, steps or 1, epochs))
                 shown.update(count)
+                done += count
                 watch.look()
             # Waits for the device, so that the bar does not end before the work.
             totals = step.totals()
         check(totals)
+        if not done:
+            hint = "a generator gives its batches once; a list, or a class with __iter__, begins anew."
+            rule = "the stream must give samples in every epoch"
+            raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         broken = not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"
             raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
-        return metrics_of(totals, step.loss)
+        return metrics_of(totals, step.loss), done
 
-    def _evaluator(self) -> Evaluator:
+    def _order(self, data: LabelledData) -> Iterable[Any]:
+        """The jobs of this epoch's batches."""
+        if data.count is None:
+            return data.jobs(self.step.batch_size)
+        order = np.random.default_rng([self.step.seed, self.epoch]).permutation(data.count)
+        jobs: Iterable[Any] = parts(order, self.step.batch_size)
+        return jobs
+
+    def _evaluator(self, data: LabelledData) -> Evaluator:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         step, info = self.step, self.step.device.info
         room = info.memory, info.largest_allocation, step.bytes
-        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning)
+        sample_type = data.reader.sample_type
+        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, sample_type=sample_type)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(step.device, step.graph, step.parameters, batch_size, step.loss, debug=step.executor.debug)
+        debug = step.executor.debug
+        return Evaluator(step.device, step.graph, step.parameters, batch_size, step.loss, sample_type, debug)
 
 
 class _Watch:

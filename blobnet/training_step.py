@@ -20,16 +20,18 @@ from blobnet.planner import STEP_WORDS, Plan
 
 
 def fitting_plan(
-    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, *, input_delta: bool = False
+    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, **settings: Any
 ) -> Plan:
     """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
+
+    ``settings`` are as for make_plan.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
     reserved = 4 * sum(optimizer.memory(parameter_table(graph)).values())
-    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, input_delta=input_delta)
+    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, **settings)
 
 
 class TrainingStep:
@@ -44,6 +46,7 @@ class TrainingStep:
         batch_size: the most samples at once.
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
+        sample_type: NumPy's name for the type of the samples.
         debug: see Executor.
 
     Attributes:
@@ -67,6 +70,7 @@ class TrainingStep:
         seed: int = 0,
         *,
         input_delta: bool = False,
+        sample_type: str = "float32",
         debug: bool | None = None,
     ) -> None:
         self.device = device
@@ -75,7 +79,9 @@ class TrainingStep:
         self.optimizer = optimizer
         self.seed = seed
         self.number = 0
-        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta)
+        self.plan = fitting_plan(
+            device, graph, batch_size, loss, optimizer, input_delta=input_delta, sample_type=sample_type
+        )
         self.parameters = DeviceParameters(device, graph)
         self.parameters.write(weights)
         memory = optimizer.memory(self.parameters.table)
@@ -96,7 +102,7 @@ class TrainingStep:
 
     def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
         """Puts a batch on the device, behind the work on the batch before."""
-        self.executor.feed("samples", np.asarray(x, np.float32))
+        self.executor.feed("samples", np.asarray(x, self.plan.sample_type))
         self.executor.feed("labels", labels)
 
     def compute_gradients(self, batch: Batch | int) -> None:
@@ -124,7 +130,8 @@ class TrainingStep:
         After a loss that is not finite they stand still, and so do the parameters: the last of the samples counted are
         those of the batch with that loss.
         """
-        return self.device.read_later(self.executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)
+        totals = np.empty(Loss.SAMPLE_METRICS + 1, np.float32)
+        return self.device.read_later(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
         """The same, once all that was launched is done."""

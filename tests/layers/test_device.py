@@ -155,7 +155,11 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
     if way != "of the device":
         monkeypatch.setattr(Device, "kind", "gpu")
     if way == "no page-locked memory":
-        monkeypatch.setattr(Device, "page_locked", lambda *_: None)
+
+        def refuse(*_: object) -> None:
+            raise devices.cl.MemoryError("out of memory that can be locked")
+
+        monkeypatch.setattr(devices.cl, "enqueue_map_buffer", refuse)
     source = """__kernel void take(__global const float *from, __global float *to, int row) {
         for (int repeat = 0; repeat < 1000; repeat++)
             to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);

@@ -36,8 +36,8 @@ FLOORS = """
     device
     executor
     optimizers checkpoint datasets kernels
-    inference progress training_step
-    callbacks
+    loader progress training_step
+    inference callbacks
     trainer
     model
     blobnet
