@@ -18,7 +18,7 @@ from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, for_device_class, row_group
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
@@ -235,6 +235,8 @@ class _Planner:
         sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
         calls = self._schedule(sites)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
+        made = for_device_class((call for _, call in calls), self.tuning.device_class)
+        calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
             placed[name] = name
