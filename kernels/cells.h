@@ -10,7 +10,7 @@
  *
  * with AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
  *
- * A CPU's work-item takes cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
+ * A CPU's work-item (sizes are constants) takes cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
  * CELLS at once, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
  * first store, also where both go to the same memory.
  */
@@ -22,7 +22,7 @@
 #define ROW_OF_(cell, ROLE) QUOTIENT(cell, ROLE, UNIT_WIDTH)
 #define ROW_OF(cell, ROLE) ROW_OF_(cell, ROLE)
 
-#if LOCAL_WIDTH == 1
+#if !defined(SIZES_AS_ARGUMENTS) && LOCAL_WIDTH == 1
 #define FOR_CELLS                          \
     for (int y = 0; y < PLANE_HEIGHT; y++) \
         for (int x = 0; x < PLANE_WIDTH; x++)

@@ -10,10 +10,10 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function, see functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -27,7 +27,8 @@
 #include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
-                                  const int count, const int global_width, const int global_units)
+                                  const int count, const int global_width, const int global_units,
+                                  const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

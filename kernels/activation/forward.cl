@@ -8,9 +8,9 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function, see functions.h
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -23,7 +23,7 @@
 #include "activation/functions.h"
 
 __kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count,
-                                 const int global_width, const int global_units)
+                                 const int global_width, const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -9,10 +9,10 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
  *   IN_PLACE      1: INPUT is OUTPUT
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -25,7 +25,7 @@
 #include "activation/functions.h"
 
 __kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count,
-                       const int global_width, const int global_units)
+                       const int global_width, const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -18,11 +18,11 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -39,7 +39,8 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                           READ_ARRAY(real_t, shift), READ_ARRAY(real_t, scale_gradient),
                                           READ_ARRAY(real_t, shift_gradient), const int count,
-                                          const int global_width, const int global_units)
+                                          const int global_width, const int global_units,
+                                          const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -14,10 +14,10 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
  *   ACTIVATION    the function f, see activation/functions.h
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -33,7 +33,7 @@
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                     READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                     READ_ARRAY(real_t, shift), const int count, const int global_width,
-                                    const int global_units)
+                                    const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

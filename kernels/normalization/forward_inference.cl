@@ -15,12 +15,12 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
  *   ACTIVATION    the function f, see activation/functions.h
  *   EPSILON       added to the variance
  *   IN_PLACE      1: INPUT is OUTPUT
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -38,7 +38,8 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
                                               READ_ARRAY(real_t, running_mean),
                                               READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
                                               READ_ARRAY(real_t, shift), const int count,
-                                              const int global_width, const int global_units)
+                                              const int global_width, const int global_units,
+                                              const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -60,16 +60,16 @@ def test_sizes_may_be_arguments() -> None:
     """Where the header says so, calls that differ by sizes alone have the same program, and other arguments."""
     text = call().assemble()
     found = defines(text)
-    assert (found["GLOBAL_WIDTH"], found["GLOBAL_UNITS"], found["LOCAL_WIDTH"]) == ("global_width", "global_units", "4")
+    assert (found["GLOBAL_WIDTH"], found["CELLS"]) == ("global_width", "1")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "input_geometry.unit_memory_width"
     assert found["INPUT_UNIT_PADDING"] == "(INPUT_UNIT_MEMORY_COUNT - INPUT_UNIT_COUNT - input_unit_offset)"
     assert GEOMETRY_TYPE in text
-    assert call().sizes == {"GLOBAL_WIDTH": 4, "GLOBAL_UNITS": 3}
+    assert call().sizes == {"GLOBAL_WIDTH": 4, "GLOBAL_UNITS": 3, "LOCAL_WIDTH": 4}
     smaller = Shape(2, 4, 3)
     blobs = {"INPUT": Blob("a", BlobLayout.padded(smaller)), "OUTPUT": Blob("b", BlobLayout.padded(smaller, Halo(1)))}
     other = replace(call(), blobs=blobs, global_size=GlobalSize(8, 5, 2))
     assert other.assemble() == text
-    assert other.sizes == {"GLOBAL_WIDTH": 8, "GLOBAL_UNITS": 2}
+    assert other.sizes == {"GLOBAL_WIDTH": 8, "GLOBAL_UNITS": 2, "LOCAL_WIDTH": 4}
     constant = replace(other, constant_sizes=True)
     assert constant.assemble() != replace(call(), constant_sizes=True).assemble()
     assert GEOMETRY_TYPE not in constant.assemble()
