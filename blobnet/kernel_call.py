@@ -132,6 +132,13 @@ class KernelCall:
         return source.assemble(macros, blob_macros, self.sizes if self.constant_sizes else None)
 
     @property
+    def halos_read(self) -> set[str]:
+        """The storages of the blobs that the kernel reads with their halo."""
+        source = self.source
+        roles = {role for role, access in source.blobs.items() if access == "read"} - source.data_alone
+        return {blob.storage for role, blob in self.blobs.items() if role in roles}
+
+    @property
     def passes_geometry(self) -> bool:
         """Whether the sizes of blobs are arguments of the kernel."""
         return self.source.sizes_as_arguments and not self.constant_sizes

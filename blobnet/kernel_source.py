@@ -22,6 +22,8 @@ Macro = int | float | str
 _SIZED_BLOBS = "Blobs, sizes as arguments"
 _SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Global", "Local")
 _ACCESS = ("read", "write", "update")
+#: How the header says that a kernel reads a blob without its halo.
+_DATA_ALONE = "read data alone"
 #: Arguments whose values depend on the batch, and their types; those of others come with the call.
 BATCH_SCALARS = {"COUNT": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
@@ -41,6 +43,7 @@ class KernelSource:
     """One kernel file and its header.
 
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
+    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
     need not be part of the program, like those that are scalars: it serves any.
     """
@@ -55,6 +58,7 @@ class KernelSource:
     tunables: Mapping[str, Tunable]
     dimensions: Mapping[str, str]
     sizes_as_arguments: bool = False
+    data_alone: frozenset[str] = frozenset()
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -208,6 +212,7 @@ def parse(name: str, text: str) -> KernelSource:
         tunables=tunables,
         dimensions=sections["Global"],
         sizes_as_arguments=bool(sized),
+        data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
     )
 
 

@@ -5,14 +5,16 @@ Pure passes, no device (DESIGN section 3):
 1. forward storage: concat and in-place layers join blobs into one storage, through unit offsets (`_assign_forward`);
 2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
-4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`);
+4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`); and 3 again,
+   without the halos that none of them reads (`_settle`);
 5. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
@@ -48,8 +50,8 @@ class Plan:
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
-    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``, ``share`` and
-    ``reuse`` are as for make_plan.
+    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``, ``share``,
+    ``reuse`` and ``every_halo`` are as for make_plan.
     """
 
     graph: Graph
@@ -67,6 +69,7 @@ class Plan:
     input_delta: bool = False
     share: bool = True
     reuse: bool = True
+    every_halo: bool = False
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -100,6 +103,7 @@ class Plan:
             input_delta=self.input_delta,
             share=self.share,
             reuse=self.reuse,
+            every_halo=self.every_halo,
         )
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
@@ -146,6 +150,7 @@ def make_plan(
     input_delta: bool = False,
     share: bool = True,
     reuse: bool = True,
+    every_halo: bool = False,
 ) -> Plan:
     """Plans a graph for training, or for inference.
 
@@ -158,6 +163,7 @@ def make_plan(
         input_delta: also compute dL/d input.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
 
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
@@ -169,7 +175,7 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
         loss.check(graph.output.shape)
-    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, share).plan(reuse)
+    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, share).plan(reuse, every_halo)
 
 
 @dataclass
@@ -194,6 +200,23 @@ class _Storage:
     planes: Shape
     halo: Halo = field(default_factory=Halo)
     pitch: int = 0
+
+
+#: A vertex whose kernels read the halo of a storage.
+_HaloOf = tuple[int, str]
+
+
+class _Scheduled(NamedTuple):
+    """A call, its phase, and the vertex that made it."""
+
+    phase: str
+    vertex: int | None
+    call: KernelCall
+
+
+def _halos_read(calls: Iterable[_Scheduled]) -> set[_HaloOf]:
+    """Which vertices have calls that read the halo of which storages."""
+    return {(item.vertex, name) for item in calls if item.vertex is not None for name in item.call.halos_read}
 
 
 class _Planner:
@@ -227,13 +250,12 @@ class _Planner:
         self.needs_delta = self._needs_delta()
         self.absorbed = self._absorbed_activations()
 
-    def plan(self, reuse: bool) -> Plan:
+    def plan(self, reuse: bool, every_halo: bool) -> Plan:
         self._assign_forward()
         if self.training:
             self._assign_deltas()
-        self._lay_out()
-        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
-        calls = self._schedule(sites)
+        sites, scheduled = self._settle(every_halo)
+        calls = [(item.phase, item.call) for item in scheduled]
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
         made = for_device_class((call for _, call in calls), self.tuning.device_class)
         calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
@@ -262,8 +284,34 @@ class _Planner:
             input_delta=self.input_delta,
             share=self.share,
             reuse=reuse,
+            every_halo=every_halo,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
+
+    def _arrange(self, halos: Collection[_HaloOf]) -> tuple[list[Site], list[_Scheduled]]:
+        """Passes 3 and 4, with these halos."""
+        self._lay_out(halos)
+        self.arrays.clear()
+        self.computed_by = list(range(len(self.graph.vertices)))
+        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
+        return sites, self._schedule(sites)
+
+    def _settle(self, every_halo: bool) -> tuple[list[Site], list[_Scheduled]]:
+        """The same with those halos that the kernels read which layers choose; with all if ``every_halo``.
+
+        What is chosen may depend on how blobs lie, so layers choose again until they miss nothing.
+        """
+        every = {(vertex.index, storage) for vertex in self.graph.vertices for storage, _ in self._halos(vertex)}
+        sites, calls = self._arrange(every)
+        halos = _halos_read(calls) & every
+        if every_halo or halos == every:
+            return sites, calls
+        while True:
+            sites, calls = self._arrange(halos)
+            missing = _halos_read(calls) & every - halos
+            if not missing:
+                return sites, calls
+            halos |= missing
 
     def _check_counts(self, buffers: Mapping[str, Buffer]) -> None:
         counts = {"parameters": self.parameters.elements}
@@ -465,15 +513,29 @@ class _Planner:
 
     # -- pass 3: halos and pitch -------------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
+    def _halos(self, vertex: Vertex) -> Iterator[tuple[str, Halo]]:
+        """The storages around whose planes a layer's kernels may read zeros, and how many."""
+        shapes = self.graph.input_shapes(vertex)
+        halos = [(self.regions.get(source), vertex.layer.input_halo(shapes)) for source in vertex.inputs]
+        if shapes:
+            halos.append((self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes)))
+        for region, halo in halos:
+            if region and halo != Halo():
+                yield self.storages[region.storage].name, halo
+
+    def _lay_out(self, halos: Collection[_HaloOf]) -> None:
         groups = _Groups(len(self.storages))
+        named = {storage.name: storage for storage in self.storages}
+        for storage in self.storages:
+            storage.halo = Halo()
         for vertex in self.graph.vertices:
+            for name, halo in self._halos(vertex):
+                if (vertex.index, name) in halos:
+                    named[name].halo = named[name].halo.merged(halo)
             shapes = self.graph.input_shapes(vertex)
             linked = []
             for source in vertex.inputs:
-                self._widen(self.regions.get(source), vertex.layer.input_halo(shapes))
                 linked += [self.regions.get(source), self.delta_regions.get(source)]
-            self._widen(self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes) if shapes else Halo())
             linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
             # NOTE: a GPU's kernels address cell by cell; one pitch would only give halos to planes that need none.
             if shapes and self.tuning.device_class == "cpu" and vertex.layer.same_pitch(shapes):
@@ -484,11 +546,6 @@ class _Planner:
             pitch = max(item.planes.width + max(item.halo.left, item.halo.right) for item in storages)
             for item in storages:
                 item.pitch = pitch
-
-    def _widen(self, region: _Region | None, halo: Halo) -> None:
-        if region:
-            storage = self.storages[region.storage]
-            storage.halo = storage.halo.merged(halo)
 
     def _blob(self, region: _Region) -> Blob:
         storage = self.storages[region.storage]
@@ -563,20 +620,21 @@ class _Planner:
         reader = self.graph.vertices[readers[0]]
         return reader if reader.inputs[self.in_place_of[reader.index]] == index else None
 
-    def _schedule(self, sites: Sequence[Site]) -> list[tuple[str, KernelCall]]:
-        calls: list[tuple[str, KernelCall]] = []
+    def _schedule(self, sites: Sequence[Site]) -> list[_Scheduled]:
+        calls: list[_Scheduled] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
             if self.computed_by[vertex.index] == vertex.index:
-                calls += [("forward", call) for call in vertex.layer.forward(site)]
+                calls += [_Scheduled("forward", vertex.index, call) for call in vertex.layer.forward(site)]
         if self.loss:
             output = self.graph.output.index
             delta = self._blob(self.delta_regions[output]) if output in self.delta_regions else None
-            calls += [("loss", call) for call in self.loss.calls(sites[output].output, delta, self.tuning)]
+            made = self.loss.calls(sites[output].output, delta, self.tuning)
+            calls += [_Scheduled("loss", None, call) for call in made]
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
                 if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
-                    calls += [("backward", call) for call in vertex.layer.backward_parameters(site)]
-                    calls += [("backward", call) for call in vertex.layer.backward_data(site)]
+                    made = [*vertex.layer.backward_parameters(site), *vertex.layer.backward_data(site)]
+                    calls += [_Scheduled("backward", vertex.index, call) for call in made]
         return calls
 
     def _persistent(self) -> dict[str, tuple[int, int]]:

@@ -268,7 +268,7 @@ class _Problem:
 
     def __init__(self, case: Case, batch_size: int, tuning: Tuning) -> None:
         self.case, self.tuning = case, tuning
-        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
+        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, every_halo=True, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
         plain = self._alternatives(replace(tuning, device_class=_PLAIN, precision="fp32")).values()
         self.plain = {

@@ -4,7 +4,7 @@
  * and so is what is behind the last unit of a group or the last patch.
  *
  * Blobs, sizes as arguments:
- *   SOURCE read
+ *   SOURCE read data alone
  * Arrays:
  *   TRANSFORMED write  (POINTS, GROUPS, UNITS, PATCHES)
  * Scalars:

@@ -2,7 +2,7 @@
  * The gradient of a bias per position: gradient[z][y][x] = sum over samples of delta[z][y][x].
  *
  * Blobs, sizes as arguments:
- *   OUTPUT_DELTA read
+ *   OUTPUT_DELTA read data alone
  * Arrays:
  *   GRADIENT write  (units, height, width)
  * Scalars:

@@ -3,7 +3,7 @@
  * Splits of the samples go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs, sizes as arguments:
- *   OUTPUT_DELTA read
+ *   OUTPUT_DELTA read data alone
  * Arrays:
  *   PARTIALS write  (SPLITS, units)
  * Scalars:

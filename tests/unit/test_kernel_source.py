@@ -265,5 +265,11 @@ def test_rules_for_kernels(kernel: KernelSource) -> None:
     assert "double" not in re.findall(r"\w+", text)
 
 
+def test_kernels_say_which_blobs_they_read_without_their_halo() -> None:
+    assert load("convolution/winograd_patch").data_alone == {"SOURCE"}
+    assert load("convolution/backward_weight_tiled").data_alone == {"OUTPUT_DELTA"}
+    assert load("convolution/forward_tiled").data_alone == frozenset()
+
+
 def test_load_gives_the_same_object() -> None:
     assert load("activation/forward") is kernel_source.load("activation/forward")
