@@ -15,6 +15,8 @@ from blobnet.task import Choices
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
+#: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
+ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
@@ -130,6 +132,24 @@ class KernelCall:
         for role, blob in self.blobs.items():
             blob_macros |= blob.layout.macros(role, self.passes_geometry)
         return source.assemble(macros, blob_macros, self.sizes if self.constant_sizes else None)
+
+    @property
+    def moves(self) -> str | None:
+        """What it does if it only moves data: ``packing weights``; None if it computes, as an addition does."""
+        return None if self.macros.get("ACCUMULATE") else self.source.moves
+
+    def bytes(self, count: int) -> int:
+        """Bytes of all that it reads and writes for a batch of ``count``, once each: data cells, and whole arrays.
+
+        A kernel that writes zeros alone writes the halo.
+        """
+        samples = len(self.samples_of(count))
+        elements = sum(array.elements + samples * array.per_sample for array in self.arrays.values())
+        for blob in self.blobs.values():
+            layout = blob.layout
+            cells = layout.extent - layout.unit_elements if self.kernel == ZERO_HALO else layout.unit_elements
+            elements += samples * layout.unit_count * cells
+        return 4 * elements
 
     @property
     def halos_read(self) -> set[str]:

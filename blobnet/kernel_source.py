@@ -20,7 +20,7 @@ Macro = int | float | str
 
 #: The title of the blobs whose sizes are arguments.
 _SIZED_BLOBS = "Blobs, sizes as arguments"
-_SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Global", "Local")
+_SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Moves", "Global", "Local")
 _ACCESS = ("read", "write", "update")
 #: How the header says that a kernel reads a blob without its halo.
 _DATA_ALONE = "read data alone"
@@ -44,6 +44,7 @@ class KernelSource:
 
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
     ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
+    ``moves`` says what a kernel does that only moves data, for plans to count.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
     need not be part of the program, like those that are scalars: it serves any.
     """
@@ -59,6 +60,7 @@ class KernelSource:
     dimensions: Mapping[str, str]
     sizes_as_arguments: bool = False
     data_alone: frozenset[str] = frozenset()
+    moves: str | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -213,6 +215,7 @@ def parse(name: str, text: str) -> KernelSource:
         dimensions=sections["Global"],
         sizes_as_arguments=bool(sized),
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
+        moves=next(iter(sections["Moves"]), None),
     )
 
 
@@ -235,7 +238,9 @@ def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
             purpose.append(line)
         elif line:
             word, _, rest = line.partition(" ")
-            if section in ("Global", "Local"):
+            if section == "Moves":
+                sections[section][line] = ""
+            elif section in ("Global", "Local"):
                 sections[section][word.rstrip(":")] = rest.strip()
             elif _NAME.match(word):
                 sections[section][word] = rest.strip()

@@ -20,7 +20,17 @@ from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, for_device_class, row_group
+from blobnet.kernel_call import (
+    COPYING,
+    ZERO_HALO,
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    for_device_class,
+    row_group,
+)
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
@@ -82,7 +92,7 @@ class Plan:
     @property
     def copies(self) -> list[str]:
         """Labels of launches that only copy."""
-        return [call.label for _, call in self.calls if call.kernel == "blob/copy" and not call.macros["ACCUMULATE"]]
+        return [call.label for _, call in self.calls if call.moves == COPYING]
 
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
@@ -783,4 +793,4 @@ def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = (1, 1, 1) if tuning.device_class == "cpu" else row_group(max(leading, gaps, 1))
     size = GlobalSize(local[0], 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
+    return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

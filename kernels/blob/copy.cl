@@ -11,6 +11,8 @@
  *   GLOBAL_UNITS  runs of elements for one sample
  * Macros:
  *   ACCUMULATE    1: add to OUTPUT
+ * Moves:
+ *   copying blobs
  * Global:
  *   width  elements of a run
  *   units  runs * COUNT

@@ -8,6 +8,8 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  step along the halo cells of a plane
  *   GLOBAL_UNITS  units
+ * Moves:
+ *   clearing halos
  * Global:
  *   width  halo cells
  *   units  units * COUNT

@@ -15,6 +15,8 @@
  *   UNIT_STRIDE    from unit to unit in WEIGHT
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
+ * Moves:
+ *   packing weights
  * Global:
  *   width   UNIT_COLUMNS
  *   height  DEPTH_ROWS + 1

@@ -22,6 +22,8 @@
  *   CELLS           results of a patch on a side
  *   TAPS            of a filter on a side
  *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
+ * Moves:
+ *   Winograd patches
  * Global:
  *   width   patches of the batch
  *   height  1

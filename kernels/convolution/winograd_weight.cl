@@ -17,6 +17,8 @@
  *   CELLS         results of a patch on a side
  *   TAPS          of a filter on a side
  *   ROTATED       1: the filter turned by 180 degrees, for backward data
+ * Moves:
+ *   Winograd weights
  * Global:
  *   width   UNITS
  *   height  DEPTH
