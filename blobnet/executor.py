@@ -47,16 +47,12 @@ class Launch:
         self.kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
         self.local_size = call.local_size or (1, 1, 1)
         self._device = device
-        arguments: list[Any] = []
-        for role in source.blobs:
-            blob = call.blobs[role]
-            arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
-        for role in source.arrays:
-            array = call.arrays[role]
-            arguments += [memory[array.storage], np.int32(array.offset)]
-        for index, argument in enumerate(arguments):
+        arguments = memory_arguments(call, memory)
+        scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
+        sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
+        for index, argument in [*enumerate(arguments), *sizes.items()]:
             self.kernel.set_arg(index, argument)
-        self._scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
+        self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
         self.set_batch(batch)
 
     def set_batch(self, batch: Batch) -> None:
@@ -70,6 +66,20 @@ class Launch:
                 value = values[name]
                 self.kernel.set_arg(index, np.float32(value) if isinstance(value, float) else np.int32(value))
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
+
+
+def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
+    """A kernel's arguments before its scalars: the buffer and the place in it for each role, and sizes if it asks."""
+    source = call.source
+    arguments: list[Any] = []
+    for role in source.blobs:
+        blob = call.blobs[role]
+        arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
+        arguments += [blob.layout.geometry] if call.passes_geometry else []
+    for role in source.arrays:
+        array = call.arrays[role]
+        arguments += [memory[array.storage], np.int32(array.offset)]
+    return arguments
 
 
 def _launch_nothing() -> None:

@@ -5,15 +5,17 @@ Pure passes, no device (DESIGN section 3):
 1. forward storage: concat and in-place layers join blobs into one storage, through unit offsets (`_assign_forward`);
 2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
-4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`);
-5. in inference, the calls whose results depend on the parameters alone (`_constant`);
+4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`); and 3 again,
+   without the halos that none of them reads (`_settle`);
+5. in inference, the calls whose results depend on the parameters alone (`_with_constants`);
 6. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,17 @@ from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import (
+    COPYING,
+    ZERO_HALO,
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    for_device_class,
+    row_group,
+)
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
@@ -54,7 +66,7 @@ class Plan:
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
     ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``,
-    ``sample_type``, ``share`` and ``reuse`` are as for make_plan.
+    ``sample_type``, ``share``, ``reuse`` and ``every_halo`` are as for make_plan.
     """
 
     graph: Graph
@@ -73,6 +85,7 @@ class Plan:
     sample_type: str = "float32"
     share: bool = True
     reuse: bool = True
+    every_halo: bool = False
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -85,7 +98,7 @@ class Plan:
     @property
     def copies(self) -> list[str]:
         """Labels of launches that only copy."""
-        return [call.label for _, call in self.calls if call.kernel == "blob/copy" and not call.macros["ACCUMULATE"]]
+        return [call.label for _, call in self.calls if call.moves == COPYING]
 
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
@@ -107,6 +120,7 @@ class Plan:
             sample_type=self.sample_type,
             share=self.share,
             reuse=self.reuse,
+            every_halo=self.every_halo,
         )
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
@@ -154,6 +168,7 @@ def make_plan(
     sample_type: str = "float32",
     share: bool = True,
     reuse: bool = True,
+    every_halo: bool = False,
 ) -> Plan:
     """Plans a graph for training, or for inference.
 
@@ -167,6 +182,7 @@ def make_plan(
         sample_type: NumPy's name for the type of the samples that enter the network.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
 
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
@@ -178,7 +194,8 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
         loss.check(graph.output.shape)
-    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share).plan(reuse)
+    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share)
+    return planner.plan(reuse, every_halo)
 
 
 @dataclass
@@ -203,6 +220,23 @@ class _Storage:
     planes: Shape
     halo: Halo = field(default_factory=Halo)
     pitch: int = 0
+
+
+#: A vertex whose kernels read the halo of a storage.
+_HaloOf = tuple[int, str]
+
+
+class _Scheduled(NamedTuple):
+    """A call, its phase, and the vertex that made it."""
+
+    phase: str
+    vertex: int | None
+    call: KernelCall
+
+
+def _halos_read(calls: Iterable[_Scheduled]) -> set[_HaloOf]:
+    """Which vertices have calls that read the halo of which storages."""
+    return {(item.vertex, name) for item in calls if item.vertex is not None for name in item.call.halos_read}
 
 
 class _Planner:
@@ -238,16 +272,17 @@ class _Planner:
         self.needs_delta = self._needs_delta()
         self.absorbed = self._absorbed_activations()
 
-    def plan(self, reuse: bool) -> Plan:
+    def plan(self, reuse: bool, every_halo: bool) -> Plan:
         self._assign_forward()
         if self.training:
             self._assign_deltas()
-        self._lay_out()
-        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
-        calls = self._schedule(sites)
+        sites, scheduled = self._settle(every_halo)
+        calls = [(item.phase, item.call) for item in scheduled]
         if not self.training:
             calls = _with_constants(calls)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
+        made = for_device_class((call for _, call in calls), self.tuning.device_class)
+        calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
             placed[name] = name
@@ -274,8 +309,34 @@ class _Planner:
             sample_type=self.sample_type,
             share=self.share,
             reuse=reuse,
+            every_halo=every_halo,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
+
+    def _arrange(self, halos: Collection[_HaloOf]) -> tuple[list[Site], list[_Scheduled]]:
+        """Passes 3 and 4, with these halos."""
+        self._lay_out(halos)
+        self.arrays.clear()
+        self.computed_by = list(range(len(self.graph.vertices)))
+        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
+        return sites, self._schedule(sites)
+
+    def _settle(self, every_halo: bool) -> tuple[list[Site], list[_Scheduled]]:
+        """The same with those halos that the kernels read which layers choose; with all if ``every_halo``.
+
+        What is chosen may depend on how blobs lie, so layers choose again until they miss nothing.
+        """
+        every = {(vertex.index, storage) for vertex in self.graph.vertices for storage, _ in self._halos(vertex)}
+        sites, calls = self._arrange(every)
+        halos = _halos_read(calls) & every
+        if every_halo or halos == every:
+            return sites, calls
+        while True:
+            sites, calls = self._arrange(halos)
+            missing = _halos_read(calls) & every - halos
+            if not missing:
+                return sites, calls
+            halos |= missing
 
     def _check_counts(self, buffers: Mapping[str, Buffer]) -> None:
         counts = {"parameters": self.parameters.elements}
@@ -477,15 +538,29 @@ class _Planner:
 
     # -- pass 3: halos and pitch -------------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
+    def _halos(self, vertex: Vertex) -> Iterator[tuple[str, Halo]]:
+        """The storages around whose planes a layer's kernels may read zeros, and how many."""
+        shapes = self.graph.input_shapes(vertex)
+        halos = [(self.regions.get(source), vertex.layer.input_halo(shapes)) for source in vertex.inputs]
+        if shapes:
+            halos.append((self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes)))
+        for region, halo in halos:
+            if region and halo != Halo():
+                yield self.storages[region.storage].name, halo
+
+    def _lay_out(self, halos: Collection[_HaloOf]) -> None:
         groups = _Groups(len(self.storages))
+        named = {storage.name: storage for storage in self.storages}
+        for storage in self.storages:
+            storage.halo = Halo()
         for vertex in self.graph.vertices:
+            for name, halo in self._halos(vertex):
+                if (vertex.index, name) in halos:
+                    named[name].halo = named[name].halo.merged(halo)
             shapes = self.graph.input_shapes(vertex)
             linked = []
             for source in vertex.inputs:
-                self._widen(self.regions.get(source), vertex.layer.input_halo(shapes))
                 linked += [self.regions.get(source), self.delta_regions.get(source)]
-            self._widen(self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes) if shapes else Halo())
             linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
             # NOTE: a GPU's kernels address cell by cell; one pitch would only give halos to planes that need none.
             if shapes and self.tuning.device_class == "cpu" and vertex.layer.same_pitch(shapes):
@@ -496,11 +571,6 @@ class _Planner:
             pitch = max(item.planes.width + max(item.halo.left, item.halo.right) for item in storages)
             for item in storages:
                 item.pitch = pitch
-
-    def _widen(self, region: _Region | None, halo: Halo) -> None:
-        if region:
-            storage = self.storages[region.storage]
-            storage.halo = storage.halo.merged(halo)
 
     def _blob(self, region: _Region) -> Blob:
         storage = self.storages[region.storage]
@@ -576,20 +646,21 @@ class _Planner:
         reader = self.graph.vertices[readers[0]]
         return reader if reader.inputs[self.in_place_of[reader.index]] == index else None
 
-    def _schedule(self, sites: Sequence[Site]) -> list[tuple[str, KernelCall]]:
-        calls: list[tuple[str, KernelCall]] = []
+    def _schedule(self, sites: Sequence[Site]) -> list[_Scheduled]:
+        calls: list[_Scheduled] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
             if self.computed_by[vertex.index] == vertex.index:
-                calls += [("forward", call) for call in vertex.layer.forward(site)]
+                calls += [_Scheduled("forward", vertex.index, call) for call in vertex.layer.forward(site)]
         if self.loss:
             output = self.graph.output.index
             delta = self._blob(self.delta_regions[output]) if output in self.delta_regions else None
-            calls += [("loss", call) for call in self.loss.calls(sites[output].output, delta, self.tuning)]
+            made = self.loss.calls(sites[output].output, delta, self.tuning)
+            calls += [_Scheduled("loss", None, call) for call in made]
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
                 if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
-                    calls += [("backward", call) for call in vertex.layer.backward_parameters(site)]
-                    calls += [("backward", call) for call in vertex.layer.backward_data(site)]
+                    made = [*vertex.layer.backward_parameters(site), *vertex.layer.backward_data(site)]
+                    calls += [_Scheduled("backward", vertex.index, call) for call in made]
         return calls
 
     def _persistent(self) -> dict[str, tuple[int, int]]:
@@ -770,4 +841,4 @@ def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = (1, 1, 1) if tuning.device_class == "cpu" else row_group(max(leading, gaps, 1))
     size = GlobalSize(local[0], 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
+    return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

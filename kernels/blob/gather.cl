@@ -14,6 +14,8 @@
  *   RUN
  *   SAMPLES      samples side by side, a multiple of LANES
  *   LANES        values in a vector
+ * Moves:
+ *   gathering
  * Global:
  *   width  vectors of SAMPLES
  *   units  units

@@ -21,6 +21,8 @@
  *   PHASE_WIDTH
  *   PANEL_UNITS    a multiple of LANES
  *   LANES          values in a vector
+ * Moves:
+ *   packing units
  * Global:
  *   width  vectors of panels
  *   units  COUNT

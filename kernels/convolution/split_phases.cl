@@ -18,6 +18,8 @@
  *   GLOBAL_UNITS  units of PHASES
  * Tunables:
  *   MAXIMUM_LANES cpu 16 of 1 2 4 8 16: most lanes
+ * Moves:
+ *   splitting phases
  * Global:
  *   units  units of PHASES * COUNT
  */

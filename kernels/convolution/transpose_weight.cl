@@ -10,6 +10,8 @@
  *   GROUP_OUTPUT_UNITS
  *   TAPS
  *   LANES
+ * Moves:
+ *   packing weights
  * Global:
  *   width   blocks of LANES output units of a group
  *   height  groups
