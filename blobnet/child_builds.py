@@ -6,6 +6,7 @@ comes back through the driver's cache, or blobnet's (blobnet/device.py), not thr
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -17,11 +18,13 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread, Timer
 from typing import IO, Any, BinaryIO
 
 #: Sources that are worth a child of their own, which takes 0.3 s to start.
 _SOURCES_OF_A_CHILD = 4
+#: Seconds that a child waits for more to build.
+_PATIENCE = 5.0
 #: Characters of what a child said last that are kept.
 _MOST_WORDS = 1500
 #: What a child runs: with the parent's modules, wherever those are.
@@ -36,7 +39,12 @@ _DONE = b"+"
 
 
 def build_all(
-    settings: Mapping[str, Any], sources: Sequence[str], most_children: int, advance: Callable[[], object]
+    settings: Mapping[str, Any],
+    sources: Sequence[str],
+    advance: Callable[[], object],
+    *,
+    most_children: int,
+    keep_children: bool,
 ) -> dict[str, str]:
     """Has children build sources, and says which ones a compiler crashed on.
 
@@ -46,15 +54,16 @@ def build_all(
     Args:
         settings: what the children are told of the device (as JSON).
         sources: what to build, each of them once.
-        most_children: side by side.
         advance: called after each source.
+        most_children: side by side.
+        keep_children: for what is built within the next seconds; else they give back what they hold of the device.
 
     Returns:
         For each source that killed its compilers, how they died and their last words.
     """
     waiting, results = deque(sources), SimpleQueue[tuple[str, str] | None]()
     count = max(1, min(most_children, -(-len(sources) // _SOURCES_OF_A_CHILD)))
-    foremen = [_Foreman(settings, waiting, results) for _ in range(count)]
+    foremen = [_Foreman(settings, waiting, results, keep_children) for _ in range(count)]
     crashed = {}
     try:
         for foreman in foremen:
@@ -82,10 +91,14 @@ class _Foreman(Thread):
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], waiting: deque[str], results: SimpleQueue[tuple[str, str] | None]
+        self,
+        settings: Mapping[str, Any],
+        waiting: deque[str],
+        results: SimpleQueue[tuple[str, str] | None],
+        keep_child: bool,
     ) -> None:
         super().__init__(daemon=True)
-        self._settings, self._waiting, self._results = settings, waiting, results
+        self._settings, self._waiting, self._results, self._keep_child = settings, waiting, results, keep_child
         self._child: _Child | None = None
         self._is_dismissed = False
 
@@ -100,6 +113,9 @@ class _Foreman(Thread):
                 if words is None:
                     break
                 self._results.put((source, words))
+            if self._child is not None and self._keep_child and not self._is_dismissed:
+                _IDLE.add(self._child)
+                self._child = None
         finally:
             self._close()
             self._results.put(None)
@@ -128,13 +144,14 @@ class _Foreman(Thread):
         return None if self._is_dismissed else words
 
     def _start(self) -> bool:
-        if not self._is_dismissed:
+        command = _command(self._settings)
+        self._child = _IDLE.take(command)
+        if self._child is None and not self._is_dismissed:
             with contextlib.suppress(OSError):
-                self._child = _Child(self._settings)
-                if self._child.is_ready():
-                    return not self._is_dismissed
-                self._close()
-        return False
+                self._child = _Child(command)
+                if not self._child.is_ready():
+                    self._close()
+        return self._child is not None and not self._is_dismissed
 
     def _close(self) -> None:
         if self._child is not None:
@@ -142,12 +159,17 @@ class _Foreman(Thread):
             self._child = None
 
 
+def _command(settings: Mapping[str, Any]) -> list[str]:
+    """What starts a child."""
+    modules = json.dumps([path or "." for path in sys.path])
+    return [sys.executable, "-I", "-c", _PROGRAM, modules, json.dumps(dict(settings))]
+
+
 class _Child:
     """A process that builds; OSError if it cannot start."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        modules = json.dumps([path or "." for path in sys.path])
-        command = [sys.executable, "-I", "-c", _PROGRAM, modules, json.dumps(dict(settings))]
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         self.is_used = False
         try:
@@ -201,6 +223,44 @@ class _Child:
         with contextlib.suppress(OSError):
             self._process.communicate()
         self._words.close()
+
+
+class _Idle:
+    """Children that have nothing to do; they wait some seconds for more."""
+
+    def __init__(self) -> None:
+        self._children: list[_Child] = []
+        self._lock = Lock()
+        self._timer: Timer | None = None
+        atexit.register(self.close)
+
+    def add(self, child: _Child) -> None:
+        """Keeps a child for a while."""
+        with self._lock:
+            self._children.append(child)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = Timer(_PATIENCE, self.close)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def take(self, command: list[str]) -> _Child | None:
+        """A child that was started with a command; None if there is none."""
+        with self._lock:
+            for index, child in enumerate(self._children):
+                if child.command == command:
+                    return self._children.pop(index)
+        return None
+
+    def close(self) -> None:
+        """Sends all of them home."""
+        with self._lock:
+            children, self._children = self._children, []
+        for child in children:
+            child.close()
+
+
+_IDLE = _Idle()
 
 
 def serve(make_builder: Callable[[], Callable[[str], object]]) -> None:

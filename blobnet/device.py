@@ -453,7 +453,9 @@ class Device:
 
         settings = {"identity": self.info.identity, "folder": str(self._folder)}
         children = max(1, min(_usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))
-        crashed = child_builds.build_all(settings, list(unknown), children, one_more)
+        crashed = child_builds.build_all(
+            settings, list(unknown), one_more, most_children=children, keep_children=self.kind == "cpu"
+        )
         self._crashed.update({unknown[source]: words for source, words in crashed.items()})
 
     def _is_unknown(self, digest: str) -> bool:
