@@ -91,10 +91,10 @@ def plan_for(
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
-    A variant (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from now
-    on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a launch that it
-    refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and wrong results show
-    in the loss at best. ``blobnet tune`` launches and checks what it chooses.
+    A variant (blobnet/layers/candidates.py) that the driver does not build, or crashes on, is left out, with a warning,
+    and from now on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a
+    launch that it refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and
+    wrong results show in the loss at best. ``blobnet tune`` launches and checks what it chooses.
 
     Args:
         device: where the plan will run.
@@ -177,6 +177,8 @@ def build(device: Device, call: KernelCall) -> None:
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
+    calls = list(calls)
+    device.build_ahead(call.assemble() for call in calls)  # What no plan holds: the optimizer's.
     return [Launch(device, call, memory, batch) for call in calls]
 
 

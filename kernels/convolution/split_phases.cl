@@ -26,7 +26,7 @@
 #include "blob.h"
 #include "vector.h"
 
-__kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
+__kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int unit = get_global_id(2) % GLOBAL_UNITS;

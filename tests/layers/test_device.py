@@ -110,9 +110,11 @@ def test_launches_with_and_without_an_event(
 
 def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_programs", {})
+    monkeypatch.setattr(device, "_folder", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
     device.build_ahead(sources)
+    assert all(device._record(device._digest(source)).exists() for source in sources)
     assert bool(device._programs) == (device.kind == "gpu")
     monkeypatch.setattr(Device, "kind", "gpu")
     device.build_ahead([*sources, GOOD.replace("7", "seven")])

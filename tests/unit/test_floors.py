@@ -32,7 +32,7 @@ FLOORS = """
     graph
     parameters plan_report
     planner
-    tuning
+    tuning child_builds
     device
     executor
     optimizers checkpoint datasets kernels
