@@ -38,5 +38,5 @@ def test_kernels_that_move_data_have_one_program_each(network: bn.Model) -> None
     plan = make_plan(network.graph, 64, training=True, loss=CrossEntropy(), tuning=GPU)
     for kernel in ("blob/zero_halo", "convolution/pack_weight", "gradient/reduce", "normalization/forward_statistics"):
         calls = [call for _, call in plan.calls if call.kernel == kernel]
-        assert len(calls) > 5
+        assert len(calls) > 3
         assert len({call.assemble() for call in calls}) == 1, kernel
