@@ -293,13 +293,10 @@ def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], No
     device, model, batch_size = options.opened, options.model, options.samples
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
-    timings = []
-    for measure in (
-        lambda: public.time_fit(device, model, batch_size),
-        lambda: public.time_predict(device, model, batch_size, options.repeats),
-        lambda: public.time_predict(device, model, 1, options.repeats),
-    ):
-        timings.append(measure())
+    timings = [public.time_fit(device, model, batch_size)]
+    say(_fit_line(timings[-1]))
+    for count in (batch_size, 1):
+        timings.append(public.time_predict(device, model, count, options.repeats))
         say(_fit_line(timings[-1]))
     return {
         "model": options.source.text,
