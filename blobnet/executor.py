@@ -135,6 +135,7 @@ def plan_for(
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
     programs = {call.assemble(): call for _, call in plan.calls}
+    device.make_room(len(programs))
     device.build_ahead(programs)
     for call in programs.values():
         try:
