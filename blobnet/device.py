@@ -495,13 +495,15 @@ class Device:
         unknown = {source: digest for digest, source in missing.items() if self._is_unknown(digest)}
         if not unknown:
             return
-        done = 0
+        done = -1
 
         def one_more() -> None:
             nonlocal done
             done += 1
             if advance is not None:
                 advance(done, len(unknown))
+
+        one_more()  # None so far, and the first one takes longest.
 
         settings = {"identity": self.info.identity, "folder": str(self._folder)}
         children = max(1, min(_usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))

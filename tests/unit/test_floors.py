@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = """
     errors
     cache
-    recent
+    recent building
     blob
     geometry initializers kernel_source
     task
