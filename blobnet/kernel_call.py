@@ -15,6 +15,8 @@ from blobnet.task import Choices
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
+#: The phase of calls that run whenever parameters have changed.
+CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
 ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
