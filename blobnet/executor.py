@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -135,13 +136,20 @@ def plan_for(
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
     programs = {call.assemble(): call for _, call in plan.calls}
-    device.build_ahead(programs)
+    device.build_ahead(programs, _show_building)
     for call in programs.values():
         try:
             build(device, call)
         except BuildError as error:
             return call, error
     return None
+
+
+def _show_building(done: int, count: int) -> None:
+    """Says on a terminal how far building is: it takes seconds, but once for each driver."""
+    if sys.stderr.isatty():
+        line = f"compiling kernels {done}/{count} (first run only)"
+        print(f"\r{line if done < count else ' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
 
 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:

@@ -57,15 +57,14 @@ class Model:
         self.loss: Loss | None = None
         self._device: Device | None = None
         self._evaluators = Evaluators()
-        self._weights: dict[str, FloatArray] = {}
         self.initialize(seed)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def initialize(self, seed: int) -> None:
         """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone."""
-        specs = self.graph.named_parameters
-        self._weights = {name: initializers.initialize(spec, name, seed) for name, spec in specs.items()}
+        # Drawn when they are first needed, which is after a plan was found to fit.
+        self._weights: Mapping[str, FloatArray] = initializers.FirstWeights(self.graph.named_parameters, seed)
         self.history: dict[str, list[float]] = {}
         self.training_state: TrainingState | None = None
 
@@ -81,18 +80,18 @@ class Model:
             OptionError: a name that the model does not have.
             ShapeError: an array of another shape.
         """
-        arrays = {}
+        arrays, specs = {}, self.graph.named_parameters
         for name, values in weights.items():
-            if name not in self._weights:
-                hint = near_matches(name, list(self._weights))
+            if name not in specs:
+                hint = near_matches(name, list(specs))
                 raise OptionError("set_weights", "every name must be a parameter of the model", name=name, hint=hint)
             array = np.array(values, np.float32)
-            if array.shape != self._weights[name].shape:
-                wanted = self._weights[name].shape
+            if array.shape != specs[name].shape:
+                wanted = specs[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
             arrays[name] = array
         # NOTE: always another object, by which evaluators know that the weights have changed.
-        self._weights = {**self._weights, **arrays}
+        self._weights = {name: arrays[name] if name in arrays else self._weights[name] for name in specs}
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
         """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.

@@ -172,6 +172,58 @@ def test_ctrl_c_anywhere_is_one_line(run, monkeypatch) -> None:
     assert (result.status, result.out, result.err) == (130, "", "interrupted\n")
 
 
+@pytest.mark.parametrize("during", ["blobnet.cli", "blobnet.command_line.devices", "pyopencl"])
+def test_ctrl_c_while_modules_load_is_one_line(during: str) -> None:
+    """Also where a library makes another error of it, or none."""
+    code = f"""
+import builtins, os, signal, sys
+load = builtins.__import__
+def interrupted(name, *others):
+    if name == {during!r} or (name == "blobnet" and "cli" in (others[2] or ()) and {during!r} == "blobnet.cli"):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000): pass
+        except BaseException:
+            raise ImportError("it did not load")
+    return load(name, *others)
+builtins.__import__ = interrupted
+import importlib
+find = importlib.import_module
+importlib.import_module = lambda name: interrupted(name) and find(name)
+sys.argv = ["blobnet", "devices"]
+from blobnet.__main__ import main
+sys.exit(main())
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_whoever_ignores_ctrl_c_still_does() -> None:
+    code = """
+import os, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from blobnet.interrupt import while_importing
+with while_importing():
+    os.kill(os.getpid(), signal.SIGINT)
+assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "received"), [("Unable to allocate 23 GiB", " Received cause=Unable to allocate 23 GiB."), ("", "")]
+)
+def test_a_want_of_memory_is_one_line(run, monkeypatch, said: str, received: str) -> None:
+    def fail(path: object) -> str:
+        raise MemoryError(*[said] * bool(said))
+
+    monkeypatch.setattr("blobnet.checkpoint.inspect", fail)
+    rule = "error: memory: this machine must have room for the model and its data."
+    hint = " Hint: use smaller samples or batches.\n"
+    result = run("inspect", "a.h5")
+    assert (result.status, result.out, result.err) == (1, "", rule + received + hint)
+
+
 def test_public_names_are_there_when_used() -> None:
     code = """
 import blobnet as bn

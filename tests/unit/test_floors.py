@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
-    errors
+    errors interrupt
     cache
     blob
     geometry initializers kernel_source
