@@ -19,6 +19,7 @@ import numpy as np
 
 from blobnet.blob import FloatArray
 from blobnet.errors import OptionError, near_matches
+from blobnet.geometry import is_int
 
 if TYPE_CHECKING:
     from blobnet.layers.base import ParameterSpec
@@ -92,7 +93,7 @@ def check_initializer(subject: str, initializer: str) -> None:
 def check_spec(spec: ParameterSpec, name: str, seed: int) -> None:
     """Raises OptionError unless :func:`initialize` can draw the parameter."""
     check_initializer(name, spec.initializer)
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_int(seed, 0):
         raise OptionError(name, "the seed must be an int of at least 0", seed=seed)
     kind, fan = _NAME.match(spec.initializer).groups()  # type: ignore[union-attr]
     if not fan and len(spec.shape) < 2 and kind not in WITHOUT_FAN:

@@ -16,7 +16,7 @@ from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
-from blobnet.geometry import check_count
+from blobnet.geometry import check_count, is_int
 from blobnet.inference import Evaluator, Evaluators, LabelledData, prepare_labels, samples_for
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
@@ -172,8 +172,8 @@ class Model:
             PlanError: the plan does not fit the device.
             TrainingError: the loss or the weights are not finite.
         """
-        check_count("fit", "epochs", epochs)
-        _check_seed("fit", seed)
+        epochs, batch_size = check_count("fit", "epochs", epochs), check_count("fit", "batch_size", batch_size)
+        seed = _check_seed("fit", seed)
         state = self.training_state if resume else None
         if resume:
             if state is None:
@@ -236,7 +236,7 @@ class Model:
 
         ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
         """
-        check_count("evaluate", "batch_size", batch_size)
+        batch_size = check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
         data = LabelledData(self.graph, loss, x, y)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
@@ -257,7 +257,7 @@ class Model:
         the plan and on nothing else: ``batch_size`` for at least as many samples, else 1, 4, 16 or 64 if that holds
         them all. Several threads may call this at once; they take turns.
         """
-        check_count("predict", "batch_size", batch_size)
+        batch_size = check_count("predict", "batch_size", batch_size)
         source = samples_for(self.graph, x, "x")
         settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
@@ -281,7 +281,7 @@ class Model:
 
         ``precision`` is as for :meth:`fit`.
         """
-        _check_seed("gradients", seed)
+        seed = _check_seed("gradients", seed)
         loss = loss or self.loss or CrossEntropy()
         source = samples_for(self.graph, x, "x")
         source.check_all()
@@ -372,9 +372,10 @@ class Sequential(Model):
         self._start(graph.sequential(layers), class_names, seed)
 
 
-def _check_seed(subject: str, seed: int) -> None:
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+def _check_seed(subject: str, seed: Any) -> int:
+    if not is_int(seed, 0) or seed >= 2**63:
         raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=seed)
+    return int(seed)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

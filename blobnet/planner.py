@@ -190,7 +190,7 @@ def make_plan(
         ShapeError: the loss does not fit the output.
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
-    check_count("plan", "batch_size", batch_size)
+    batch_size = check_count("plan", "batch_size", batch_size)
     if training and not loss:
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:

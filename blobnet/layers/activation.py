@@ -34,6 +34,7 @@ class Activation(Layer):
     function: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = self.function in ACTIVATIONS
         hint = None if known else near_matches(str(self.function), list(ACTIVATIONS))
         self._require(known, "the activation must be a known function", function=self.function, hint=hint)

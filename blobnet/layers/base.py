@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError, ShapeError
-from blobnet.geometry import check_count
+from blobnet.geometry import check_count, plain
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import Candidate
 from blobnet.task import Task
@@ -191,6 +191,11 @@ class Layer(ABC):
         if not cls.__name__.startswith("_"):
             Layer.kinds[cls.__name__] = cls
 
+    def __post_init__(self) -> None:
+        """Makes the layer hashable and equal to its like; subclasses check their hyperparameters behind this."""
+        for item in fields(self):
+            object.__setattr__(self, item.name, plain(getattr(self, item.name)))
+
     @property
     def kind(self) -> str:
         """The layer's class, for people and files."""
@@ -328,18 +333,6 @@ class Layer(ABC):
         for name in names:
             check_count(self.subject, name, getattr(self, name))
 
-    def _lists_to_tuples(self) -> None:
-        """Makes tuples of hyperparameters that came as lists, so that the layer is hashable and equal to its like."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, list):
-                object.__setattr__(self, item.name, tuples(value))
-
     def _require_rank(self, shape: Shape, rank: int) -> None:
         axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
-
-
-def tuples(value: Any) -> Any:
-    """``value`` with tuples in place of lists, at any depth."""
-    return tuple(tuples(item) for item in value) if isinstance(value, list) else value

@@ -17,7 +17,8 @@ FLOORS = """
     errors interrupt
     cache
     blob
-    geometry initializers kernel_source
+    geometry kernel_source
+    initializers
     task
     kernel_call
     layers.candidates
