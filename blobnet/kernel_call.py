@@ -102,7 +102,8 @@ class KernelCall:
     header asks, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
     which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
     batch that the launch takes, None for all: a batch without any of them goes without the launch. With
-    ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments.
+    ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments. ``layer`` and
+    ``direction`` (blobnet/layers/candidates.py) say whose call it is: the planner fills them in.
     """
 
     kernel: str
@@ -116,6 +117,8 @@ class KernelCall:
     candidate: str = ""
     samples: range | None = None
     constant_sizes: bool = False
+    layer: str = ""
+    direction: str = ""
 
     @property
     def source(self) -> kernel_source.KernelSource:
