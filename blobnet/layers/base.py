@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -171,7 +171,15 @@ class Node:
     shape: Shape
 
     def __add__(self, other: Node) -> Node:
+        if not isinstance(other, Node):
+            rule = "only a node can be added to a node"
+            hint = "Activation and BatchNorm layers change values; Add()([a, b, c]) adds up several nodes."
+            raise OptionError("+", rule, received=repr(other), hint=hint)
         return Layer.kinds["Add"]()([self, other])
+
+    def __radd__(self, other: object) -> Node:
+        """For ``sum(nodes)``, which begins with 0."""
+        return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +272,21 @@ class Layer(ABC):
         Raises:
             ShapeError: the number of inputs or their shapes do not fit the layer.
         """
-        nodes = tuple(node for item in inputs for node in ((item,) if isinstance(item, Node) else item))
+        nodes = tuple(
+            node
+            for item in inputs
+            for node in (item if isinstance(item, Iterable) and not isinstance(item, str) else (item,))
+        )
+        for node in nodes:
+            if not isinstance(node, Node):
+                hint = f"call the layer first: {node.kind}(...)() is a node." if isinstance(node, Layer) else None
+                received = node.kind if isinstance(node, Layer) else repr(node)
+                self._require(
+                    False,
+                    "a layer stands behind nodes: what other layers gave when called",
+                    received=received,
+                    hint=hint,
+                )
         least, most = self.arity
         wanted = str(least) if most == least else f"at least {least}"
         fits = least <= len(nodes) <= (most if most is not None else len(nodes))

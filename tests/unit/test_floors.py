@@ -38,7 +38,7 @@ FLOORS = """
     executor
     optimizers checkpoint datasets kernels
     loader progress training_step
-    inference callbacks
+    inference callbacks arguments
     trainer
     model
     blobnet
