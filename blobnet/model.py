@@ -16,6 +16,7 @@ from blobnet.arguments import as_float32, loss_of, optimizer_of, parted
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
+from blobnet.datasets.source import Source
 from blobnet.device import Device, choose
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
@@ -24,6 +25,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
+from blobnet.notes import note_loss, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.planner import Plan, make_plan
 from blobnet.trainer import Progress, Trainer
@@ -59,6 +61,7 @@ class Model:
         self.loss: Loss | None = None
         self._device: Device | None = None
         self._evaluators = Evaluators()
+        self._noted: object = None
         self.initialize(seed)
 
     # -- weights -----------------------------------------------------------------------------------------------------
@@ -195,6 +198,8 @@ class Model:
         x, y, validation = parted(x, y, validation, seed)
         data = LabelledData(self.graph, loss, x, y)
         held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
+        note_loss(self.graph, loss)
+        self._note_scale(data.source, training=True)
         self._evaluators.clear()  # They would only hold memory that training needs.
         step = TrainingStep(
             self._on(device).at(precision),
@@ -247,6 +252,7 @@ class Model:
         batch_size = check_count("evaluate", "batch_size", batch_size)
         loss = loss_of(loss) or self.loss or CrossEntropy()
         data = LabelledData(self.graph, loss, x, y)
+        self._note_scale(data.source)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
         with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
             return evaluator.evaluate(data)
@@ -267,9 +273,16 @@ class Model:
         """
         batch_size = check_count("predict", "batch_size", batch_size)
         source = samples_for(self.graph, x, "x")
+        self._note_scale(source)
         settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
             return evaluator.predict(IndexedReader(source), len(source))
+
+    def _note_scale(self, source: Source | None, *, training: bool = False) -> None:
+        """Looks at the scale of samples, once for the same weights."""
+        if source is not None and self._noted is not self._weights:
+            note_scale(self.graph, self._weights, source, training=training)
+            self._noted = self._weights
 
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
         return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)

@@ -55,6 +55,10 @@ class Activation(Layer):
     def slope(self) -> str | None:
         return self.function if self.elementwise else None
 
+    @property
+    def gives_probabilities(self) -> bool:
+        return self.function in ("softmax", "sigmoid")
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 

@@ -255,6 +255,11 @@ class Layer(ABC):
         """For an activation of single cells: the function by whose slope the backward pass multiplies."""
         return None
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether its values are probabilities, which no loss that takes logits should get."""
+        return False
+
     def epilogue(self, site: Site) -> Epilogue | None:
         """What this layer's forward pass is, as the epilogue of the layer before it, if it can be that.
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,9 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd or rmsprop"),
         ([*DIGITS, "--warmup-epochs", "1"], "--warmup-epochs needs --schedule cosine"),
         ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),
+        ([*DIGITS, "--lr", "0.1"], "unknown argument '--lr': did you mean '--learning-rate'?"),
+        ([*DIGITS, "-lr=0.1"], "unknown argument '-lr=0.1': did you mean '--learning-rate'?"),
+        ([*DIGITS, "--bs", "3"], "unknown argument '--bs': did you mean '--batch-size'?"),
         (["plan", "lenet5", "--input-shape", "1,0,2"], "argument --input-shape: it must be units,height,width such as"),
         (
             ["plan", "lenet5", "--memory", "much"],
@@ -222,6 +226,24 @@ def test_a_want_of_memory_is_one_line(run, monkeypatch, said: str, received: str
     hint = " Hint: use smaller samples or batches.\n"
     result = run("inspect", "a.h5")
     assert (result.status, result.out, result.err) == (1, "", rule + received + hint)
+
+
+def test_plugins_of_others_do_not_stop_the_tests(tmp_path) -> None:
+    """pytest-benchmark warns where tests run in several processes, and warnings are errors here."""
+    (tmp_path / "loud.py").write_text("import warnings\ndef pytest_configure(config): warnings.warn('not in xdist')\n")
+    (tmp_path / "loud-1.dist-info").mkdir()
+    (tmp_path / "loud-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1\n")
+    points = tmp_path / "loud-1.dist-info" / "entry_points.txt"
+    test = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/unit/test_floors.py", "-k", "name_what"]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    results = []
+    for name in ("loud", "benchmark"):
+        points.write_text(f"[pytest11]\n{name} = loud\n")
+        environment = {**os.environ, "PYTHONPATH": path}
+        root = Path(__file__).parents[2]
+        results.append(subprocess.run(test, cwd=root, env=environment, capture_output=True, check=False).returncode)
+    assert results[0] != 0, "a warning there is an error"
+    assert results[1] == 0
 
 
 def test_public_names_are_there_when_used() -> None:

@@ -340,6 +340,7 @@ def test_layers_with_split_sums_are_named_too(device: Device, monkeypatch: pytes
         fit(model, device, [])
 
 
+@pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
 def test_the_first_layer_is_that_of_the_batch_that_broke_the_loss(device: Device) -> None:
     # The next batch is on the device by then.
     x, y = digits(16)
@@ -358,6 +359,7 @@ def test_a_loss_that_is_too_large_by_itself(device: Device) -> None:
         fit(model, device, [])
 
 
+@pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
 def test_weights_that_an_epochs_last_step_broke_are_not_kept(device: Device, tmp_path: Path) -> None:
     model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
     before, path = model.weights, tmp_path / "model.h5"

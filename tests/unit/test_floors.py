@@ -38,7 +38,7 @@ FLOORS = """
     executor
     optimizers checkpoint datasets kernels
     loader progress training_step
-    inference callbacks arguments
+    inference callbacks arguments notes
     trainer
     model
     blobnet
