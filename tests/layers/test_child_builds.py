@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 from blobnet import Sequential, child_builds, layers, tuning
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, BuildError
+from blobnet.executor import plan_for
 from blobnet.layers.candidates import variant_of
 from blobnet.planner import make_plan
 
@@ -213,3 +215,25 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Non
         time.sleep(0.02)
     assert len(list(folder.iterdir())) == before
     assert child is None or child._process.poll() == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_far_building_is(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (Terminal(), io.StringIO()):
+        fresh._crashed.clear()
+        for path in fresh._folder.iterdir():
+            path.unlink()
+        model = Sequential([layers.Input(1, 4, 4), layers.Flatten(), layers.Dense(2)])
+        monkeypatch.setattr(sys, "stderr", stream)
+        # The device knows no program, and makes a plan that needs some.
+        monkeypatch.setattr(fresh, "_programs", {})
+        plan = plan_for(fresh, model.graph, 3)
+        monkeypatch.undo()
+        count = len({call.assemble() for _, call in plan.calls})
+        lines = [f"compiling kernels {done}/{count} (first run only)" for done in range(1, count + 1)]
+        wanted = "".join(f"\r{line}\r" for line in lines[:-1]) + f"\r{' ' * len(lines[-1])}\r"
+        assert stream.getvalue() == (wanted if stream.isatty() else "")
