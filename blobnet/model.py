@@ -361,9 +361,15 @@ class Model:
         vars(self).update(state)
         self._device, self._evaluators = None, Evaluators()
 
+    def __copy__(self) -> Model:
+        return self._with_state(self.__getstate__())
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self._with_state(copy.deepcopy(self.__getstate__(), memo))
+
+    def _with_state(self, state: dict[str, Any]) -> Model:
         other = type(self).__new__(type(self))
-        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        other.__setstate__(state)
         other._device = self._device
         return other
 

@@ -257,9 +257,9 @@ def test_copies(device: Device, way: Any) -> None:
     np.testing.assert_array_equal(made.predict(X, device=device), wanted)
 
 
-def test_a_deep_copy_stays_on_its_device(device: Device) -> None:
+def test_copies_stay_on_their_device(device: Device) -> None:
     made = trained(device)
-    assert copy.deepcopy(made)._device is made._device
+    assert copy.deepcopy(made)._device is copy.copy(made)._device is made._device
 
 
 def test_sums_of_nodes() -> None:
