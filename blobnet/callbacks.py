@@ -44,9 +44,8 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1, class_names: tuple[str, ...] = ()) -> None:
-        check_count("Checkpoint", "every", every)
         self.path = path
-        self.every = every
+        self.every = check_count("Checkpoint", "every", every)
         self.class_names = class_names
         self._saved = 0
 
@@ -103,9 +102,8 @@ class EarlyStopping(Callback):
         minimum_change: float = 0.0,
         restore_best: bool = True,
     ) -> None:
-        check_count("EarlyStopping", "patience", patience)
         self.monitor = monitor
-        self.patience = patience
+        self.patience = check_count("EarlyStopping", "patience", patience)
         self.minimum_change = minimum_change
         self.restore_best = restore_best
         self._best: float | None = None
