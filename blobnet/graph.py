@@ -67,6 +67,11 @@ class Graph:
         """All parameters as ``<layer>/<parameter>``, in the order of the vertices."""
         return {f"{vertex.name}/{spec.name}": spec for vertex in self.vertices for spec in self.parameters(vertex)}
 
+    @cached_property
+    def trainable(self) -> tuple[str, ...]:
+        """The names of the parameters that can be trained."""
+        return tuple(name for name, spec in self.named_parameters.items() if spec.trainable)
+
     def description(self) -> list[dict[str, Any]]:
         """The graph as plain data that :func:`from_description` takes (JSON)."""
         return [

@@ -94,7 +94,8 @@ class Memory:
     def bind(self, call: KernelCall) -> Any:
         source = call.source
         kernel = self.device.kernel(call.assemble(), source.entry, call.label)
-        pairs = [(self.buffers[call.arrays[role].storage], np.int32(0)) for role in source.arrays]
+        arrays = [call.arrays[role] for role in source.arrays]
+        pairs = [(self.buffers[array.storage], np.int32(array.offset)) for array in arrays]
         kernel.set_args(*[argument for pair in pairs for argument in pair])
         return kernel
 
@@ -110,7 +111,8 @@ class Memory:
 
     def step(self, gradients: npt.ArrayLike, learning_rate: float) -> None:
         self.write("gradients", gradients)
-        self.write(optimizers.HYPERPARAMETERS, self.optimizer.step_values(self.steps, learning_rate))
+        values = self.optimizer.hyperparameters(self.table, self.steps, learning_rate)
+        self.write(optimizers.HYPERPARAMETERS, values)
         for call, kernel in self.launches:
             self.device.prepare(kernel, call.work_size(1), call.local_size)()
         self.device.finish()
@@ -148,7 +150,7 @@ def reference_parameters(optimizer: Optimizer, table: ParameterTable = TABLE, st
     options = optimizer.config()
     clip_norm = options.pop("clip_norm")
     options.pop("learning_rate")
-    decays = np.arange(table.trainable_elements) < table.decayed_elements
+    decays = mask_of(table, "decayed")[trainable]
     options["weight_decay"] = options["weight_decay"] * decays
     state: dict[str, Float64Array] = {}
     for step in range(steps):
