@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
+from blobnet.errors import OptionError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
@@ -32,7 +33,8 @@ def fitting_plan(
 ) -> Plan:
     """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
 
-    Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. ``settings`` are as for make_plan.
+    Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. Other ``settings`` are as for
+    make_plan.
 
     Raises:
         PlanError: it does not fit.
@@ -64,6 +66,7 @@ class TrainingStep:
         plan: what runs.
         executor: runs it.
         parameters: the parameters on the device.
+        frozen: the names of those that stay as they are.
         number: steps done.
 
     Raises:
@@ -89,6 +92,7 @@ class TrainingStep:
         self.graph = graph
         self.loss = loss
         self.optimizer = optimizer
+        self.frozen = frozenset(frozen)
         self.seed = seed
         self.number = 0
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
@@ -182,7 +186,12 @@ class TrainingStep:
         return {slot: self.device.read(self._slot(slot), elements) for slot in self.optimizer.state_slots}
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
-        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave."""
+        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit."""
+        elements = self.parameters.table.trainable_elements
+        sizes = {slot: values.size for slot, values in optimizer_state.items()}
+        if sizes != dict.fromkeys(self.optimizer.state_slots, elements):
+            rule = "the optimizer's state must be that of the parameters that are trained"
+            raise OptionError("resume", rule, saved=sizes, slots=self.optimizer.state_slots, elements=elements)
         self.number = number
         for slot, values in optimizer_state.items():
             self.device.write(self._slot(slot), values)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import Halo, Shape
+from blobnet.blob import FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
@@ -171,11 +171,19 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A layer's output in a graph that is being built; ``shape`` is known at once."""
+    """A layer's output in a graph that is being built.
+
+    Attributes:
+        layer: whose.
+        inputs: what it reads.
+        shape: of a sample, known at once.
+        weights: the values of the layer's parameters, by name, of a node that was taken out of a model.
+    """
 
     layer: Layer
     inputs: tuple[Node, ...]
     shape: Shape
+    weights: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
 
     def __add__(self, other: Node) -> Node:
         return Layer.kinds["Add"]()([self, other])
@@ -326,6 +334,10 @@ class Layer(ABC):
     def expanded(self) -> tuple[Layer, ...]:
         """The layers that this one stands for: itself, with an activation split off behind it."""
         return (self,)
+
+    def with_outputs(self, count: int) -> Layer:
+        """The same layer with ``count`` output units; OptionError if their number is not the layer's to choose."""
+        raise OptionError(self.subject, "the number of its outputs must be one that can be chosen", outputs=count)
 
     # -- checks for subclasses -----------------------------------------------------------------------------------
 
