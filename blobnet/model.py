@@ -52,7 +52,7 @@ class Model:
         seed: int = 0,
     ) -> None:
         self._start(graph.from_nodes(inputs, outputs), class_names, seed)
-        self._weights = {**self._weights, **graph.carried_weights(outputs)}
+        self.set_weights(graph.carried_weights(outputs))
 
     def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
         self.graph = network

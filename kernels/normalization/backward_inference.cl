@@ -2,7 +2,7 @@
  * Batch normalization with running statistics, backward, cell by cell; may run in place:
  * input_delta = output_delta * scale / sqrt(running_variance + epsilon).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Arrays:
@@ -10,13 +10,13 @@
  *   SCALE             read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   EPSILON       added to the variance
- *   ACCUMULATE    1: add to INPUT_DELTA
- *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   neighbours in a work-group
+ * Macros:
+ *   EPSILON     added to the variance
+ *   ACCUMULATE  1: add to INPUT_DELTA
+ *   IN_PLACE    1: OUTPUT_DELTA is INPUT_DELTA
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -24,14 +24,15 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH INPUT_DELTA_UNIT_WIDTH
-#define PLANE_HEIGHT INPUT_DELTA_UNIT_HEIGHT
+#define PLANE INPUT_DELTA
 #include "cells.h"
 #include "put.h"
 
 __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                                READ_ARRAY(real_t, running_variance),
-                                               READ_ARRAY(real_t, scale), const int count)
+                                               READ_ARRAY(real_t, scale), const int count,
+                                               const int global_width, const int global_units,
+                                               const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {
