@@ -49,8 +49,8 @@ resuming:
 
 from another training:
   --init-from takes the weights of a file. The layers up to --freeze-until keep
-  them, cost no more than in prediction, and need no memory for training. Samples
-  are normalised by the statistics of the new data set.
+  them, cost what they cost in prediction, and need no memory for training.
+  Samples are normalised by the statistics of the new data set.
 
 examples:
   blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
@@ -270,7 +270,7 @@ def _add_train(parser: Parser) -> None:
         "--init-from",
         metavar="FILE.h5",
         type=Path,
-        help="start from the weights of this file: with a new last layer, or with MODEL in the layers of the same names",
+        help="start from the weights of this file, with a new last layer; or, with MODEL, where layers have the same names",
     )
     group.add_argument(
         "--classes",
