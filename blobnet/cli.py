@@ -270,7 +270,7 @@ def _add_train(parser: Parser) -> None:
         "--init-from",
         metavar="FILE.h5",
         type=Path,
-        help="start from the weights of this file, with a new last layer; or, with MODEL, where layers have the same names",
+        help="start from the weights of this file, with a new last layer; with MODEL, where layers have the same names",
     )
     group.add_argument(
         "--classes",
