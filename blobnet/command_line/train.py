@@ -134,7 +134,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     device = Device(options.device)
     data, part = _dataset(options)
     loss = _loss(options, data)
-    model = transfer.build(options, source, data)
+    model, anew = transfer.build(options, source, data)
     check_input(model, data, options)
     model.set_normalization(*data.statistics())
     if saved is not None:
@@ -150,7 +150,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     freeze = transfer.frozen_patterns(options, model)
     print(f"data    {data}", file=sys.stderr)
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
-    for line in transfer.describe(options, model, freeze):
+    for line in transfer.describe(options, model, anew, freeze):
         print(line, file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file)

@@ -41,8 +41,10 @@ def find_source(options: argparse.Namespace) -> ModelSource | FileSource:
     return find_model(options.model) if options.model else FileSource(options.init_from)
 
 
-def build(options: argparse.Namespace, source: ModelSource | FileSource, data: Dataset) -> Model:
+def build(options: argparse.Namespace, source: ModelSource | FileSource, data: Dataset) -> tuple[Model, list[str]]:
     """The model to train, for the samples and classes of the data, with the weights of --init-from.
+
+    Also the layers that start anew all the same. With --resume the weights are not those, but the output file's.
 
     Raises:
         OptionError: --classes does not fit the data, or the models have no layers in common.
@@ -59,9 +61,10 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
             raise OptionError("--classes", rule, classes=options.classes, data=f"{data.name} with {data.classes}")
         outputs, names = options.classes, names if len(names) == options.classes else ()
     model = source.build(data.shape, outputs, names, options.seed)
-    if options.init_from and options.model:
-        model.take_weights(load(options.init_from))
-    return model
+    last = model.graph.trainable[-1].rpartition("/")[0]
+    if options.init_from and options.model and not options.resume:
+        return model, model.take_weights(load(options.init_from))
+    return model, [last]
 
 
 def frozen_patterns(options: argparse.Namespace, model: Model) -> list[str] | None:
@@ -83,9 +86,14 @@ def frozen_patterns(options: argparse.Namespace, model: Model) -> list[str] | No
     return patterns or None
 
 
-def describe(options: argparse.Namespace, model: Model, patterns: Sequence[str] | None) -> list[str]:
-    """A line for where the weights come from, and one for what is frozen."""
-    lines = [f"init    weights of {options.init_from}"] if options.init_from else []
+def describe(
+    options: argparse.Namespace, model: Model, anew: Sequence[str], patterns: Sequence[str] | None
+) -> list[str]:
+    """A line for where the weights come from, and which layers start ``anew``, and one for what is frozen."""
+    lines = []
+    if options.init_from and not options.resume:
+        more = f" and {len(anew) - 6} more" if len(anew) > 6 else ""
+        lines.append(f"init    weights of {options.init_from}; new: {', '.join(anew[:6]) or 'nothing'}{more}")
     if patterns:
         specs = model.graph.named_parameters
         frozen = sum(specs[name].elements for name in frozen_parameters(model.graph, patterns))

@@ -28,7 +28,8 @@ from blobnet.schedules import Cosine
 FIRST = (0, 2, 3, 5, 7, 8)
 #: Steps of each fine-tuning, and its batch.
 STEPS, BATCH_SIZE = 300, 32
-#: The rate of each way: of 0.002, 0.005, 0.01, 0.02 and 0.05 the best with 20 samples a class of the other classes (other seeds).
+#: The rate of each way: of 0.002, 0.005, 0.01, 0.02 and 0.05 the best with 20 samples a class of the other classes,
+#: for seeds 10 and 11.
 WAYS = {"from scratch": 0.01, "last layer": 0.05, "all layers": 0.002}
 #: What the rate of layers is multiplied by that come from the first training.
 FACTOR = 0.2

@@ -36,7 +36,7 @@ def test_a_new_head_on_a_file(run, trained: str) -> None:
     result = run(*command, "--epochs", 1)
     assert result.status == 0, result.err
     assert "model   ten.h5, " in result.err
-    assert "init    weights of ten.h5\n" in result.err
+    assert f"init    weights of ten.h5; new: {HEAD}\n" in result.err
     # 4 filters of 3x3, scale and shift; the head has 4 * 256 + 4 values.
     assert "frozen  44 of 1,072 trainable parameters\n" in result.err
     assert "saved ten-tuned.h5" in result.out
@@ -49,7 +49,9 @@ def test_a_new_head_on_a_file(run, trained: str) -> None:
     assert not np.array_equal(before["input_1/mean"], after["input_1/mean"])
 
     # The same command goes on with it, and ends where one training of two epochs does.
-    assert run(*command, "--epochs", 2, "--resume").status == 0
+    result = run(*command, "--epochs", 2, "--resume")
+    assert result.status == 0
+    assert "init" not in result.err
     assert run(*command, "--epochs", 2, "--output", "whole.h5").status == 0
     one, two = bn.load("ten-tuned.h5").weights, bn.load("whole.h5").weights
     assert all(np.array_equal(one[name], two[name]) for name in one)
@@ -65,6 +67,7 @@ def test_weights_for_a_model_with_the_same_layers(run, trained: str) -> None:
     result = run(*command, "batch*/scale", "--epochs", 1, "--classes", 6, "--output", "six.h5")
     assert result.status == 0, result.err
     assert "frozen  40 of " in result.err
+    assert f"init    weights of ten.h5; new: {HEAD}\n" in result.err
     before, model = bn.load(trained).weights, bn.load("six.h5")
     assert model.graph.output.shape.units == 6
     after = model.weights
