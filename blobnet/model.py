@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +24,7 @@ from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
-from blobnet.patterns import frozen_parameters
+from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planner import Plan, make_plan
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep
@@ -305,9 +305,10 @@ class Model:
         data = LabelledData(self.graph, loss, x, y)
         held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
         self._evaluators.clear()  # They would only hold memory that training needs.
-        frozen: Collection[str] = state.settings.get("frozen", ()) if state is not None else ()
-        if freeze is not None:
-            frozen = frozen_parameters(self.graph, freeze)
+        if freeze is not None or state is None:
+            frozen = frozen_parameters(self.graph, freeze or ())
+        else:
+            frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from blobnet.errors import OptionError, near_matches
 from blobnet.graph import Graph
@@ -26,6 +27,19 @@ def frozen_parameters(graph: Graph, patterns: str | Iterable[str]) -> frozenset[
         rule = "something must be left to train, but all trainable parameters are frozen"
         raise OptionError("freeze", rule, freeze=_listed(items), parameters=len(trainable))
     return frozenset(frozen)
+
+
+def recorded_frozen(graph: Graph, names: Any) -> frozenset[str]:
+    """What an interrupted training says that it froze.
+
+    Raises:
+        OptionError: these are not some of the parameters that the model could train.
+    """
+    fits = isinstance(names, list) and all(name in graph.trainable for name in names)
+    if not fits or (names and len(set(names)) == len(graph.trainable)):
+        rule = "what the interrupted training froze must be parameters of the model"
+        raise OptionError("resume", rule, frozen=str(names)[:80], hint="train without resume.")
+    return frozenset(names)
 
 
 def rate_factors(graph: Graph, rates: Iterable[tuple[str, float]]) -> dict[str, float]:

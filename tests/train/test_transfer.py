@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,32 @@ def test_another_frozen_set_needs_a_training_of_its_own(device: Device) -> None:
     assert model.weights["conv1/weight"].tobytes() != before["conv1/weight"].tobytes()
     assert model.training_state is not None
     assert model.training_state.settings["frozen"] == []
+
+
+def test_a_state_that_does_not_fit_the_model(device: Device) -> None:
+    """A file may say anything."""
+    model = tiny_model()
+    x, labels = digits(16)
+    settings: dict[str, Any] = {"batch_size": 16, "device": device, "verbose": False}
+    model.fit(x, labels, freeze="conv1", **settings)
+    state = model.training_state
+    assert state is not None
+    for frozen in ("conv1", 3, ["conv1/weight", 4], ["other/weight"], list(model.graph.trainable)):
+        broken = dataclasses.replace(state, settings={**state.settings, "frozen": frozen})
+        model.training_state = broken
+        with pytest.raises(OptionError, match=r"resume: what the interrupted training froze must be parameters"):
+            model.fit(x, labels, epochs=2, resume=True, **settings)
+    model.training_state = dataclasses.replace(state, settings={**state.settings, "frozen": []})
+    with pytest.raises(OptionError, match=r"resume: the optimizer's state must be that of the parameters .* trained"):
+        model.fit(x, labels, epochs=2, resume=True, **settings)
+    # A file from before anything could be frozen says nothing about it.
+    whole = tiny_model()
+    whole.fit(x, labels, **settings)
+    state = whole.training_state
+    assert state is not None
+    old = {name: value for name, value in state.settings.items() if name != "frozen"}
+    whole.training_state = dataclasses.replace(state, settings=old)
+    whole.fit(x, labels, epochs=2, resume=True, **settings)
 
 
 @pytest.mark.parametrize(
