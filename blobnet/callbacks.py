@@ -54,7 +54,8 @@ class Checkpoint(Callback):
         slots = len(step.optimizer.state_slots)
         # The new file is complete before the old one goes.
         files = 1 if Path(self.path).exists() else 2
-        check_writable(self.path, files * 4 * step.parameters.table.elements * (1 + slots))
+        table = step.parameters.table
+        check_writable(self.path, files * 4 * (table.elements + slots * table.trainable_elements))
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,28 +10,40 @@ import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
+from blobnet.errors import OptionError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.parameters import DeviceParameters, parameter_table
+from blobnet.patterns import rate_factors
 from blobnet.planner import STEP_WORDS, Plan
 
 
 def fitting_plan(
-    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, **settings: Any
+    device: Device,
+    graph: Graph,
+    batch_size: int,
+    loss: Loss,
+    optimizer: Optimizer,
+    *,
+    frozen: Collection[str] = (),
+    **settings: Any,
 ) -> Plan:
     """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
 
-    ``settings`` are as for make_plan.
+    Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. Other ``settings`` are as for
+    make_plan.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
-    reserved = 4 * sum(optimizer.memory(parameter_table(graph)).values())
-    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, **settings)
+    table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
+    reserved = 4 * sum(optimizer.memory(table).values())
+    settings |= {"loss": loss, "training": True, "parameters": table}
+    return plan_for(device, graph, batch_size, reserved=reserved, **settings)
 
 
 class TrainingStep:
@@ -47,12 +59,14 @@ class TrainingStep:
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
         sample_type: NumPy's name for the type of the samples.
+        frozen: names of trainable parameters that stay as they are.
         debug: see Executor.
 
     Attributes:
         plan: what runs.
         executor: runs it.
         parameters: the parameters on the device.
+        frozen: the names of those that stay as they are.
         number: steps done.
 
     Raises:
@@ -71,18 +85,19 @@ class TrainingStep:
         *,
         input_delta: bool = False,
         sample_type: str = "float32",
+        frozen: Collection[str] = (),
         debug: bool | None = None,
     ) -> None:
         self.device = device
         self.graph = graph
         self.loss = loss
         self.optimizer = optimizer
+        self.frozen = frozenset(frozen)
         self.seed = seed
         self.number = 0
-        self.plan = fitting_plan(
-            device, graph, batch_size, loss, optimizer, input_delta=input_delta, sample_type=sample_type
-        )
-        self.parameters = DeviceParameters(device, graph)
+        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
+        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
+        self.parameters = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         memory = optimizer.memory(self.parameters.table)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
@@ -113,7 +128,8 @@ class TrainingStep:
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
-        self.executor.feed(HYPERPARAMETERS, self.optimizer.step_values(self.number, learning_rate))
+        table = self.parameters.table
+        self.executor.feed(HYPERPARAMETERS, self.optimizer.hyperparameters(table, self.number, learning_rate))
         self.executor.launch(self._update, 0)
         self.parameters.changed()
         self.number += 1
@@ -158,11 +174,10 @@ class TrainingStep:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def gradients(self) -> dict[str, FloatArray]:
-        """The gradients of all trainable parameters, by name."""
+        """The gradients of all parameters that are trained, by name."""
         table = self.parameters.table
-        flat = self.device.read(self.executor.buffers["gradients"], table.elements)
-        trainable = {name for name, spec in self.graph.named_parameters.items() if spec.trainable}
-        return {name: values for name, values in table.unpack(flat).items() if name in trainable}
+        flat = self.device.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
+        return table.unpack_gradients(flat)
 
     def optimizer_state(self) -> dict[str, FloatArray]:
         """A flat array for each slot of the optimizer."""
@@ -170,7 +185,12 @@ class TrainingStep:
         return {slot: self.device.read(self._slot(slot), elements) for slot in self.optimizer.state_slots}
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
-        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave."""
+        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit."""
+        elements = self.parameters.table.trainable_elements
+        sizes = {slot: values.size for slot, values in optimizer_state.items()}
+        if sizes != dict.fromkeys(self.optimizer.state_slots, elements):
+            rule = "the optimizer's state must be that of the parameters that are trained"
+            raise OptionError("resume", rule, saved=sizes, slots=self.optimizer.state_slots, elements=elements)
         self.number = number
         for slot, values in optimizer_state.items():
             self.device.write(self._slot(slot), values)

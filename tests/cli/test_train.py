@@ -108,7 +108,7 @@ def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
     model = bn.load("net.h5")
     assert model.loss == bn.losses.CrossEntropy(0.2)
     assert model.training_state is not None
-    assert model.training_state.settings == {"batch_size": 16, "samples": 36}
+    assert model.training_state.settings == {"batch_size": 16, "samples": 36, "frozen": []}
     assert model.training_state.step == 3  # 36 samples
 
 
