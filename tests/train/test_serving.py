@@ -1,0 +1,168 @@
+"""Predictions by one model for many callers: the same bits for everybody, and nothing built twice."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from blobnet import inference
+from blobnet.blob import FloatArray
+from blobnet.callbacks import Callback
+from blobnet.device import Device
+from blobnet.inference import BUCKETS, Evaluator
+from blobnet.kernel_call import Tuning
+from blobnet.losses import CrossEntropy
+from blobnet.model import Model
+from blobnet.models.resnet50 import resnet50
+from blobnet.planner import CONSTANT, make_plan
+from blobnet.trainer import Progress
+from tests.tiny import digits, tiny_model
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The batch sizes of all evaluators that are made."""
+    sizes: list[int] = []
+    make = Evaluator.__init__
+
+    def counted(self: Evaluator, *arguments: object, **settings: object) -> None:
+        make(self, *arguments, **settings)  # type: ignore[arg-type]
+        sizes.append(self.plan.batch_size)
+
+    monkeypatch.setattr(Evaluator, "__init__", counted)
+    return sizes
+
+
+def test_plans_for_a_few_batch_sizes_serve_all_counts(device: Device, built: list[int]) -> None:
+    model, (x, _) = tiny_model(), digits(200)
+    for count in (1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 128, 129, 200):
+        model.predict(x[:count], device=device)
+    assert built == [*BUCKETS, 128]
+    for count in (129, 3, 1, 60, 16):
+        model.predict(x[:count], device=device)
+    assert built == [*BUCKETS, 128]
+
+
+def test_bits_depend_on_the_plans_batch_size_alone(device: Device) -> None:
+    model, (x, _) = tiny_model(), digits(64)
+    whole = model.predict(x, device=device)
+    assert model.predict(x[:40], device=device).tobytes() == whole[:40].tobytes()
+    assert model.predict(x[::-1], device=device)[::-1].tobytes() == whole.tobytes()
+    assert model.predict(x, device=device, batch_size=64).tobytes() == whole.tobytes()
+    one = [model.predict(x[number : number + 1], device=device) for number in range(4)]
+    again = [model.predict(x[number : number + 1], device=device) for number in (3, 2, 1, 0)]
+    assert np.concatenate(one).tobytes() == np.concatenate(again[::-1]).tobytes()
+    np.testing.assert_allclose(np.concatenate(one), whole[:4], rtol=1e-4, atol=1e-4)
+
+
+def test_many_threads_get_what_one_gets(device: Device, built: list[int]) -> None:
+    models = [tiny_model(seed=seed) for seed in (1, 2)]
+    x, y = digits(150)
+    jobs = [(model, first, count) for model in (0, 1) for first in (0, 20, 50) for count in (1, 4, 7, 64, 100)]
+    wanted = [models[model].predict(x[first : first + count], device=device) for model, first, count in jobs]
+    measured = [model.evaluate(x, y, device=device) for model in models]
+    built.clear()
+
+    def run(job: int) -> tuple[int, FloatArray, dict[str, float]]:
+        model, first, count = jobs[job % len(jobs)]
+        values = models[model].predict(x[first : first + count], device=device)
+        return job % len(jobs), values, models[model].evaluate(x, y, device=device)
+
+    with ThreadPoolExecutor(8) as pool:
+        for job, values, found in pool.map(run, range(4 * len(jobs))):
+            assert np.array_equal(values, wanted[job])
+            assert found == measured[jobs[job][0]]
+    assert built == []
+
+
+def test_threads_that_come_first_build_once(device: Device, built: list[int]) -> None:
+    model, (x, _) = tiny_model(), digits(16)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: model.predict(x, device=device), range(16)))
+    assert built == [16]
+    assert all(np.array_equal(values, results[0]) for values in results)
+
+
+def test_new_weights_are_used_at_once_and_by_nobody_else(device: Device) -> None:
+    x, _ = digits(20)
+    weights = [tiny_model(seed=seed).weights for seed in range(4)]
+    wanted = [tiny_model(seed=seed).predict(x, device=device) for seed in range(4)]
+    model = tiny_model(seed=0)
+    for number in (1, 3, 2, 2, 0):
+        model.set_weights(weights[number])
+        assert np.array_equal(model.predict(x, device=device), wanted[number])
+    twin = copy.deepcopy(model)
+    twin.set_weights(weights[3])
+    assert np.array_equal(model.predict(x, device=device), wanted[0])
+    assert np.array_equal(twin.predict(x, device=device), wanted[3])
+
+    def run(number: int) -> bool:
+        model.set_weights(weights[number % 4])
+        found = model.predict(x, device=device)
+        return any(np.array_equal(found, each) for each in wanted)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(run, range(60)))
+
+
+def test_an_error_leaves_the_others_right(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x, _) = tiny_model(), digits(40)
+    wanted = model.predict(x, device=device, batch_size=8)
+    run, calls = Evaluator._run, []
+
+    def fails(self: Evaluator, count: int) -> None:
+        calls.append(count)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        run(self, count)
+
+    monkeypatch.setattr(Evaluator, "_run", fails)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(x, device=device, batch_size=8)
+    assert np.array_equal(model.predict(x, device=device, batch_size=8), wanted)
+
+
+def test_a_model_keeps_a_few_plans_only(device: Device, built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "_MOST_EVALUATORS", 2)
+    model, (x, _) = tiny_model(), digits(20)
+    for count in (1, 4, 16, 16, 1):
+        model.predict(x[:count], device=device)
+    assert built == [1, 4, 16, 1]
+    assert len(model._evaluators._kept) == 2
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_what_depends_on_parameters_alone_runs_once(device_class: str) -> None:
+    graph = resnet50().graph
+    plan = make_plan(graph, 1, tuning=Tuning(device_class, compute_units=132, group_size=1024))
+    constant, forward = plan.phase(CONSTANT), plan.phase("forward")
+    assert all(call.storages("read", "update") <= {"parameters"} for call in constant)
+    kinds = {call.kernel for call in forward}
+    assert not kinds & {"convolution/pack_weight", "convolution/winograd_weight", "blob/zero_halo"}
+    assert len(constant) == (53 if device_class == "gpu" else 0)
+    # What they made must be nobody else's.
+    made = {plan.placed[storage] for call in constant for storage in call.storages("write")}
+    used = {plan.placed[storage] for call in forward for storage in call.storages("write") if storage in plan.placed}
+    assert not made & used
+    training = make_plan(graph, 1, training=True, loss=CrossEntropy(), tuning=Tuning(device_class))
+    assert training.phase(CONSTANT) == []
+
+
+def test_constants_are_made_anew_in_every_epoch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's plan packs weights: validation during a training must not see those of an earlier epoch."""
+    monkeypatch.setattr(Device, "kind", "gpu")
+    gpu = Device(device.info)
+    x, y = digits(24)
+    model: Model = tiny_model()
+    seen = []
+
+    class Looking(Callback):
+        def epoch_end(self, progress: Progress) -> None:
+            seen.append(model.evaluate(x, y, batch_size=8, device=gpu)["loss"])
+
+    model.fit(x, y, epochs=3, batch_size=8, validation=(x, y), callbacks=[Looking()], device=gpu, verbose=False)
+    assert seen == pytest.approx(model.history["validation_loss"], rel=1e-5)
+    assert len(set(seen)) == 3
