@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, cell_call
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Site
 from blobnet.layers.blocking import powers_of_two
@@ -315,6 +315,8 @@ def _backward_data_calls(
     target, accumulate = site.input_deltas[0], site.accumulate[0]
     assert target is not None
     splits = Splits.of(*_plain(site, problem, target), BACKWARD_DATA, count, accumulate=accumulate)
+    # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
+    clears = [phase for phase, _ in phases if not phase.taps and count == 1]
     products = [
         packed.product(
             site,
@@ -327,8 +329,25 @@ def _backward_data_calls(
             splits,
         )
         for phase, positions in phases
+        if phase not in clears
     ]
-    return [packed.call(site), *products, *splits.sum] if products else []
+    cleared = [_clear_call(site, target, problem, phase) for phase in clears]
+    packing = [packed.call(site)] if products else []
+    return [*packing, *products, *cleared, *splits.sum]
+
+
+def _clear_call(site: Site, target: Blob, problem: Problem, phase: Phase) -> KernelCall:
+    """The launch that makes a phase without taps."""
+    stride_y, stride_x = problem.strides
+    size, local = elementwise_work(replace(target.shape, height=phase.height, width=phase.width), site.tuning)
+    return KernelCall(
+        "convolution/clear_phase",
+        f"{site.name} backward data",
+        size,
+        {"INPUT_DELTA": target},
+        macros={"STRIDE_Y": stride_y, "STRIDE_X": stride_x, "PHASE_Y": phase.y, "PHASE_X": phase.x},
+        local_size=local,
+    )
 
 
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:

@@ -22,6 +22,7 @@ Layers = dict[str, tuple[Conv1D | Conv2D, Shape]]
 
 #: Products: more than a few units a group on both sides.
 TILED: Layers = {
+    "cells that no tap meets": (Conv2D(6, 1, stride=(2, 3), bias=False), Shape(9, 5, 7)),
     "whole tiles of depth, tap by tap": (Conv2D(33, 3, padding="same"), Shape(16, 5, 7)),
     "many source units, not whole tiles": (Conv2D(35, (1, 2), bias=False), Shape(37, 3, 9)),
     "few source units, one tap behind the other": (Conv2D(6, (2, 3), padding=(1, 0), bias="position"), Shape(5, 4, 9)),
@@ -95,10 +96,11 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     """Asserts that all three directions went through local memory, backward data in the phases that it needs."""
     strides = layer._axes(shape)
     phases = min(strides[0].stride, shape.height) * min(strides[1].stride, shape.width)
-    if run.arrangement.accumulate:
-        phases = phases_with_taps(layer, shape)
+    with_taps = phases_with_taps(layer, shape)
+    cleared = 0 if run.arrangement.accumulate else phases - with_taps
     assert kernels(run, "forward") == ["convolution/pack_weight", "convolution/forward_tiled"]
-    backward = ["convolution/pack_weight", *["convolution/backward_data_tiled"] * phases]
+    backward = ["convolution/pack_weight", *["convolution/backward_data_tiled"] * with_taps]
+    backward += ["convolution/clear_phase"] * cleared
     assert kernels(run, "backward data") == backward
     assert kernels(run, "backward parameters")[0] == "convolution/backward_weight_tiled"
 
