@@ -148,7 +148,7 @@ def test_a_kernel_for_cpus_alone() -> None:
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
-    text = load("activation/forward").assemble({"ACTIVATION": "ACTIVATION_relu", "CELLS": 1}, {})
+    text = load("activation/forward").assemble({"ACTIVATION": "ACTIVATION_relu", "CELLS": 1, "GAPLESS": 1}, {})
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text
     assert '#line 1 "activation/functions.h"' in text
