@@ -111,15 +111,12 @@ class Optimizer(ABC):
 
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
-        # NOTE: an optimizer without rates is described as in files that were written before there were any.
-        names = [item.name for item in fields(self) if item.name != "rates" or self.rates]
-        values = {name: getattr(self, name) for name in names}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "rates"}
         config = {
             name: value.description() if isinstance(value, Schedule) else plain(value) for name, value in values.items()
         }
-        if self.rates:
-            config["rates"] = [list(pair) for pair in config["rates"]]  # JSON has no tuples.
-        return config
+        # NOTE: an optimizer without rates is described as in files that were written before there were any.
+        return config | ({"rates": [list(pair) for pair in self.factors]} if self.rates else {})
 
     def description(self) -> dict[str, Any]:
         """Kind and config, as plain data that :func:`from_description` takes."""
