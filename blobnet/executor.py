@@ -191,6 +191,9 @@ class Executor:
             if name not in self.buffers:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
+        if plan.loss:
+            for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
+                self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,9 @@ def prepare_labels(
     output = graph.output.shape
     loss.check(output)
     if loss.takes_classes:
-        check_arrays(x, y, output.units, subject)
-        return np.ascontiguousarray(y, np.int32)
+        positions = output.dimensions[1:]
+        check_arrays(x, y, output.units, subject, positions=positions, ignore=loss.ignored_label)
+        return loss.device_labels(y)
     is_integer = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
     check_arrays(x, y.astype(np.float32) if is_integer else y, None, subject)
     target = tuple(y.shape[1:])
@@ -51,7 +53,7 @@ def prepare_labels(
     if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
         raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
     loss.check_targets(y, subject)
-    return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
+    return loss.device_labels(y)
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
@@ -61,8 +63,9 @@ def metric_names(loss: Loss) -> tuple[str, ...]:
 
 def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
     """The means of the totals that a loss kept on the device; accuracies only where labels are classes."""
-    samples = max(float(totals[-1]), 1.0)
-    return {name: float(total) / samples for name, total in zip(metric_names(loss), totals[:-1], strict=False)}
+    total, weight, right, among_five, counted = (float(value) for value in totals[:-1])
+    means = {"loss": (total, weight), "accuracy": (right, counted), "top_5": (among_five, counted)}
+    return {name: means[name][0] / means[name][1] if means[name][1] else math.nan for name in metric_names(loss)}
 
 
 class Evaluator:

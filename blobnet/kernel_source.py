@@ -157,13 +157,9 @@ def load(name: str) -> KernelSource:
 
 def parse(name: str, text: str) -> KernelSource:
     """A :class:`KernelSource` from a file's text; what the headers of its includes list comes behind its own."""
-    header = _header(text)
-    if header is None:
+    if _header(text) is None:
         raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
-    purpose, sections = _sections(header)
-    for include in re.findall(_INCLUDE, text, re.MULTILINE):
-        for section, listed in _sections(_header(_read(include)) or "")[1].items():
-            sections[section] |= listed
+    purpose, sections = _listed(text)
     accesses = {}
     for kind in ("Blobs", "Arrays"):
         accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
@@ -187,6 +183,15 @@ def parse(name: str, text: str) -> KernelSource:
         tunables=tunables,
         dimensions=sections["Global"],
     )
+
+
+def _listed(text: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """The purpose of a file, and what its header lists in each section, and behind it those of its includes."""
+    purpose, sections = _sections(_header(text) or "")
+    for include in re.findall(_INCLUDE, text, re.MULTILINE):
+        for section, listed in _listed(_read(include))[1].items():
+            sections[section] |= listed
+    return purpose, sections
 
 
 def _header(text: str) -> str | None:

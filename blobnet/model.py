@@ -292,8 +292,7 @@ class Model:
             input_delta=True,
             debug=debug,
         )
-        step.load_batch(x, labels)
-        step.compute_gradients(len(x))
+        step.compute_gradients(step.load_batch(x, labels))
         delta = step.executor.read_blob(step.plan.deltas[self.graph.input.name], len(x))
         # The input's delta is that of the normalised sample.
         deviation = self._weights[f"{self.graph.input.name}/deviation"][:, None, None]

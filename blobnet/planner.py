@@ -587,9 +587,7 @@ class _Planner:
         if self.training:
             buffers["gradients"] = (self.parameters.elements, 0)
         if self.loss:
-            buffers["totals"] = (Loss.SAMPLE_METRICS + 1, 0)
-            buffers["labels"] = (0, self.loss.label_elements(self.graph.output.shape))
-            buffers["sample_metrics"] = (0, Loss.SAMPLE_METRICS)
+            buffers |= self.loss.memory(self.graph.output.shape)
         return buffers
 
 

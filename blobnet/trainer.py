@@ -22,6 +22,7 @@ from blobnet.checkpoint import TrainingState
 from blobnet.device import Reading
 from blobnet.errors import OptionError, TrainingError
 from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
+from blobnet.kernel_call import Batch
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -185,11 +186,10 @@ class Trainer:
         order = np.random.default_rng([step.seed, self.epoch]).permutation(len(x))
         steps, first_step = -(-len(x) // size), step.number
 
-        def load(number: int) -> int:
-            """Puts a batch of this epoch on its way; its samples."""
+        def load(number: int) -> Batch:
+            """Puts a batch of this epoch on its way."""
             rows = order[number * size : (number + 1) * size]
-            step.load_batch(x[rows], labels[rows])
-            return len(rows)
+            return step.load_batch(x[rows], labels[rows])
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -203,7 +203,7 @@ class Trainer:
                 "the loss must stay finite",
                 epoch=self.epoch + 1,
                 step=step.number,
-                first_layer=step.first_not_finite(load(number)),
+                first_layer=step.first_not_finite(load(number).count),
                 hint=_DIVERGED,
             )
 
@@ -211,12 +211,12 @@ class Trainer:
         with bar(f"epoch {self.epoch + 1}/{epochs}", len(x), verbose) as shown:
             watch = _Watch(step, shown, check)
             for number in range(steps):
-                count = load(number)
-                step.compute_gradients(count)
+                batch = load(number)
+                step.compute_gradients(batch)
                 step.update(step.optimizer.schedule.value(step.number, steps, epochs))
                 # The device works on this batch while the host gathers and loads the next.
                 step.device.flush()
-                shown.update(count)
+                shown.update(batch.count)
                 watch.look()
             # Waits for the device, so that the bar does not end before the work.
             totals = step.totals()

@@ -94,10 +94,11 @@ class TrainingStep:
         """What the step holds on the device."""
         return self.plan.bytes() + 4 * sum(self.optimizer.memory(self.parameters.table).values())
 
-    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
-        """Puts a batch on the device, behind the work on the batch before."""
+    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Batch:
+        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes."""
         self.executor.feed("samples", np.asarray(x, np.float32))
         self.executor.feed("labels", labels)
+        return Batch(len(labels), divisor=self.loss.weight(labels))
 
     def compute_gradients(self, batch: Batch | int) -> None:
         """Forward, loss and backward on the batch that is loaded, or on so many samples."""

@@ -226,7 +226,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
     """(configuration, a function that runs it)."""
     from blobnet import layers
     from blobnet.blob import Shape
-    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanSquaredError
     from tests.layers.layer_bench import Arrangement
     from tests.layers.test_every_kernel import VARIANTS
 
@@ -255,7 +255,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
             for layer, shape in convolutions:
                 run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, variant, reached)
                 yield f"{layer} on {shape}, {variant}, {about}", run
-        for loss in (CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()):
+        for loss in (CrossEntropy(0.1), Focal(), Dice(), BinaryCrossEntropy(), MeanSquaredError(), Huber()):
             yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
 
     def all_are_reached() -> None:

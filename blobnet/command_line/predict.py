@@ -52,9 +52,10 @@ def _described(model: Model, values: FloatArray, top: int) -> str:
     """The best classes with their probabilities; plain numbers where the outputs are no classes."""
     # A model that was saved without its loss, but with names of classes, gives logits of them.
     loss = model.loss or (CrossEntropy() if model.class_names else None)
-    scores = loss.scores(values) if loss else None
-    if scores is None:
+    batch = loss.scores(values[None]) if loss else None
+    if batch is None:
         return "  ".join(f"{value:.4g}" for value in values)
+    scores = batch[0]
     names = [plain(name) for name in model.class_names] or [str(unit) for unit in range(len(values))]
     best = np.argsort(-scores, kind="stable")[:top]
     width = max(map(len, names))
