@@ -154,7 +154,7 @@ class EarlyStopping(Callback):
 
     def end(self, progress: Progress) -> None:
         if self._weights:
-            progress.trainer.step.parameters.write(self._weights)
+            progress.trainer.step.result.write(self._weights)
             progress.is_resumable = not self._waited
 
 

@@ -23,6 +23,8 @@ from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import DeviceParameters
 from blobnet.planner import Plan, make_plan
+from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
+from blobnet.schedules import check_number
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep
 
@@ -130,6 +132,10 @@ class Model:
         loss: Loss | None = None,
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
         callbacks: Sequence[Callback] = (),
+        class_weights: ClassWeights | None = None,
+        sample_weights: npt.ArrayLike | None = None,
+        accumulate: int = 1,
+        average: float | None = None,
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
@@ -152,6 +158,14 @@ class Model:
             loss: CrossEntropy() if None, or with ``resume`` that of the interrupted training.
             validation: (x, y) to measure after each epoch.
             callbacks: see blobnet.callbacks.
+            class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
+                classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
+                evaluate, goes without weights.
+            sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight.
+            accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
+                as large, but for batch norms, which normalise each batch by itself.
+            average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
+                files and validation then have the average. None: there is none.
             seed: of the samples' order and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
@@ -170,6 +184,9 @@ class Model:
             TrainingError: the loss or the weights are not finite.
         """
         check_count("fit", "epochs", epochs)
+        check_count("fit", "accumulate", accumulate)
+        if average is not None:
+            check_number("fit", "average", average, least=0, below=1)
         _check_seed("fit", seed)
         state = self.training_state if resume else None
         if resume:
@@ -182,6 +199,8 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
+        check_samples(self.graph, x, "x")
+        labels = prepare_labels(self.graph, loss, x, y, "y")
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -190,16 +209,22 @@ class Model:
             optimizer or optimizers.Adam(),
             batch_size,
             seed,
+            class_weights=prepare_class_weights(
+                class_weights, loss, self.graph.output.shape.units, labels, self.class_names
+            ),
+            accumulate=accumulate > 1,
+            average=average,
             debug=debug,
         )
-        trainer = Trainer(step)
+        trainer = Trainer(step, accumulate)
         if state is not None:
             trainer.restore(state)
         self._last_evaluator = None  # It would only hold memory that training needs.
         trainer.fit(
             x,
-            y,
+            labels,
             epochs,
+            sample_weights=prepare_sample_weights(sample_weights, len(x)),
             validation=validation,
             callbacks=callbacks,
             keep=self._keep,

@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,21 +60,36 @@ class Trainer:
 
     Args:
         step: what a batch goes through; its seed is that of the order too.
+        accumulate: batches of a step, whose gradients are added up.
+
+    Attributes:
+        epoch: finished epochs.
+        rate_factor: what callbacks multiply the schedule's learning rates by.
+        learning_rate: that of the last step.
     """
 
-    def __init__(self, step: TrainingStep) -> None:
+    def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
         self.step = step
+        self.accumulate = accumulate
         self.epoch = 0
-        self._settings: dict[str, int] = {"batch_size": step.batch_size}
+        self.rate_factor = 1.0
+        self.learning_rate = 0.0
+        weights = None if step.class_weights is None else [float(weight) for weight in step.class_weights]
+        self._settings: dict[str, Any] = {
+            "batch_size": step.batch_size,
+            "accumulate": accumulate,
+            "average": step.average,
+            "class_weights": weights,
+        }
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, FloatArray]:
-        """All parameters, by name; not to be changed."""
-        version = self.step.parameters.version
+        """All parameters, or their averages, by name; not to be changed."""
+        version = self.step.result.version
         if self._weights is None or self._weights[0] != version:
-            self._weights = version, self.step.parameters.read()
+            self._weights = version, self.step.result.read()
         return self._weights[1]
 
     def state(self) -> TrainingState:
@@ -105,7 +120,7 @@ class Trainer:
         self.epoch = state.epoch
         self.step.restore(state.step, state.optimizer_state)
 
-    def _settle(self, saved: Mapping[str, Any], now: Mapping[str, int]) -> None:
+    def _settle(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
         for name, value in now.items():
             if saved.get(name, value) != value:
@@ -119,9 +134,10 @@ class Trainer:
     def fit(
         self,
         x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
         epochs: int,
         *,
+        sample_weights: FloatArray | None = None,
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
@@ -131,20 +147,19 @@ class Trainer:
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
 
+        ``x`` was checked, ``labels`` are those of prepare_labels, and the weights those of prepare_sample_weights.
         ``keep`` is called after every epoch, before the callbacks, and at the end, behind them.
 
         Raises:
-            DataError: samples or labels that cannot be trained on.
+            DataError: validation data that cannot be measured.
             TrainingError: the loss or the weights are not finite.
         """
         graph, loss = self.step.graph, self.step.loss
-        check_samples(graph, x, "x")
-        labels = prepare_labels(graph, loss, x, y, "y")
         held_out = None
         if validation is not None:
             check_samples(graph, validation[0], "validation x")
             held_out = prepare_labels(graph, loss, *validation, "validation y")
-        planned = {"samples": len(x)}
+        planned: dict[str, Any] = {"samples": len(x)}
         if self.step.optimizer.schedule.depends_on_epochs:
             planned["epochs"] = epochs
         self._settle(self._settings, planned)
@@ -161,7 +176,7 @@ class Trainer:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record = self._run_epoch(x, labels, epochs, verbose)
+            record = self._run_epoch(x, labels, sample_weights, epochs, verbose)
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None and held_out is not None:
                 with bar("validation", len(held_out), verbose) as shown:
@@ -169,7 +184,7 @@ class Trainer:
                 record |= {f"validation_{name}": value for name, value in measured.items()}
             self.epoch += 1
             if verbose:
-                print(table.row(self.epoch, seconds, len(x), record), file=sys.stderr)
+                print(table.row(self.epoch, seconds, len(x), self.learning_rate, record), file=sys.stderr)
             _record(progress.history, record)
             keep(progress)
             for callback in callbacks:
@@ -180,16 +195,29 @@ class Trainer:
         keep(progress)
         return progress
 
-    def _run_epoch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], epochs: int, verbose: bool) -> dict[str, float]:
+    def _run_epoch(
+        self,
+        x: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        sample_weights: FloatArray | None,
+        epochs: int,
+        verbose: bool,
+    ) -> dict[str, float]:
         """One pass over the data, with a progress bar that is gone when it ends; the metrics."""
         step, size = self.step, self.step.batch_size
         order = np.random.default_rng([step.seed, self.epoch]).permutation(len(x))
-        steps, first_step = -(-len(x) // size), step.number
+        batches, first_step = -(-len(x) // size), step.number
+        steps = -(-batches // self.accumulate)
 
-        def load(number: int) -> Batch:
-            """Puts a batch of this epoch on its way."""
-            rows = order[number * size : (number + 1) * size]
-            return step.load_batch(x[rows], labels[rows])
+        def load(rows: npt.NDArray[np.intp]) -> Batch:
+            """Puts samples on their way."""
+            return step.load_batch(x[rows], labels[rows], None if sample_weights is None else sample_weights[rows])
+
+        def divisor(number: int) -> float:
+            """That of all batches that make a step with batch ``number``."""
+            first = number // self.accumulate * self.accumulate * size
+            rows = order[first : first + self.accumulate * size]
+            return step.weight(labels[rows], None if sample_weights is None else sample_weights[rows])
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -197,23 +225,30 @@ class Trainer:
                 return
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[-1]) // size) - 1
-            step.number = first_step + number
+            step.number = first_step + number // self.accumulate
             raise TrainingError(
                 "training",
                 "the loss must stay finite",
                 epoch=self.epoch + 1,
                 step=step.number,
-                first_layer=step.first_not_finite(load(number).count),
+                first_layer=step.first_not_finite(load(order[number * size : (number + 1) * size]).count),
                 hint=_DIVERGED,
             )
 
         step.reset_totals()
         with bar(f"epoch {self.epoch + 1}/{epochs}", len(x), verbose) as shown:
             watch = _Watch(step, shown, check)
-            for number in range(steps):
-                batch = load(number)
-                step.compute_gradients(batch)
-                step.update(step.optimizer.schedule.value(step.number, steps, epochs))
+            for number in range(batches):
+                batch = load(order[number * size : (number + 1) * size])
+                part = number % self.accumulate
+                goes_on = part + 1 < self.accumulate and number + 1 < batches
+                if goes_on or part:
+                    batch = replace(batch, first=part * size, divisor=divisor(number))
+                step.compute_gradients(batch, goes_on=goes_on, is_first=not part)
+                if not goes_on:
+                    rate = step.optimizer.schedule.value(step.number, steps, epochs)
+                    self.learning_rate = self.rate_factor * rate
+                    step.update(self.learning_rate)
                 # The device works on this batch while the host gathers and loads the next.
                 step.device.flush()
                 shown.update(batch.count)
@@ -233,7 +268,7 @@ class Trainer:
         room = info.memory, info.largest_allocation, step.bytes
         plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(step.device, step.graph, step.parameters, batch_size, step.loss, debug=step.executor.debug)
+        return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, debug=step.executor.debug)
 
 
 class _Watch:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet import weight_buffers
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
 from blobnet.executor import Executor, plan_for
@@ -15,21 +16,43 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.parameters import DeviceParameters, parameter_table
+from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
 from blobnet.planner import STEP_WORDS, Plan
+from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, GRADIENT_SUM, add_call, average_call, average_rate
+
+#: The name of the parameters themselves among the optimizer's slots, in files of a training with averaged weights.
+_PARAMETERS = "parameters"
 
 
 def fitting_plan(
-    device: Device, graph: Graph, batch_size: int, loss: Loss, optimizer: Optimizer, *, input_delta: bool = False
+    device: Device,
+    graph: Graph,
+    batch_size: int,
+    loss: Loss,
+    optimizer: Optimizer,
+    *,
+    input_delta: bool = False,
+    accumulate: bool = False,
+    average: bool = False,
 ) -> Plan:
-    """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
+    """A training plan that fits a device beside what a step keeps besides, and whose kernels are built.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
-    reserved = 4 * sum(optimizer.memory(parameter_table(graph)).values())
+    reserved = _state_bytes(parameter_table(graph), optimizer, accumulate, average)
     return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, input_delta=input_delta)
+
+
+def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> dict[str, int]:
+    """Elements of the buffers that a step keeps besides its plan's, but for averaged parameters."""
+    return optimizer.memory(table) | weight_buffers.memory(table, accumulate=accumulate, average=average)
+
+
+def _state_bytes(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> int:
+    elements = sum(_state_memory(table, optimizer, accumulate, average).values())
+    return 4 * (elements + (table.elements + READ_OVERRUN if average else 0))
 
 
 class TrainingStep:
@@ -44,12 +67,16 @@ class TrainingStep:
         batch_size: the most samples at once.
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
+        class_weights: a number for each class, for a loss of classes; all 1 if None.
+        accumulate: whether a step may be made of several batches.
+        average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         debug: see Executor.
 
     Attributes:
         plan: what runs.
         executor: runs it.
         parameters: the parameters on the device.
+        result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
 
     Raises:
@@ -67,6 +94,9 @@ class TrainingStep:
         seed: int = 0,
         *,
         input_delta: bool = False,
+        class_weights: FloatArray | None = None,
+        accumulate: bool = False,
+        average: float | None = None,
         debug: bool | None = None,
     ) -> None:
         self.device = device
@@ -75,14 +105,32 @@ class TrainingStep:
         self.optimizer = optimizer
         self.seed = seed
         self.number = 0
-        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta)
-        self.parameters = DeviceParameters(device, graph)
+        self.class_weights = class_weights
+        self.average = average
+        keeps = {"accumulate": accumulate, "average": average is not None}
+        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta, **keeps)
+        self.parameters = self.result = DeviceParameters(device, graph)
         self.parameters.write(weights)
-        memory = optimizer.memory(self.parameters.table)
+        table, tuning = self.parameters.table, self.plan.tuning
+        self._state_bytes = _state_bytes(table, optimizer, **keeps)
+        memory = _state_memory(table, optimizer, **keeps)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
         buffers = {"parameters": self.parameters.buffer, **self._state}
+        if average is not None:
+            self.result = DeviceParameters(device, graph)
+            self.result.write(weights)
+            buffers[AVERAGE] = self.result.buffer
         self.executor = Executor(device, self.plan, buffers, debug=debug)
-        self._update = self.executor.bind(optimizer.calls(self.parameters.table, self.plan.tuning), 0)
+        if class_weights is not None:
+            self.executor.write_array("class_weights", class_weights)
+        updates = optimizer.calls(table, tuning)
+        if average is not None:
+            updates += average_call(table, tuning)
+        self._update = self.executor.bind(updates, 0)
+        self._keep, self._finish = (
+            self.executor.bind(add_call(*names, table, tuning) if accumulate else [], 0)
+            for names in (("gradients", GRADIENT_SUM), (GRADIENT_SUM, "gradients"))
+        )
 
     @property
     def batch_size(self) -> int:
@@ -92,25 +140,51 @@ class TrainingStep:
     @property
     def bytes(self) -> int:
         """What the step holds on the device."""
-        return self.plan.bytes() + 4 * sum(self.optimizer.memory(self.parameters.table).values())
+        return self.plan.bytes() + self._state_bytes
 
-    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Batch:
-        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes."""
+    def load_batch(
+        self, x: npt.NDArray[Any], labels: npt.NDArray[Any], sample_weights: FloatArray | None = None
+    ) -> Batch:
+        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes.
+
+        Either all batches have weights, a number for each sample, or none has.
+        """
         self.executor.feed("samples", np.asarray(x, np.float32))
         self.executor.feed("labels", labels)
-        return Batch(len(labels), divisor=self.loss.weight(labels))
+        if sample_weights is not None:
+            self.executor.feed("sample_weights", sample_weights)
+        return Batch(len(labels), divisor=self.weight(labels, sample_weights))
 
-    def compute_gradients(self, batch: Batch | int) -> None:
-        """Forward, loss and backward on the batch that is loaded, or on so many samples."""
+    def weight(self, labels: npt.NDArray[Any], sample_weights: FloatArray | None = None) -> float:
+        """What the loss of samples is divided by, which may be all of a step's."""
+        return self.loss.weight(labels, sample_weights, self.class_weights)
+
+    def compute_gradients(self, batch: Batch | int, *, goes_on: bool = False, is_first: bool = True) -> None:
+        """Forward, loss and backward on the batch that is loaded, or on so many samples.
+
+        Args:
+            batch: with the divisor, and the number of its first sample, of the whole step.
+            goes_on: more batches of the same step will come.
+            is_first: none of the same step came before.
+        """
         self._feed_step()
         for phase in ("forward", "loss", "backward"):
             self.executor.run(phase, batch)
+        if goes_on:
+            self.executor.launch(self._keep, 0)
+        elif not is_first:
+            self.executor.launch(self._finish, 0)
+            self.device.fill_zero(self._state[GRADIENT_SUM], 4 * self.parameters.table.trainable_elements)
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
         self.executor.feed(HYPERPARAMETERS, self.optimizer.step_values(self.number, learning_rate))
+        if self.average is not None:
+            rate = average_rate(self.number, self.average)
+            self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
         self.executor.launch(self._update, 0)
         self.parameters.changed()
+        self.result.changed()
         self.number += 1
 
     def _feed_step(self) -> None:
@@ -160,15 +234,21 @@ class TrainingStep:
         return {name: values for name, values in table.unpack(flat).items() if name in trainable}
 
     def optimizer_state(self) -> dict[str, FloatArray]:
-        """A flat array for each slot of the optimizer."""
-        elements = self.parameters.table.trainable_elements
-        return {slot: self.device.read(self._slot(slot), elements) for slot in self.optimizer.state_slots}
+        """A flat array for each slot of the optimizer; with an average also the parameters themselves."""
+        table = self.parameters.table
+        slots = {
+            slot: self.device.read(self._slot(slot), table.trainable_elements) for slot in self.optimizer.state_slots
+        }
+        if self.average is not None:
+            slots[_PARAMETERS] = self.device.read(self.parameters.buffer, table.elements)
+        return slots
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
         """Goes on behind step ``number`` with what :meth:`optimizer_state` gave."""
         self.number = number
         for slot, values in optimizer_state.items():
-            self.device.write(self._slot(slot), values)
+            self.device.write(self.parameters.buffer if slot == _PARAMETERS else self._slot(slot), values)
+        self.parameters.changed()
 
     def _slot(self, slot: str) -> Any:
         return self._state[self.optimizer.storage(slot)]

@@ -57,7 +57,8 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
         (["--learning-rate", 0.005, "--seed", 1], "resume: the seed must be that of the interrupted training. "
                                                   "Received saved=0, now=1."),
         (["--label-smoothing", 0.1], "--resume: the loss must be that of the training in {file}. Received "
-                                     "saved=CrossEntropy(label_smoothing=0.0), now=CrossEntropy(label_smoothing=0.1). "
+                                     "saved=CrossEntropy(ignore=None, label_smoothing=0.0), "
+            "now=CrossEntropy(ignore=None, label_smoothing=0.1). "
                                      "Hint: --overwrite starts anew, --output writes another file."),
         (["--dataset", "other.npz"], "--resume: the data must be those of the training in {file}, but their mean "
                                      "differs. Received saved=[4.8"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
@@ -43,6 +44,9 @@ def compared_calls() -> Iterator[KernelCall]:
                 yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
+        # What a step does besides: tests/train/test_weights.py.
+        yield from weight_buffers.add_call("gradients", weight_buffers.GRADIENT_SUM, TABLE, tuning)
+        yield from weight_buffers.average_call(TABLE, tuning)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:

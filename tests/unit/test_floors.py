@@ -35,7 +35,7 @@ FLOORS = """
     tuning
     device
     executor
-    optimizers checkpoint datasets kernels
+    optimizers checkpoint datasets kernels sample_weights weight_buffers
     inference progress training_step
     callbacks
     trainer
