@@ -20,6 +20,7 @@ from blobnet.inference import Evaluator, check_samples, prepare_labels
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.losses import CrossEntropy, Loss
+from blobnet.metrics import Metric, Report, measured, named
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import DeviceParameters
 from blobnet.planner import Plan, make_plan
@@ -131,6 +132,7 @@ class Model:
         optimizer: Optimizer | None = None,
         loss: Loss | None = None,
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | None = None,
@@ -157,6 +159,7 @@ class Model:
             optimizer: Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
             loss: CrossEntropy() if None, or with ``resume`` that of the interrupted training.
             validation: (x, y) to measure after each epoch.
+            metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: see blobnet.callbacks.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
                 classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
@@ -226,6 +229,7 @@ class Model:
             epochs,
             sample_weights=prepare_sample_weights(sample_weights, len(x)),
             validation=validation,
+            metrics=metrics,
             callbacks=callbacks,
             keep=self._keep,
             history=self.history if resume else None,
@@ -248,19 +252,46 @@ class Model:
         y: npt.NDArray[Any],
         *,
         loss: Loss | None = None,
+        metrics: Sequence[Metric | str] = (),
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
-        ``precision`` is as for :meth:`fit`.
+        ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
+        that module says what they get. ``precision`` is as for :meth:`fit`.
         """
         check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
         check_samples(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, x, y, "y")
-        return self._evaluator(device, precision, min(batch_size, len(x)), loss).evaluate(x, labels)
+        asked = named(metrics, loss)
+        evaluator = self._evaluator(device, precision, min(batch_size, len(x)), loss)
+        found = evaluator.evaluate(x, labels)
+        return found | (measured(asked, loss, labels, evaluator.predict(x)) if asked else {})
+
+    def report(
+        self,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        loss: Loss | None = None,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> Report:
+        """What a classifier gets right, class by class: a table to print, and the confusion matrix.
+
+        ``precision`` is as for :meth:`fit`.
+
+        Raises:
+            OptionError: the loss takes no classes.
+        """
+        loss = loss or self.loss or CrossEntropy()
+        labels = prepare_labels(self.graph, loss, x, y, "y")
+        outputs = self.predict(x, batch_size=batch_size, device=device, precision=precision)
+        return Report.of(loss, labels, outputs, self.class_names)
 
     def predict(
         self,
@@ -274,6 +305,29 @@ class Model:
         check_count("predict", "batch_size", batch_size)
         check_samples(self.graph, x, "x")
         return self._evaluator(device, precision, min(batch_size, len(x)), None).predict(x)
+
+    def predict_proba(
+        self,
+        x: npt.NDArray[Any],
+        *,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> FloatArray:
+        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[, height][, width]).
+
+        A softmax over the units for the losses of classes (also where the model does not know its loss), the sigmoid of
+        each output for BinaryCrossEntropy.
+
+        Raises:
+            OptionError: the model was trained with a loss whose outputs are no logits.
+        """
+        loss = self.loss or CrossEntropy()
+        scores = loss.scores(self.predict(x, batch_size=batch_size, device=device, precision=precision))
+        if scores is None:
+            rule = "the loss of the model must take logits"
+            raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
+        return scores.astype(np.float32)
 
     def _evaluator(self, device: Device | str | None, precision: str, batch_size: int, loss: Loss | None) -> Evaluator:
         """An evaluator with the weights of now; the last one, if it will do."""

@@ -23,6 +23,7 @@ from blobnet.device import Reading
 from blobnet.errors import OptionError, TrainingError
 from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
 from blobnet.kernel_call import Batch
+from blobnet.metrics import Metric, measured, named
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -139,6 +140,7 @@ class Trainer:
         *,
         sample_weights: FloatArray | None = None,
         validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
@@ -159,6 +161,9 @@ class Trainer:
         if validation is not None:
             check_samples(graph, validation[0], "validation x")
             held_out = prepare_labels(graph, loss, *validation, "validation y")
+        asked = named(metrics, loss)
+        if asked and validation is None:
+            raise OptionError("fit", "metrics are measured on validation data", validation=None)
         planned: dict[str, Any] = {"samples": len(x)}
         if self.step.optimizer.schedule.depends_on_epochs:
             planned["epochs"] = epochs
@@ -167,7 +172,7 @@ class Trainer:
         progress.class_names = class_names
         progress.metrics += metric_names(loss)
         if validation is not None:
-            progress.metrics += [f"validation_{name}" for name in metric_names(loss)]
+            progress.metrics += [f"validation_{name}" for name in (*metric_names(loss), *asked)]
         evaluator = None if validation is None else self._evaluator()
         for callback in callbacks:
             callback.begin(progress)
@@ -180,8 +185,10 @@ class Trainer:
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None and held_out is not None:
                 with bar("validation", len(held_out), verbose) as shown:
-                    measured = evaluator.evaluate(validation[0], held_out, shown.update)
-                record |= {f"validation_{name}": value for name, value in measured.items()}
+                    found = evaluator.evaluate(validation[0], held_out, shown.update)
+                if asked:
+                    found |= measured(asked, loss, held_out, evaluator.predict(validation[0]))
+                record |= {f"validation_{name}": value for name, value in found.items()}
             self.epoch += 1
             if verbose:
                 print(table.row(self.epoch, seconds, len(x), self.learning_rate, record), file=sys.stderr)

@@ -35,7 +35,7 @@ FLOORS = """
     tuning
     device
     executor
-    optimizers checkpoint datasets kernels sample_weights weight_buffers
+    optimizers checkpoint datasets kernels metrics sample_weights weight_buffers
     inference progress training_step
     callbacks
     trainer
@@ -53,6 +53,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 ONLY_IN = {
     "pyopencl": {"device"},
     "h5py": {"checkpoint", "datasets"},
+    "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plotting"},
     "torch": {"bench"},
