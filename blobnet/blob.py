@@ -17,6 +17,28 @@ from blobnet.errors import ShapeError
 
 FloatArray = npt.NDArray[np.float32]
 
+#: What of a layout kernels take as macros of a role; all of it but the unit offset, and what follows from that.
+_SIZES = (
+    "UNIT_COUNT",
+    "UNIT_MEMORY_COUNT",
+    "UNIT_WIDTH",
+    "UNIT_HEIGHT",
+    "UNIT_ELEMENTS",
+    "UNIT_MEMORY_WIDTH",
+    "UNIT_MEMORY_HEIGHT",
+    "UNIT_MEMORY_ELEMENTS",
+    "UNIT_MEMORY_WIDTH_PADDING",
+    "UNIT_MEMORY_HEIGHT_PADDING",
+    "UNIT_MEMORY_WIDTH_OFFSET",
+    "UNIT_MEMORY_HEIGHT_OFFSET",
+    "MEMORY_ELEMENTS",
+)
+#: Sizes that kernels divide by: where these are arguments, so is what a quotient is made of without a division.
+_DIVISORS = ("UNIT_WIDTH", "UNIT_ELEMENTS")
+_FIELDS = (*_SIZES, *(f"{name}_{part}" for name in _DIVISORS for part in ("MULTIPLIER", "SHIFT")))
+#: The type of the argument that holds them, for kernels whose program should not depend on them.
+GEOMETRY_TYPE = f"typedef struct {{ int {', '.join(name.lower() for name in _FIELDS)}; }} geometry_t;"
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -197,29 +219,29 @@ class BlobLayout:
             + self.memory_elements * n
         )
 
-    def macros(self, role: str) -> dict[str, int | str]:
-        """Table 1 as macros of ``role``; the unit offset is a kernel argument: moving a blob compiles nothing."""
-        names = [
-            "UNIT_COUNT",
-            "UNIT_PADDING",
-            "UNIT_MEMORY_COUNT",
-            "UNIT_WIDTH",
-            "UNIT_HEIGHT",
-            "UNIT_ELEMENTS",
-            "UNIT_MEMORY_WIDTH",
-            "UNIT_MEMORY_HEIGHT",
-            "UNIT_MEMORY_ELEMENTS",
-            "UNIT_MEMORY_WIDTH_PADDING",
-            "UNIT_MEMORY_HEIGHT_PADDING",
-            "UNIT_MEMORY_WIDTH_OFFSET",
-            "UNIT_MEMORY_HEIGHT_OFFSET",
-            "MEMORY_ELEMENTS",
-        ]
-        # UNIT_PADDING follows from the offset, so it is an expression of the argument too.
-        values: dict[str, int | str] = {f"{role}_{name}": getattr(self, name.lower()) for name in names}
-        values[f"{role}_UNIT_OFFSET"] = f"{role.lower()}_unit_offset"
-        values[f"{role}_UNIT_PADDING"] = f"({self.unit_memory_count - self.unit_count} - {role.lower()}_unit_offset)"
+    def macros(self, role: str, as_argument: bool = False) -> dict[str, int | str]:
+        """Table 1 as macros of ``role``; the unit offset is a kernel argument: moving a blob compiles nothing.
+
+        ``as_argument``: so are all sizes, as fields of the argument that :attr:`geometry` is for.
+        """
+        argument, names = role.lower(), _FIELDS if as_argument else _SIZES
+        values: dict[str, int | str] = {
+            f"{role}_{name}": f"{argument}_geometry.{name.lower()}" if as_argument else getattr(self, name.lower())
+            for name in names
+        }
+        free = self.unit_memory_count - self.unit_count
+        behind = f"{role}_UNIT_MEMORY_COUNT - {role}_UNIT_COUNT" if as_argument else str(free)
+        values[f"{role}_UNIT_OFFSET"] = f"{argument}_unit_offset"
+        values[f"{role}_UNIT_PADDING"] = f"({behind} - {argument}_unit_offset)"
         return values
+
+    @property
+    def geometry(self) -> npt.NDArray[np.int32]:
+        """The value of an argument of GEOMETRY_TYPE."""
+        values = [getattr(self, name.lower()) for name in _SIZES]
+        for name in _DIVISORS:
+            values += _reciprocal(getattr(self, name.lower()))
+        return np.array(values, np.int64).astype(np.int32)
 
     def slice_units(self, first: int, count: int) -> BlobLayout:
         """The layout of ``count`` of this blob's units, from ``first`` on, in the same memory."""
@@ -249,3 +271,13 @@ class BlobLayout:
         origin = replace(self, unit_offset=0)
         mask[origin.index(0, 0, y, x)] = False
         return mask
+
+
+def _reciprocal(divisor: int) -> tuple[int, int]:
+    """(multiplier, shift) with ``number // divisor == (2 * number * multiplier >> 32) >> shift`` for 31-bit numbers.
+
+    Both are positive, and the multiplier fits 32 bits (Granlund and Montgomery, *Division by invariant integers using
+    multiplication*, 1994, theorem 4.2).
+    """
+    shift = (divisor - 1).bit_length()
+    return -(-(1 << (31 + shift)) // divisor), shift

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import ctypes
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet import child_builds
 from blobnet.blob import FloatArray
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
@@ -37,6 +39,8 @@ _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
+#: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
+_MEMORY_OF_A_CHILD = 1 << 31
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
 
@@ -257,11 +261,15 @@ class Device:
         try:
             self.context = cl.Context([self.info.handle])
             self.queue = cl.CommandQueue(self.context)
+            # A GPU fetches samples while it works; a CPU would only take time from itself.
+            self.transfers = cl.CommandQueue(self.context) if self.kind == "gpu" else self.queue
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if _compute_capability(self.info) >= _AMPERE else []
         self._build_options = [*_BUILD_OPTIONS, *features]
         self._programs: dict[str, cl.Program] = {}
+        #: What a compiler said last in the child process that it crashed, by the program's digest.
+        self._crashed: dict[str, str] = {}
         self._enqueue = _enqueue_without_event() if self.kind == "gpu" else None
 
     @property
@@ -329,20 +337,54 @@ class Device:
             with self._reporting("writing to a buffer"):
                 cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
 
-    def page_locked(self, size: int) -> npt.NDArray[np.uint8] | None:
-        """Host memory of ``size`` bytes that a GPU can fetch by itself; None where there is none to be had."""
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        try:
-            memory = cl.Buffer(self.context, flags, size)
-            mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
-            return np.asarray(mapped[0])
-        except cl.Error:
-            return None
+    def host_memory(self, size: int) -> npt.NDArray[np.uint8]:
+        """Host memory of ``size`` bytes; page-locked for a GPU, which then can fetch it by itself."""
+        if self.kind == "gpu":
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+            with contextlib.suppress(cl.Error):  # It is not needed, only faster.
+                memory = cl.Buffer(self.context, flags, size)
+                mapped = cl.enqueue_map_buffer(self.queue, memory, cl.map_flags.WRITE, 0, (size,), np.dtype("u1"))
+                return np.asarray(mapped[0])
+        return np.empty(size, np.uint8)
 
-    def fetch(self, buffer: cl.Buffer, source: npt.NDArray[np.uint8]) -> cl.Event:
-        """Copies page-locked memory to the start of a buffer, behind what was launched; not done when it returns."""
+    def fetch(
+        self, buffer: cl.Buffer, source: npt.NDArray[Any], offset: int = 0, after: cl.Event | None = None
+    ) -> cl.Event:
+        """Copies memory into a buffer, from byte ``offset`` on; not done when it returns.
+
+        Args:
+            buffer: where to.
+            source: page-locked memory if it should be fast; it must not change before the copy is done.
+            offset: bytes.
+            after: if given, the copy waits for this alone, beside all that was launched (see :meth:`mark`), and
+                launches must wait for it (see :meth:`hold`); else it has its place behind what was launched.
+        """
+        queue = self.queue if after is None else self.transfers
         with self._reporting("writing to a buffer"):
-            return cl.enqueue_copy(self.queue, buffer, source, is_blocking=False)
+            wait = None if after is None else [after]
+            return cl.enqueue_copy(queue, buffer, source, dst_offset=offset, is_blocking=False, wait_for=wait)
+
+    def mark(self) -> cl.Event:
+        """What has happened once all that was launched before is done; the device begins with that."""
+        with self._reporting("marking a launch"):
+            event = cl.enqueue_marker(self.queue)
+            self.queue.flush()
+            return event
+
+    def hold(self, event: cl.Event) -> None:
+        """Makes launches that follow wait for a copy of :meth:`fetch`, which begins at once."""
+        with self._reporting("waiting for a copy"):
+            self.transfers.flush()
+            cl.enqueue_barrier(self.queue, wait_for=[event])
+
+    def wait(self, event: cl.Event) -> None:
+        """Waits until something has happened.
+
+        Raises:
+            DeviceError: it has failed.
+        """
+        with self._reporting("waiting for the device"):
+            event.wait()
 
     def read(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike = np.float32, offset: int = 0) -> Any:
         """``elements`` values from byte ``offset`` of a buffer."""
@@ -352,9 +394,8 @@ class Device:
                 cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
-    def read_later(self, buffer: cl.Buffer, elements: int) -> Reading:
-        """Begins to read ``elements`` float32 values, behind what was launched."""
-        values = np.empty(elements, np.float32)
+    def read_later(self, buffer: cl.Buffer, values: FloatArray) -> Reading:
+        """Begins to read the start of a buffer, behind what was launched; page-locked ``values`` need no waiting."""
         with self._reporting("reading a buffer"):
             return Reading(self, values, cl.enqueue_copy(self.queue, values, buffer, is_blocking=False))
 
@@ -416,65 +457,115 @@ class Device:
                 program = self._programs[digest] = self._build(source, digest, what)
         return program
 
-    def build_ahead(self, sources: Iterable[str]) -> None:
+    def build_ahead(self, sources: Iterable[str], advance: Callable[[int, int], object] | None = None) -> None:
         """Builds programs that will be asked for, side by side; what the driver refuses it will refuse again then.
 
-        NOTE: for GPUs alone. Drivers of CPUs have no cores to spare, or compile at the first launch.
+        Those that this driver has not built before are first built in child processes: a compiler that crashes leaves
+        this one alive, and :meth:`build` raises BuildError for what crashed it.
+
+        Args:
+            sources: of the programs; those that are there already cost nothing.
+            advance: told how many programs are built, and of how many, as children build them.
         """
-        missing = {self._digest(source): source for source in sources} if self.kind == "gpu" else {}
-        with _without_remarks(), ThreadPoolExecutor(os.cpu_count()) as pool:
-            futures = {
-                digest: pool.submit(self._build, source, digest, "a kernel")
-                for digest, source in missing.items()
-                if digest not in self._programs
-            }
-        for digest, future in futures.items():
-            with contextlib.suppress(BuildError):
-                self._programs[digest] = future.result()
+        missing = {self._digest(source): source for source in sources}
+        missing = {digest: source for digest, source in missing.items() if digest not in self._programs}
+        self._build_in_children(missing, advance)
+        # Drivers of CPUs have no cores to spare, or compile at the first launch.
+        if self.kind == "gpu":
+            with _without_remarks(), ThreadPoolExecutor(os.cpu_count()) as pool:
+                futures = {
+                    digest: pool.submit(self._build, source, digest, "a kernel") for digest, source in missing.items()
+                }
+            for digest, future in futures.items():
+                with contextlib.suppress(BuildError):
+                    self._programs[digest] = future.result()
+
+    def _build_in_children(self, missing: Mapping[str, str], advance: Callable[[int, int], object] | None) -> None:
+        """Has children build those that the driver has not built before, and notes what crashes its compiler."""
+        unknown = {source: digest for digest, source in missing.items() if self._is_unknown(digest)}
+        if not unknown:
+            return
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            if advance is not None:
+                advance(done, len(unknown))
+
+        settings = {"identity": self.info.identity, "folder": str(self._folder)}
+        children = max(1, min(_usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))
+        crashed = child_builds.build_all(
+            settings, list(unknown), one_more, most_children=children, keep_children=self.kind == "cpu"
+        )
+        self._crashed.update({unknown[source]: words for source, words in crashed.items()})
+
+    def _is_unknown(self, digest: str) -> bool:
+        return digest not in self._crashed and not self._record(digest).exists()
 
     @cached_property
-    def _cache(self) -> Path | None:
-        """Where binaries of this device and driver are kept; None where the driver keeps its own.
-
-        NOTE: on PoCL, asking for a binary compiles every kernel once more.
-        """
-        if any(name in self.info.platform for name in ("Portable Computing", "NVIDIA")):
-            return None
+    def _folder(self) -> Path:
+        """Where it is noted what this device and driver have built; in the cache, if there can be one."""
         identity = "|".join(self.info.identity.values())
+        name = hashlib.sha256(identity.encode()).hexdigest()[:16]
         try:
-            folder = cache_folder() / "programs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+            folder = cache_folder() / "programs" / name
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
-            return None
+            folder = Path(tempfile.mkdtemp(prefix="blobnet-programs-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
+
+    @cached_property
+    def _keeps_programs(self) -> bool:
+        """Whether the driver keeps what it has built by itself. NOTE: PoCL would compile every kernel once more."""
+        return any(name in self.info.platform for name in ("Portable Computing", "NVIDIA"))
+
+    def _record(self, digest: str) -> Path:
+        """The file that says that the driver has built a program: its binary, or nothing if the driver keeps it."""
+        return self._folder / f"{digest}.{'built' if self._keeps_programs else 'bin'}"
 
     def _digest(self, source: str) -> str:
         """What tells a program from others."""
         return hashlib.sha256("\n".join([*self._build_options, source]).encode()).hexdigest()
 
     def _build(self, source: str, digest: str, what: str) -> Any:
-        # A cache that cannot be read or written costs time, not results.
-        cached = self._cache / f"{digest}.bin" if self._cache else None
-        if cached and cached.exists():
-            with contextlib.suppress(cl.Error, OSError):
-                return cl.Program(self.context, [self.info.handle], [cached.read_bytes()]).build(cache_dir=_NO_CACHE)
+        if digest in self._crashed:
+            rule = f"the compiler of {self.info.name} must build the kernel, and crashed in a process of its own"
+            raise self._build_error(what, rule, source, self._crashed[digest])
         try:
-            program = cl.Program(self.context, source).build(options=self._build_options, cache_dir=_NO_CACHE)
+            return self._compile(source, digest)
         except (cl.Error, RuntimeError) as error:
-            with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
-                file.write(source)
-            raise BuildError(
-                what,
-                f"{self.info.name} must build the kernel",
-                options=" ".join(self._build_options),
-                source=file.name,
-                log=f"\n{str(error).strip()}\n",
-                hint="report this with the source file and the output of 'blobnet devices'.",
-            ) from error
-        if cached:
+            rule = f"{self.info.name} must build the kernel"
+            raise self._build_error(what, rule, source, str(error)) from error
+
+    def _compile(self, source: str, digest: str) -> Any:
+        """A program from the cache, or from the driver; cl.Error or RuntimeError if it refuses the source."""
+        # A cache that cannot be read or written costs time, not results.
+        record = self._record(digest)
+        if not self._keeps_programs and record.exists():
             with contextlib.suppress(cl.Error, OSError):
-                write_atomically(cached, program.get_info(cl.program_info.BINARIES)[0])
+                return cl.Program(self.context, [self.info.handle], [record.read_bytes()]).build(cache_dir=_NO_CACHE)
+        program = cl.Program(self.context, source).build(options=self._build_options, cache_dir=_NO_CACHE)
+        with contextlib.suppress(cl.Error, OSError):
+            if self._keeps_programs:
+                record.touch()
+            else:
+                write_atomically(record, program.get_info(cl.program_info.BINARIES)[0])
         return program
+
+    def _build_error(self, what: str, rule: str, source: str, log: str) -> BuildError:
+        """An error that names the log, and a file with the source."""
+        with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
+            file.write(source)
+        return BuildError(
+            what,
+            rule,
+            options=" ".join(self._build_options),
+            source=file.name,
+            log=f"\n{log.strip()}\n",
+            hint="report this with the source file and the output of 'blobnet devices'.",
+        )
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -555,9 +646,34 @@ class Reading:
         Raises:
             DeviceError: something that was launched before failed.
         """
-        with self._device._reporting("reading a buffer"):
-            self._event.wait()
+        self._device.wait(self._event)
         return self._values
+
+
+def build_for_parent(settings: str) -> None:
+    """The child process of :meth:`Device.build_ahead`.
+
+    Args:
+        settings: what tells the device from others, and its folder of records, as JSON.
+    """
+
+    def make_builder() -> Callable[[str], object]:
+        values = json.loads(settings)
+        device = Device(next(info for info in devices() if info.identity == values["identity"]))
+        device._folder = Path(values["folder"])
+
+        def build(source: str) -> None:
+            with contextlib.suppress(cl.Error, RuntimeError), _without_remarks():
+                device._compile(source, device._digest(source))
+
+        return build
+
+    child_builds.serve(make_builder)
+
+
+def _usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _enqueue_without_event() -> Callable[..., int] | None:
@@ -578,11 +694,10 @@ def _kind_of(error: cl.Error) -> type[DeviceError]:
 
 
 class Feed:
-    """A way to the start of a buffer for arrays that come one after another, while the device works.
+    """A way to the start of a buffer for small arrays that come one after another, while the device works.
 
-    An array is copied to page-locked memory, of which there are two pieces that take turns; the device fetches it
-    behind all that was launched before, while the host goes on. On a CPU, and where there is no such memory, an array
-    is written at once, which waits for the device.
+    An array is copied to memory of which there are two pieces that take turns, page-locked on a GPU; the device
+    fetches it behind all that was launched before, while the host goes on.
 
     Args:
         device: the buffer's.
@@ -591,19 +706,15 @@ class Feed:
 
     def __init__(self, device: Device, buffer: cl.Buffer) -> None:
         self._device, self._buffer = device, buffer
-        pieces = [device.page_locked(buffer.size) for _ in range(2 if device.kind == "gpu" else 0)]
         self._pieces: deque[tuple[npt.NDArray[np.uint8], cl.Event | None]] = deque(
-            (piece, None) for piece in pieces if piece is not None
+            (device.host_memory(buffer.size), None) for _ in range(2)
         )
 
     def write(self, values: npt.NDArray[Any]) -> None:
         """Puts an array at the start of the buffer, for launches that follow; ``values`` may change at once."""
-        if not self._pieces:
-            self._device.write(self._buffer, values)
-            return
         memory, fetched = self._pieces.popleft()
         if fetched is not None:
-            fetched.wait()
+            self._device.wait(fetched)
         source = memory[: values.nbytes]
         np.copyto(source.view(values.dtype).reshape(values.shape), values)
         self._pieces.append((memory, self._device.fetch(self._buffer, source)))

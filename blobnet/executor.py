@@ -47,16 +47,12 @@ class Launch:
         self.kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
         self.local_size = call.local_size or (1, 1, 1)
         self._device = device
-        arguments: list[Any] = []
-        for role in source.blobs:
-            blob = call.blobs[role]
-            arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
-        for role in source.arrays:
-            array = call.arrays[role]
-            arguments += [memory[array.storage], np.int32(array.offset)]
-        for index, argument in enumerate(arguments):
+        arguments = memory_arguments(call, memory)
+        scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
+        sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
+        for index, argument in [*enumerate(arguments), *sizes.items()]:
             self.kernel.set_arg(index, argument)
-        self._scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
+        self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
         self.set_batch(batch)
 
     def set_batch(self, batch: Batch) -> None:
@@ -72,6 +68,20 @@ class Launch:
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
 
 
+def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
+    """A kernel's arguments before its scalars: the buffer and the place in it for each role, and sizes if it asks."""
+    source = call.source
+    arguments: list[Any] = []
+    for role in source.blobs:
+        blob = call.blobs[role]
+        arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
+        arguments += [blob.layout.geometry] if call.passes_geometry else []
+    for role in source.arrays:
+        array = call.arrays[role]
+        arguments += [memory[array.storage], np.int32(array.offset)]
+    return arguments
+
+
 def _launch_nothing() -> None:
     """For a launch without samples."""
 
@@ -81,10 +91,10 @@ def plan_for(
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
-    A variant (blobnet/layers/candidates.py) that the driver does not build is left out, with a warning, and from now
-    on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a launch that it
-    refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and wrong results show
-    in the loss at best. ``blobnet tune`` launches and checks what it chooses.
+    A variant (blobnet/layers/candidates.py) that the driver does not build, or crashes on, is left out, with a warning,
+    and from now on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a
+    launch that it refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and
+    wrong results show in the loss at best. ``blobnet tune`` launches and checks what it chooses.
 
     Args:
         device: where the plan will run.
@@ -167,6 +177,8 @@ def build(device: Device, call: KernelCall) -> None:
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
+    calls = list(calls)
+    device.build_ahead(call.assemble() for call in calls)  # What no plan holds: the optimizer's.
     return [Launch(device, call, memory, batch) for call in calls]
 
 
@@ -191,12 +203,21 @@ class Executor:
             if name not in self.buffers:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
+        # The batch is what comes first, until somebody says otherwise.
+        if "rows" in plan.buffers:
+            self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
         if plan.loss:
             for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
+
+    def use(self, name: str, buffer: Any) -> None:
+        """Takes another buffer in place of a persistent one: samples that lie on the device."""
+        self.buffers[name] = self._placed[name] = buffer
+        self._feeds.pop(name, None)
+        self._bound.clear()
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -252,6 +273,10 @@ class Executor:
         elements = buffer.elements + self.plan.batch_size * buffer.per_sample
         values: FloatArray = self.device.read(self._placed[storage], elements)
         return values
+
+    def buffer_of(self, storage: str) -> Any:
+        """The device's buffer that holds a storage."""
+        return self._placed[storage]
 
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units, height, width)."""

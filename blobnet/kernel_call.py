@@ -5,8 +5,8 @@ Layers make calls without a device; the executor binds and launches them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
@@ -15,6 +15,8 @@ from blobnet.task import Choices
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
+#: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
+ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
@@ -78,6 +80,11 @@ class GlobalSize:
     positions: int = 0
     tile: int = 1
 
+    @property
+    def grows(self) -> bool:
+        """Whether it depends on the batch."""
+        return self.per_sample or self.positions > 0
+
     def of_batch(self, count: int) -> tuple[int, int, int]:
         """Work-items along each dimension for a batch of ``count``."""
         if self.positions:
@@ -92,7 +99,8 @@ class KernelCall:
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
     asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
     which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
-    batch that the launch takes, None for all: a batch without any of them goes without the launch.
+    batch that the launch takes, None for all: a batch without any of them goes without the launch. With
+    ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments.
     """
 
     kernel: str
@@ -105,11 +113,18 @@ class KernelCall:
     local_size: tuple[int, int, int] | None = None
     candidate: str = ""
     samples: range | None = None
+    constant_sizes: bool = False
 
     @property
     def source(self) -> kernel_source.KernelSource:
         """The kernel's file."""
         return kernel_source.load(self.kernel)
+
+    def storages(self, *accesses: str) -> set[str]:
+        """The storages that the kernel uses in one of these ways: ``read``, ``write``, ``update``."""
+        source = self.source
+        blobs = {blob.storage for role, blob in self.blobs.items() if source.blobs[role] in accesses}
+        return blobs | {array.storage for role, array in self.arrays.items() if source.arrays[role] in accesses}
 
     def assemble(self) -> str:
         """The source text for the driver.
@@ -121,15 +136,59 @@ class KernelCall:
         subject = f"kernel {self.kernel} ({self.label})"
         kernel_source.check_names(subject, "blobs", self.blobs, source.blobs)
         kernel_source.check_names(subject, "arrays", self.arrays, source.arrays)
-        sizes: dict[str, Macro] = {}
-        for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
-            sizes[f"GLOBAL_{name}"] = self.dimensions[axis]
-            sizes[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
-        macros = {**self.macros, **self.tunables, **{key: sizes[key] for key in source.macros if key in sizes}}
+        numbers = self._numbers
+        kernel_source.check_names(subject, "scalars", numbers.keys() & set(source.sizes), source.sizes)
+        macros = {name: value for name, value in numbers.items() if name not in source.sizes}
         blob_macros: dict[str, Macro] = {}
         for role, blob in self.blobs.items():
-            blob_macros |= blob.layout.macros(role)
-        return source.assemble(macros, blob_macros)
+            blob_macros |= blob.layout.macros(role, self.passes_geometry)
+        return source.assemble(macros, blob_macros, self.sizes if self.constant_sizes else None)
+
+    @property
+    def moves(self) -> str | None:
+        """What it does if it only moves data: ``packing weights``; None if it computes, as an addition does."""
+        return None if self.macros.get("ACCUMULATE") else self.source.moves
+
+    def bytes(self, count: int) -> int:
+        """Bytes of all that it reads and writes for a batch of ``count``, once each: data cells, and whole arrays.
+
+        A kernel that writes zeros alone writes the halo.
+        """
+        samples = len(self.samples_of(count))
+        elements = sum(array.elements + samples * array.per_sample for array in self.arrays.values())
+        for blob in self.blobs.values():
+            layout = blob.layout
+            cells = layout.extent - layout.unit_elements if self.kernel == ZERO_HALO else layout.unit_elements
+            elements += samples * layout.unit_count * cells
+        return 4 * elements
+
+    @property
+    def halos_read(self) -> set[str]:
+        """The storages of the blobs that the kernel reads with their halo."""
+        source = self.source
+        roles = {role for role, access in source.blobs.items() if access == "read"} - source.data_alone
+        return {blob.storage for role, blob in self.blobs.items() if role in roles}
+
+    @property
+    def passes_geometry(self) -> bool:
+        """Whether the sizes of blobs are arguments of the kernel."""
+        return self.source.sizes_as_arguments and not self.constant_sizes
+
+    @property
+    def _numbers(self) -> dict[str, Macro]:
+        """What the header lists as macros and sizes: those of the call, and the work sizes for which it asks."""
+        source, work = self.source, {}
+        for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
+            work[f"GLOBAL_{name}"] = self.dimensions[axis]
+            work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
+        asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
+        return {**self.macros, **self.tunables, **asked}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The values of the scalars that do not depend on the batch."""
+        numbers = self._numbers
+        return {name: int(numbers[name]) for name in self.source.sizes}
 
     @property
     def dimensions(self) -> tuple[int, int, int]:
@@ -196,6 +255,15 @@ class Tuning:
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
         return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
+
+
+def for_device_class(calls: Iterable[KernelCall], device_class: str) -> list[KernelCall]:
+    """The calls with programs for a class of device.
+
+    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops where it knows their
+    length (docs/kernels.md).
+    """
+    return [replace(call, constant_sizes=device_class == "cpu") for call in calls]
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:

@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 
+from blobnet.blob import GEOMETRY_TYPE
 from blobnet.errors import KernelError
 
 Macro = int | float | str
 
-_SECTIONS = ("Blobs", "Arrays", "Scalars", "Macros", "Tunables", "Global", "Local")
+#: The title of the blobs whose sizes are arguments.
+_SIZED_BLOBS = "Blobs, sizes as arguments"
+_SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Moves", "Global", "Local")
 _ACCESS = ("read", "write", "update")
+#: How the header says that a kernel reads a blob without its halo.
+_DATA_ALONE = "read data alone"
+#: Arguments whose values depend on the batch, and their types; those of others come with the call.
+BATCH_SCALARS = {"COUNT": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
 _INCLUDE = r'^#include "([^"]+)"'
 
@@ -36,7 +43,10 @@ class KernelSource:
     """One kernel file and its header.
 
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
-    Kernel parameters follow in the order blobs, arrays, scalars.
+    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
+    ``moves`` says what a kernel does that only moves data, for plans to count.
+    Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
+    need not be part of the program, like those that are scalars: it serves any.
     """
 
     name: str
@@ -48,6 +58,14 @@ class KernelSource:
     macros: tuple[str, ...]
     tunables: Mapping[str, Tunable]
     dimensions: Mapping[str, str]
+    sizes_as_arguments: bool = False
+    data_alone: frozenset[str] = frozenset()
+    moves: str | None = None
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The scalars that come with the call, and not with the batch."""
+        return tuple(name for name in self.scalars if name not in BATCH_SCALARS)
 
     @property
     def entry(self) -> str:
@@ -72,16 +90,23 @@ class KernelSource:
             values[name] = value
         return values
 
-    def assemble(self, macros: Mapping[str, Macro], blob_macros: Mapping[str, Macro]) -> str:
+    def assemble(
+        self, macros: Mapping[str, Macro], blob_macros: Mapping[str, Macro], sizes: Mapping[str, int] | None = None
+    ) -> str:
         """The whole text for the driver: every macro as a ``#define``, then the file with its includes in place.
+
+        ``sizes`` are values that the program shall know; if None, it reads the arguments.
 
         Raises:
             KernelError: ``macros`` and the macros and tunables declared are not the same.
         """
         check_names(f"kernel {self.name}", "macros", macros, (*self.macros, *self.tunables))
-        values = {**macros, **blob_macros}
+        # A kernel writes GLOBAL_UNITS, be it an argument or a number.
+        values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
         defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
-        return defines + self._expanded
+        as_arguments = self.sizes_as_arguments and sizes is None
+        geometry = f"#define SIZES_AS_ARGUMENTS\n{GEOMETRY_TYPE}\n" if as_arguments else ""
+        return defines + geometry + self._expanded
 
     @cached_property
     def _expanded(self) -> str:
@@ -161,6 +186,8 @@ def parse(name: str, text: str) -> KernelSource:
         raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
     purpose, sections = _listed(text)
     accesses = {}
+    sized = sections.pop(_SIZED_BLOBS)
+    sections["Blobs"] = sized | sections["Blobs"]
     for kind in ("Blobs", "Arrays"):
         accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
         for role, access in accesses[kind].items():
@@ -182,6 +209,9 @@ def parse(name: str, text: str) -> KernelSource:
         macros=tuple(sections["Macros"]),
         tunables=tunables,
         dimensions=sections["Global"],
+        sizes_as_arguments=bool(sized),
+        data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
+        moves=next(iter(sections["Moves"]), None),
     )
 
 
@@ -213,7 +243,9 @@ def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
             purpose.append(line)
         elif line:
             word, _, rest = line.partition(" ")
-            if section in ("Global", "Local"):
+            if section == "Moves":
+                sections[section][line] = ""
+            elif section in ("Global", "Local"):
                 sections[section][word.rstrip(":")] = rest.strip()
             elif _NAME.match(word):
                 sections[section][word] = rest.strip()

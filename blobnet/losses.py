@@ -82,14 +82,14 @@ class Loss(ABC):
         sample_weights: FloatArray | None = None,
         class_weights: FloatArray | None = None,
     ) -> float:
-        """What the loss of a batch is divided by, the weight of its samples together; 1 if that is 0.
+        """What the loss of a batch is divided by: the weight of its samples together.
 
         Args:
             labels: as :meth:`device_labels` gives them.
             sample_weights: (N,); all 1 if None.
             class_weights: a number for each class; all 1 if None.
         """
-        return float(len(labels)) if sample_weights is None else float(sample_weights.sum(dtype=np.float64)) or 1.0
+        return float(len(labels)) if sample_weights is None else float(sample_weights.sum(dtype=np.float64))
 
     # -- the device's part -------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class _ClassLoss(Loss):
             is_class if class_weights is None else np.where(is_class, class_weights[np.where(is_class, classes, 0)], 0)
         )
         weights = each.mean(axis=1, dtype=np.float64)
-        return float(weights.sum() if sample_weights is None else weights @ sample_weights.astype(np.float64)) or 1.0
+        return float(weights.sum() if sample_weights is None else weights @ sample_weights.astype(np.float64))
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
         return {**super().memory(output), "class_weights": (output.units, 0)}

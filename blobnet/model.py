@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
 from blobnet.geometry import check_count
-from blobnet.inference import Evaluator, check_samples, prepare_labels
+from blobnet.inference import Evaluator, Evaluators, LabelledData, prepare_labels, samples_for
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
+from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.metrics import Metric, Report, measured, named
 from blobnet.optimizers import Optimizer
-from blobnet.parameters import DeviceParameters
 from blobnet.planner import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
 from blobnet.schedules import check_number
@@ -58,7 +59,7 @@ class Model:
         self.class_names = tuple(class_names)
         self.loss: Loss | None = None
         self._device: Device | None = None
-        self._last_evaluator: tuple[Device, object, Evaluator] | None = None
+        self._evaluators = Evaluators()
         self._weights: dict[str, FloatArray] = {}
         self.initialize(seed)
 
@@ -93,7 +94,8 @@ class Model:
                 wanted = self._weights[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
             arrays[name] = array
-        self._weights |= arrays
+        # NOTE: always another object, by which evaluators know that the weights have changed.
+        self._weights = {**self._weights, **arrays}
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
         """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
@@ -124,14 +126,14 @@ class Model:
 
     def fit(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any = None,
         *,
         epochs: int = 1,
         batch_size: int = 128,
         optimizer: Optimizer | None = None,
         loss: Loss | None = None,
-        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        validation: tuple[Any, Any] | None = None,
         metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         class_weights: ClassWeights | None = None,
@@ -152,7 +154,9 @@ class Model:
         leaves is the model after its last full epoch.
 
         Args:
-            x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type; NumPy.
+            x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
+                h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
+                ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
@@ -202,8 +206,9 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, x, y, "y")
+        data = LabelledData(self.graph, loss, x, y)
+        held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
+        self._evaluators.clear()  # They would only hold memory that training needs.
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -212,8 +217,9 @@ class Model:
             optimizer or optimizers.Adam(),
             batch_size,
             seed,
+            sample_type=data.reader.sample_type,
             class_weights=prepare_class_weights(
-                class_weights, loss, self.graph.output.shape.units, labels, self.class_names
+                class_weights, loss, self.graph.output.shape.units, data.labels, self.class_names
             ),
             accumulate=accumulate > 1,
             average=average,
@@ -222,13 +228,11 @@ class Model:
         trainer = Trainer(step, accumulate)
         if state is not None:
             trainer.restore(state)
-        self._last_evaluator = None  # It would only hold memory that training needs.
         trainer.fit(
-            x,
-            labels,
+            data,
             epochs,
-            sample_weights=prepare_sample_weights(sample_weights, len(x)),
-            validation=validation,
+            sample_weights=prepare_sample_weights(sample_weights, data.count),
+            validation=held_out,
             metrics=metrics,
             callbacks=callbacks,
             keep=self._keep,
@@ -248,8 +252,8 @@ class Model:
 
     def evaluate(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any = None,
         *,
         loss: Loss | None = None,
         metrics: Sequence[Metric | str] = (),
@@ -260,21 +264,26 @@ class Model:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
-        that module says what they get. ``precision`` is as for :meth:`fit`.
+        that module says what they get; not of iterables. ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
         """
         check_count("evaluate", "batch_size", batch_size)
         loss = loss or self.loss or CrossEntropy()
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, x, y, "y")
         asked = named(metrics, loss)
-        evaluator = self._evaluator(device, precision, min(batch_size, len(x)), loss)
-        found = evaluator.evaluate(x, labels)
-        return found | (measured(asked, loss, labels, evaluator.predict(x)) if asked else {})
+        data = LabelledData(self.graph, loss, x, y)
+        if asked and data.labels is None:
+            raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=list(asked))
+        settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
+        with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
+            found = evaluator.evaluate(data)
+            if asked and data.labels is not None:
+                outputs = evaluator.predict(data.reader, len(data.labels))
+                found |= measured(asked, loss, data.labels, outputs)
+        return found
 
     def report(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any,
         *,
         loss: Loss | None = None,
         batch_size: int = 128,
@@ -283,32 +292,40 @@ class Model:
     ) -> Report:
         """What a classifier gets right, class by class: a table to print, and the confusion matrix.
 
-        ``precision`` is as for :meth:`fit`.
+        ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`.
 
         Raises:
             OptionError: the loss takes no classes.
         """
         loss = loss or self.loss or CrossEntropy()
-        labels = prepare_labels(self.graph, loss, x, y, "y")
+        source = samples_for(self.graph, x, "x")
+        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
         outputs = self.predict(x, batch_size=batch_size, device=device, precision=precision)
         return Report.of(loss, labels, outputs, self.class_names)
 
     def predict(
         self,
-        x: npt.NDArray[Any],
+        x: Any,
         *,
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> FloatArray:
-        """The model's output for every sample: (N, units[, height][, width]); ``precision`` as for :meth:`fit`."""
+        """The model's output for every sample: (N, units[, height][, width]).
+
+        ``x`` (but for iterables) and ``precision`` are as for :meth:`fit`. A sample's bits depend on the batch size of
+        the plan and on nothing else: ``batch_size`` for at least as many samples, else 1, 4, 16 or 64 if that holds
+        them all. Several threads may call this at once; they take turns.
+        """
         check_count("predict", "batch_size", batch_size)
-        check_samples(self.graph, x, "x")
-        return self._evaluator(device, precision, min(batch_size, len(x)), None).predict(x)
+        source = samples_for(self.graph, x, "x")
+        settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
+        with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
+            return evaluator.predict(IndexedReader(source), len(source))
 
     def predict_proba(
         self,
-        x: npt.NDArray[Any],
+        x: Any,
         *,
         batch_size: int = 128,
         device: Device | str | None = None,
@@ -329,17 +346,8 @@ class Model:
             raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
         return scores.astype(np.float32)
 
-    def _evaluator(self, device: Device | str | None, precision: str, batch_size: int, loss: Loss | None) -> Evaluator:
-        """An evaluator with the weights of now; the last one, if it will do."""
-        where, kind = self._on(device), (precision, batch_size, loss)
-        if self._last_evaluator is None or self._last_evaluator[:2] != (where, kind):
-            evaluator = Evaluator(
-                where.at(precision), self.graph, DeviceParameters(where, self.graph), batch_size, loss
-            )
-            self._last_evaluator = where, kind, evaluator
-        evaluator = self._last_evaluator[2]
-        evaluator.parameters.write(self._weights)
-        return evaluator
+    def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
+        return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
 
     def gradients(
         self,
@@ -358,8 +366,9 @@ class Model:
         """
         _check_seed("gradients", seed)
         loss = loss or self.loss or CrossEntropy()
-        check_samples(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, x, y, "y")
+        source = samples_for(self.graph, x, "x")
+        source.check_all()
+        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
+from blobnet.kernel_call import COPYING, KernelCall
 
 if TYPE_CHECKING:
     from blobnet.planner import Plan
@@ -115,7 +116,7 @@ def _facts(
     facts = {
         "launches": f"{len(plan.calls) + updates} a batch ({launches}{f', update {updates}' if updates else ''})",
         "fused": _fused(plan),
-        "copies": f"{len(plan.copies)}{': ' if plan.copies else ''}{', '.join(plan.copies)}",
+        **_moves(plan),
         "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
         "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
         "weights": ", ".join(weights),
@@ -127,6 +128,23 @@ def _facts(
         room = f"{limits.name}: {readable(limits.memory)}, {readable(limits.largest_allocation)} a buffer"
         facts["largest batch"] = f"{batch:,} ({room})" if batch else f"none, not even 1 fits ({room})"
     return facts
+
+
+def _moves(plan: Plan) -> dict[str, str]:
+    """The launches that only move data, in all and by what they do; copies of blobs, which sharing avoids, by name."""
+    kinds: dict[str, list[KernelCall]] = {}
+    for _, call in plan.calls:
+        if call.moves:
+            kinds.setdefault(call.moves, []).append(call)
+
+    def counted(calls: list[KernelCall]) -> str:
+        size = sum(call.bytes(plan.batch_size) for call in calls)
+        return f"{len(calls)}, {readable(size)}" if calls else "0"
+
+    lines = {"only moving data": counted([call for calls in kinds.values() for call in calls])}
+    for kind, calls in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        lines[f"  {kind}"] = counted(calls) + (f": {', '.join(plan.copies)}" if kind == COPYING else "")
+    return lines
 
 
 def _fused(plan: Plan) -> str:

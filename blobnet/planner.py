@@ -5,20 +5,35 @@ Pure passes, no device (DESIGN section 3):
 1. forward storage: concat and in-place layers join blobs into one storage, through unit offsets (`_assign_forward`);
 2. the same for the deltas, with ``=`` or ``+=`` for blobs with several readers (`_assign_deltas`);
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
-4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`);
-5. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
+4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`); and 3 again,
+   without the halos that none of them reads (`_settle`);
+5. in inference, the calls whose results depend on the parameters alone (`_with_constants`);
+6. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import (
+    COPYING,
+    ZERO_HALO,
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    for_device_class,
+    row_group,
+)
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
@@ -26,6 +41,8 @@ from blobnet.plan_report import report
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
+#: The phase of calls that run whenever parameters have changed.
+CONSTANT = "constant"
 _NEVER = 1 << 30
 
 
@@ -48,8 +65,8 @@ class Plan:
 
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
-    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``, ``share`` and
-    ``reuse`` are as for make_plan.
+    ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``,
+    ``sample_type``, ``share``, ``reuse`` and ``every_halo`` are as for make_plan.
     """
 
     graph: Graph
@@ -65,21 +82,23 @@ class Plan:
     fused: Mapping[str, str] = field(default_factory=dict)
     loss: Loss | None = None
     input_delta: bool = False
+    sample_type: str = "float32"
     share: bool = True
     reuse: bool = True
+    every_halo: bool = False
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
         return report(self)
 
     def phase(self, name: str) -> list[KernelCall]:
-        """The calls of one phase: ``forward``, ``loss`` or ``backward``."""
+        """The calls of one phase: ``constant`` (whenever parameters changed), ``forward``, ``loss`` or ``backward``."""
         return [call for phase, call in self.calls if phase == name]
 
     @property
     def copies(self) -> list[str]:
         """Labels of launches that only copy."""
-        return [call.label for _, call in self.calls if call.kernel == "blob/copy" and not call.macros["ACCUMULATE"]]
+        return [call.label for _, call in self.calls if call.moves == COPYING]
 
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
@@ -98,8 +117,10 @@ class Plan:
             training=self.training,
             tuning=self.tuning,
             input_delta=self.input_delta,
+            sample_type=self.sample_type,
             share=self.share,
             reuse=self.reuse,
+            every_halo=self.every_halo,
         )
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
@@ -144,8 +165,10 @@ def make_plan(
     training: bool = False,
     tuning: Tuning | None = None,
     input_delta: bool = False,
+    sample_type: str = "float32",
     share: bool = True,
     reuse: bool = True,
+    every_halo: bool = False,
 ) -> Plan:
     """Plans a graph for training, or for inference.
 
@@ -156,8 +179,10 @@ def make_plan(
         tuning: values for the kernels' tunables.
         loss: what to measure at the output; training needs one.
         input_delta: also compute dL/d input.
+        sample_type: NumPy's name for the type of the samples that enter the network.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
 
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
@@ -169,7 +194,8 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
         loss.check(graph.output.shape)
-    return _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, share).plan(reuse)
+    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share)
+    return planner.plan(reuse, every_halo)
 
 
 @dataclass
@@ -196,6 +222,23 @@ class _Storage:
     pitch: int = 0
 
 
+#: A vertex whose kernels read the halo of a storage.
+_HaloOf = tuple[int, str]
+
+
+class _Scheduled(NamedTuple):
+    """A call, its phase, and the vertex that made it."""
+
+    phase: str
+    vertex: int | None
+    call: KernelCall
+
+
+def _halos_read(calls: Iterable[_Scheduled]) -> set[_HaloOf]:
+    """Which vertices have calls that read the halo of which storages."""
+    return {(item.vertex, name) for item in calls if item.vertex is not None for name in item.call.halos_read}
+
+
 class _Planner:
     def __init__(
         self,
@@ -205,6 +248,7 @@ class _Planner:
         training: bool,
         tuning: Tuning,
         input_delta: bool,
+        sample_type: str,
         share: bool,
     ) -> None:
         self.graph = graph
@@ -213,6 +257,7 @@ class _Planner:
         self.training = training
         self.tuning = tuning
         self.input_delta = input_delta
+        self.sample_type = sample_type
         self.share = share
         self.storages: list[_Storage] = []
         self.arrays: dict[str, Array] = {}
@@ -227,14 +272,17 @@ class _Planner:
         self.needs_delta = self._needs_delta()
         self.absorbed = self._absorbed_activations()
 
-    def plan(self, reuse: bool) -> Plan:
+    def plan(self, reuse: bool, every_halo: bool) -> Plan:
         self._assign_forward()
         if self.training:
             self._assign_deltas()
-        self._lay_out()
-        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
-        calls = self._schedule(sites)
+        sites, scheduled = self._settle(every_halo)
+        calls = [(item.phase, item.call) for item in scheduled]
+        if not self.training:
+            calls = _with_constants(calls)
         calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
+        made = for_device_class((call for _, call in calls), self.tuning.device_class)
+        calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
             placed[name] = name
@@ -258,10 +306,37 @@ class _Planner:
             },
             loss=self.loss,
             input_delta=self.input_delta,
+            sample_type=self.sample_type,
             share=self.share,
             reuse=reuse,
+            every_halo=every_halo,
             sites={vertex.name: site for vertex, site in zip(vertices, sites, strict=True)},
         )
+
+    def _arrange(self, halos: Collection[_HaloOf]) -> tuple[list[Site], list[_Scheduled]]:
+        """Passes 3 and 4, with these halos."""
+        self._lay_out(halos)
+        self.arrays.clear()
+        self.computed_by = list(range(len(self.graph.vertices)))
+        sites = self._fuse([self._site(vertex) for vertex in self.graph.vertices])
+        return sites, self._schedule(sites)
+
+    def _settle(self, every_halo: bool) -> tuple[list[Site], list[_Scheduled]]:
+        """The same with those halos that the kernels read which layers choose; with all if ``every_halo``.
+
+        What is chosen may depend on how blobs lie, so layers choose again until they miss nothing.
+        """
+        every = {(vertex.index, storage) for vertex in self.graph.vertices for storage, _ in self._halos(vertex)}
+        sites, calls = self._arrange(every)
+        halos = _halos_read(calls) & every
+        if every_halo or halos == every:
+            return sites, calls
+        while True:
+            sites, calls = self._arrange(halos)
+            missing = _halos_read(calls) & every - halos
+            if not missing:
+                return sites, calls
+            halos |= missing
 
     def _check_counts(self, buffers: Mapping[str, Buffer]) -> None:
         counts = {"parameters": self.parameters.elements}
@@ -463,15 +538,29 @@ class _Planner:
 
     # -- pass 3: halos and pitch -------------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
+    def _halos(self, vertex: Vertex) -> Iterator[tuple[str, Halo]]:
+        """The storages around whose planes a layer's kernels may read zeros, and how many."""
+        shapes = self.graph.input_shapes(vertex)
+        halos = [(self.regions.get(source), vertex.layer.input_halo(shapes)) for source in vertex.inputs]
+        if shapes:
+            halos.append((self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes)))
+        for region, halo in halos:
+            if region and halo != Halo():
+                yield self.storages[region.storage].name, halo
+
+    def _lay_out(self, halos: Collection[_HaloOf]) -> None:
         groups = _Groups(len(self.storages))
+        named = {storage.name: storage for storage in self.storages}
+        for storage in self.storages:
+            storage.halo = Halo()
         for vertex in self.graph.vertices:
+            for name, halo in self._halos(vertex):
+                if (vertex.index, name) in halos:
+                    named[name].halo = named[name].halo.merged(halo)
             shapes = self.graph.input_shapes(vertex)
             linked = []
             for source in vertex.inputs:
-                self._widen(self.regions.get(source), vertex.layer.input_halo(shapes))
                 linked += [self.regions.get(source), self.delta_regions.get(source)]
-            self._widen(self.delta_regions.get(vertex.index), vertex.layer.delta_halo(shapes) if shapes else Halo())
             linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
             # NOTE: a GPU's kernels address cell by cell; one pitch would only give halos to planes that need none.
             if shapes and self.tuning.device_class == "cpu" and vertex.layer.same_pitch(shapes):
@@ -482,11 +571,6 @@ class _Planner:
             pitch = max(item.planes.width + max(item.halo.left, item.halo.right) for item in storages)
             for item in storages:
                 item.pitch = pitch
-
-    def _widen(self, region: _Region | None, halo: Halo) -> None:
-        if region:
-            storage = self.storages[region.storage]
-            storage.halo = storage.halo.merged(halo)
 
     def _blob(self, region: _Region) -> Blob:
         storage = self.storages[region.storage]
@@ -528,6 +612,7 @@ class _Planner:
             slope=self.graph.vertices[vertex.index + 1].layer.slope if vertex.index + 1 in self.absorbed else None,
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
+            sample_type=self.sample_type,
             tuning=self.tuning,
             ordinal=vertex.index,
         )
@@ -561,27 +646,30 @@ class _Planner:
         reader = self.graph.vertices[readers[0]]
         return reader if reader.inputs[self.in_place_of[reader.index]] == index else None
 
-    def _schedule(self, sites: Sequence[Site]) -> list[tuple[str, KernelCall]]:
-        calls: list[tuple[str, KernelCall]] = []
+    def _schedule(self, sites: Sequence[Site]) -> list[_Scheduled]:
+        calls: list[_Scheduled] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
             if self.computed_by[vertex.index] == vertex.index:
-                calls += [("forward", call) for call in vertex.layer.forward(site)]
+                calls += [_Scheduled("forward", vertex.index, call) for call in vertex.layer.forward(site)]
         if self.loss:
             output = self.graph.output.index
             delta = self._blob(self.delta_regions[output]) if output in self.delta_regions else None
-            calls += [("loss", call) for call in self.loss.calls(sites[output].output, delta, self.tuning)]
+            made = self.loss.calls(sites[output].output, delta, self.tuning)
+            calls += [_Scheduled("loss", None, call) for call in made]
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
                 if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
-                    calls += [("backward", call) for call in vertex.layer.backward_parameters(site)]
-                    calls += [("backward", call) for call in vertex.layer.backward_data(site)]
+                    made = [*vertex.layer.backward_parameters(site), *vertex.layer.backward_data(site)]
+                    calls += [_Scheduled("backward", vertex.index, call) for call in made]
         return calls
 
     def _persistent(self) -> dict[str, tuple[int, int]]:
         """Buffers that are not the plan's to reuse: (elements, elements per sample)."""
+        sample_bytes = self.graph.input.shape.elements * np.dtype(self.sample_type).itemsize
         buffers = {
             "parameters": (self.parameters.elements, 0),
-            "samples": (0, self.graph.input.shape.elements),
+            "samples": (0, -(-SAMPLE_SLOTS[self.tuning.device_class] * sample_bytes // 4)),
+            "rows": (0, 1),
             "step": (STEP_WORDS, 0),
         }
         if self.training:
@@ -591,6 +679,8 @@ class _Planner:
         return buffers
 
 
+#: Batches of samples that a device of a class holds: a GPU fetches the next one while it works.
+SAMPLE_SLOTS = {"cpu": 1, "gpu": 2}
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -617,7 +707,32 @@ class _Groups:
         return list(found.values())
 
 
-# -- pass 5: lifetimes and reuse ---------------------------------------------------------------------------------------
+# -- pass 5: what depends on parameters alone --------------------------------------------------------------------------
+
+
+def _with_constants(calls: list[tuple[str, KernelCall]]) -> list[tuple[str, KernelCall]]:
+    """The calls of an inference plan, those in front that need not run again until parameters change.
+
+    Their phase is ``constant``: they read parameters, or what other such calls made of them, and nothing about the
+    batch; and nobody else writes where they do.
+    """
+    writers: dict[str, int] = {}
+    for _, call in calls:
+        for storage in call.storages("write", "update"):
+            writers[storage] = writers.get(storage, 0) + 1
+    known, first, others = {"parameters"}, [], []
+    for phase, call in calls:
+        written = call.storages("write", "update")
+        depends = call.storages("read", "update") - known or call.source.scalars or call.global_size.grows
+        if depends or not written or any(writers[storage] > 1 for storage in written):
+            others.append((phase, call))
+        else:
+            known |= written
+            first.append((CONSTANT, call))
+    return first + others
+
+
+# -- pass 6: lifetimes and reuse ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -638,7 +753,7 @@ class _Occupant:
 def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
     """Every storage and layer array that the calls name, in the order of first use."""
     found: dict[str, _Occupant] = {}
-    for position, (_, call) in enumerate(calls):
+    for position, (phase, call) in enumerate(calls):
         for blob in call.blobs.values():
             if blob.storage not in found:
                 layout = blob.layout
@@ -646,14 +761,17 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
                 found[blob.storage] = _Occupant(
                     blob.storage, position, position, 0, layout.memory_elements, None if blob.is_memory else whole
                 )
-            found[blob.storage].last = position
+            found[blob.storage].last = max(found[blob.storage].last, position)
         for array in call.arrays.values():
             if not array.persistent:
                 if array.storage not in found:
                     found[array.storage] = _Occupant(array.storage, position, position, 0, array.per_sample, None)
                 occupant = found[array.storage]
                 occupant.elements = max(occupant.elements, array.end(0))
-                occupant.last = position
+                occupant.last = max(occupant.last, position)
+        if phase == CONSTANT:
+            for storage in call.storages("write", "update"):
+                found[storage].last = len(calls)  # They are there for every batch.
     return list(found.values())
 
 
@@ -721,4 +839,4 @@ def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = (1, 1, 1) if tuning.device_class == "cpu" else row_group(max(leading, gaps, 1))
     size = GlobalSize(local[0], 1, blob.shape.units)
-    return KernelCall("blob/zero_halo", f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
+    return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

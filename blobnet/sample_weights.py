@@ -18,15 +18,18 @@ ClassWeights = str | Sequence[float] | Mapping[Any, float] | npt.NDArray[Any]
 BALANCED = "balanced"
 
 
-def prepare_sample_weights(weights: npt.ArrayLike | None, samples: int) -> FloatArray | None:
-    """One weight for each sample, float32.
+def prepare_sample_weights(weights: npt.ArrayLike | None, samples: int | None) -> FloatArray | None:
+    """One weight for each of so many samples, float32; ``samples`` is None for a stream.
 
     Raises:
+        OptionError: there are weights for a stream.
         DataError: another number of weights, one that is negative or not finite, or none above 0.
     """
     if weights is None:
         return None
     subject = "sample_weights"
+    if samples is None:
+        raise OptionError(subject, "a stream of batches cannot have them", hint="give arrays, or class_weights.")
     try:
         array = np.asarray(weights, np.float32)
     except (TypeError, ValueError) as error:
@@ -41,7 +44,7 @@ def prepare_class_weights(
     weights: ClassWeights | None,
     loss: Loss,
     classes: int,
-    labels: npt.NDArray[Any],
+    labels: npt.NDArray[Any] | None,
     class_names: Sequence[str] = (),
 ) -> FloatArray | None:
     """One weight for each class, float32.
@@ -51,11 +54,11 @@ def prepare_class_weights(
             or "balanced": labels / (classes that there are * labels of the class), so that all classes weigh the same.
         loss: what they are for.
         classes: how many there are.
-        labels: of the training samples, as the loss's ``device_labels`` gives them.
+        labels: of the training samples, as the loss's ``device_labels`` gives them; None for a stream.
         class_names: names of the classes.
 
     Raises:
-        OptionError: the loss takes no classes, or a name or number that is no class.
+        OptionError: the loss takes no classes, a name or number that is no class, or "balanced" for a stream.
         DataError: another number of weights, one that is negative or not finite, or none above 0.
     """
     if weights is None:
@@ -67,6 +70,9 @@ def prepare_class_weights(
         if weights != BALANCED:
             hint = f"did you mean {BALANCED!r}?"
             raise OptionError(subject, f"weights by name must be {BALANCED!r}", received=weights, hint=hint)
+        if labels is None:
+            rule = f"{BALANCED!r} must know all labels, which a stream of batches does not tell"
+            raise OptionError(subject, rule, hint="give a weight for each class.")
         return _balanced(labels, classes)
     array = np.ones(classes, np.float32)
     if isinstance(weights, Mapping):

@@ -47,6 +47,8 @@ class Schedule(ABC):
     kinds: ClassVar[dict[str, type[Schedule]]] = {}
     #: Whether the rates depend on the number of epochs, so that a resumed training must plan the same.
     depends_on_epochs: ClassVar[bool] = False
+    #: Whether they depend on the number of steps of an epoch.
+    depends_on_steps: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -80,6 +82,7 @@ class Constant(Schedule):
     """
 
     rate: float
+    depends_on_steps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._check("rate", least=0)
@@ -167,6 +170,7 @@ class Custom(Schedule):
     """
 
     function: Callable[[int], float]
+    depends_on_steps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):

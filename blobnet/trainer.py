@@ -6,23 +6,25 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
+from blobnet.datasets.source import parts
 from blobnet.device import Reading
-from blobnet.errors import OptionError, TrainingError
-from blobnet.inference import Evaluator, check_samples, metric_names, metrics_of, prepare_labels
+from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
 from blobnet.kernel_call import Batch
+from blobnet.loader import Loader
 from blobnet.metrics import Metric, measured, named
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
@@ -134,12 +136,11 @@ class Trainer:
 
     def fit(
         self,
-        x: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
+        data: LabelledData,
         epochs: int,
         *,
         sample_weights: FloatArray | None = None,
-        validation: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+        validation: LabelledData | None = None,
         metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
@@ -149,23 +150,24 @@ class Trainer:
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
 
-        ``x`` was checked, ``labels`` are those of prepare_labels, and the weights those of prepare_sample_weights.
-        ``keep`` is called after every epoch, before the callbacks, and at the end, behind them.
+        ``sample_weights`` are those of prepare_sample_weights, for data that are no stream. ``keep`` is called after
+        every epoch, before the callbacks, and at the end, behind them.
 
         Raises:
-            DataError: validation data that cannot be measured.
+            DataError: samples or labels that cannot be used.
             TrainingError: the loss or the weights are not finite.
         """
-        graph, loss = self.step.graph, self.step.loss
-        held_out = None
-        if validation is not None:
-            check_samples(graph, validation[0], "validation x")
-            held_out = prepare_labels(graph, loss, *validation, "validation y")
+        loss = self.step.loss
         asked = named(metrics, loss)
-        if asked and validation is None:
-            raise OptionError("fit", "metrics are measured on validation data", validation=None)
-        planned: dict[str, Any] = {"samples": len(x)}
-        if self.step.optimizer.schedule.depends_on_epochs:
+        if asked and (validation is None or validation.labels is None):
+            rule = "metrics are measured on validation data that are no stream"
+            raise OptionError("fit", rule, validation=None if validation is None else "a stream")
+        schedule = self.step.optimizer.schedule
+        if schedule.depends_on_steps and data.steps(self.step.batch_size) is None:
+            rule = "a stream of batches whose number is unknown needs a constant learning rate"
+            raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
+        planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
+        if schedule.depends_on_epochs:
             planned["epochs"] = epochs
         self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
@@ -173,25 +175,32 @@ class Trainer:
         progress.metrics += metric_names(loss)
         if validation is not None:
             progress.metrics += [f"validation_{name}" for name in (*metric_names(loss), *asked)]
-        evaluator = None if validation is None else self._evaluator()
+        evaluator = None if validation is None else self._evaluator(validation)
         for callback in callbacks:
             callback.begin(progress)
+        loader = Loader(self.step.executor)
+        if self.epoch < epochs:
+            reserved = self.step.bytes + (evaluator.plan.bytes() if evaluator is not None else 0)
+            loader.keep(data.source, reserved)
+            if evaluator is not None and validation is not None:
+                evaluator.loader.keep(validation.source, reserved + data.bytes)
         table = Table(epochs, loss.takes_classes, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record = self._run_epoch(x, labels, sample_weights, epochs, verbose)
+            record, count = self._run_epoch(loader, data, sample_weights, epochs, verbose)
             seconds = time.perf_counter() - start
-            if evaluator is not None and validation is not None and held_out is not None:
-                with bar("validation", len(held_out), verbose) as shown:
-                    found = evaluator.evaluate(validation[0], held_out, shown.update)
-                if asked:
-                    found |= measured(asked, loss, held_out, evaluator.predict(validation[0]))
+            if evaluator is not None and validation is not None:
+                with bar("validation", validation.count, verbose) as shown:
+                    found = evaluator.evaluate(validation, shown.update)
+                if asked and validation.labels is not None:
+                    outputs = evaluator.predict(validation.reader, len(validation.labels))
+                    found |= measured(asked, loss, validation.labels, outputs)
                 record |= {f"validation_{name}": value for name, value in found.items()}
             self.epoch += 1
             if verbose:
-                print(table.row(self.epoch, seconds, len(x), self.learning_rate, record), file=sys.stderr)
+                print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
             _record(progress.history, record)
             keep(progress)
             for callback in callbacks:
@@ -203,28 +212,12 @@ class Trainer:
         return progress
 
     def _run_epoch(
-        self,
-        x: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        sample_weights: FloatArray | None,
-        epochs: int,
-        verbose: bool,
-    ) -> dict[str, float]:
-        """One pass over the data, with a progress bar that is gone when it ends; the metrics."""
-        step, size = self.step, self.step.batch_size
-        order = np.random.default_rng([step.seed, self.epoch]).permutation(len(x))
-        batches, first_step = -(-len(x) // size), step.number
-        steps = -(-batches // self.accumulate)
-
-        def load(rows: npt.NDArray[np.intp]) -> Batch:
-            """Puts samples on their way."""
-            return step.load_batch(x[rows], labels[rows], None if sample_weights is None else sample_weights[rows])
-
-        def divisor(number: int) -> float:
-            """That of all batches that make a step with batch ``number``."""
-            first = number // self.accumulate * self.accumulate * size
-            rows = order[first : first + self.accumulate * size]
-            return step.weight(labels[rows], None if sample_weights is None else sample_weights[rows])
+        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, epochs: int, verbose: bool
+    ) -> tuple[dict[str, float], int]:
+        """One pass over the data, with a progress bar that is gone when it ends; the metrics, and how many samples."""
+        step, size, done = self.step, self.step.batch_size, 0
+        first_step, batches = step.number, data.steps(size)
+        steps = None if batches is None else -(-batches // self.accumulate)
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -233,49 +226,85 @@ class Trainer:
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[-1]) // size) - 1
             step.number = first_step + number // self.accumulate
-            raise TrainingError(
-                "training",
-                "the loss must stay finite",
-                epoch=self.epoch + 1,
-                step=step.number,
-                first_layer=step.first_not_finite(load(order[number * size : (number + 1) * size]).count),
-                hint=_DIVERGED,
-            )
+            layer = {}
+            if data.count is not None:
+                count = loader.load(data.reader, next(itertools.islice(self._order(data), number, None)))
+                layer["first_layer"] = step.first_not_finite(count)
+            rule = "the loss must stay finite"
+            raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=_DIVERGED)
 
         step.reset_totals()
-        with bar(f"epoch {self.epoch + 1}/{epochs}", len(x), verbose) as shown:
+        with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose) as shown:
             watch = _Watch(step, shown, check)
-            for number in range(batches):
-                batch = load(order[number * size : (number + 1) * size])
-                part = number % self.accumulate
-                goes_on = part + 1 < self.accumulate and number + 1 < batches
-                if goes_on or part:
-                    batch = replace(batch, first=part * size, divisor=divisor(number))
-                step.compute_gradients(batch, goes_on=goes_on, is_first=not part)
-                if not goes_on:
-                    rate = step.optimizer.schedule.value(step.number, steps, epochs)
-                    self.learning_rate = self.rate_factor * rate
-                    step.update(self.learning_rate)
-                # The device works on this batch while the host gathers and loads the next.
-                step.device.flush()
-                shown.update(batch.count)
+            for count in self._run_steps(loader, data, sample_weights, steps or 1, epochs):
+                shown.update(count)
+                done += count
                 watch.look()
             # Waits for the device, so that the bar does not end before the work.
             totals = step.totals()
         check(totals)
+        if not done:
+            hint = "a generator gives its batches once; a list, or a class with __iter__, begins anew."
+            rule = "the stream must give samples in every epoch"
+            raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         broken = not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"
             raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
-        return metrics_of(totals, step.loss)
+        return metrics_of(totals, step.loss), done
 
-    def _evaluator(self) -> Evaluator:
+    def _run_steps(
+        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, steps: int, epochs: int
+    ) -> Iterator[int]:
+        """The steps of an epoch; yields the number of samples of each batch, when its work is on its way."""
+        step, size = self.step, self.step.batch_size
+        schedule = step.optimizer.schedule
+        jobs: Any = self._order(data)
+        if sample_weights is not None:
+            jobs = list(jobs)
+        batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+
+        def update() -> None:
+            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
+            step.update(self.learning_rate)
+
+        for number, count in enumerate(loader.batches(data.reader, jobs)):
+            assert loader.labels is not None
+            own = step.weigh(loader.labels, None if sample_weights is None else sample_weights[jobs[number]])
+            if self.accumulate == 1:
+                step.compute_gradients(Batch(count, divisor=own or 1.0))
+                update()
+            else:
+                # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
+                step.compute_gradients(Batch(count, first=samples, divisor=size))
+                step.accumulate()
+                batches, samples, weight = batches + 1, samples + count, weight + own
+                if batches == self.accumulate:
+                    step.finish_sum(size / (weight or 1.0))
+                    update()
+                    batches, samples, weight = 0, 0, 0.0
+            yield count
+        if batches:
+            step.finish_sum(size / (weight or 1.0))
+            update()
+
+    def _order(self, data: LabelledData) -> Iterable[Any]:
+        """The jobs of this epoch's batches."""
+        if data.count is None:
+            return data.jobs(self.step.batch_size)
+        order = np.random.default_rng([self.step.seed, self.epoch]).permutation(data.count)
+        jobs: Iterable[Any] = parts(order, self.step.batch_size)
+        return jobs
+
+    def _evaluator(self, data: LabelledData) -> Evaluator:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         step, info = self.step, self.step.device.info
         room = info.memory, info.largest_allocation, step.bytes
-        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning)
+        sample_type = data.reader.sample_type
+        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, sample_type=sample_type)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, debug=step.executor.debug)
+        debug = step.executor.debug
+        return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, sample_type, debug)
 
 
 class _Watch:

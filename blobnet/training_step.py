@@ -18,7 +18,15 @@ from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
 from blobnet.planner import STEP_WORDS, Plan
-from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, GRADIENT_SUM, add_call, average_call, average_rate
+from blobnet.weight_buffers import (
+    AVERAGE,
+    AVERAGE_RATE,
+    SUM_SCALE,
+    accumulate_call,
+    average_call,
+    average_rate,
+    finish_sum_call,
+)
 
 #: The name of the parameters themselves among the optimizer's slots, in files of a training with averaged weights.
 _PARAMETERS = "parameters"
@@ -31,18 +39,20 @@ def fitting_plan(
     loss: Loss,
     optimizer: Optimizer,
     *,
-    input_delta: bool = False,
     accumulate: bool = False,
     average: bool = False,
+    **settings: Any,
 ) -> Plan:
     """A training plan that fits a device beside what a step keeps besides, and whose kernels are built.
+
+    ``settings`` are as for make_plan.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
     reserved = _state_bytes(parameter_table(graph), optimizer, accumulate, average)
-    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, input_delta=input_delta)
+    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, **settings)
 
 
 def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> dict[str, int]:
@@ -67,6 +77,7 @@ class TrainingStep:
         batch_size: the most samples at once.
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
+        sample_type: NumPy's name for the type of the samples.
         class_weights: a number for each class, for a loss of classes; all 1 if None.
         accumulate: whether a step may be made of several batches.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
@@ -94,6 +105,7 @@ class TrainingStep:
         seed: int = 0,
         *,
         input_delta: bool = False,
+        sample_type: str = "float32",
         class_weights: FloatArray | None = None,
         accumulate: bool = False,
         average: float | None = None,
@@ -108,7 +120,9 @@ class TrainingStep:
         self.class_weights = class_weights
         self.average = average
         keeps = {"accumulate": accumulate, "average": average is not None}
-        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, input_delta=input_delta, **keeps)
+        self.plan = fitting_plan(
+            device, graph, batch_size, loss, optimizer, input_delta=input_delta, sample_type=sample_type, **keeps
+        )
         self.parameters = self.result = DeviceParameters(device, graph)
         self.parameters.write(weights)
         table, tuning = self.parameters.table, self.plan.tuning
@@ -127,9 +141,9 @@ class TrainingStep:
         if average is not None:
             updates += average_call(table, tuning)
         self._update = self.executor.bind(updates, 0)
-        self._keep, self._finish = (
-            self.executor.bind(add_call(*names, table, tuning) if accumulate else [], 0)
-            for names in (("gradients", GRADIENT_SUM), (GRADIENT_SUM, "gradients"))
+        self._accumulate, self._finish_sum = (
+            self.executor.bind(calls(table, tuning) if accumulate else [], 0)
+            for calls in (accumulate_call, finish_sum_call)
         )
 
     @property
@@ -142,39 +156,37 @@ class TrainingStep:
         """What the step holds on the device."""
         return self.plan.bytes() + self._state_bytes
 
-    def load_batch(
-        self, x: npt.NDArray[Any], labels: npt.NDArray[Any], sample_weights: FloatArray | None = None
-    ) -> Batch:
-        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes.
-
-        Either all batches have weights, a number for each sample, or none has.
-        """
-        self.executor.feed("samples", np.asarray(x, np.float32))
+    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Batch:
+        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes."""
+        self.executor.feed("samples", np.asarray(x, self.plan.sample_type))
         self.executor.feed("labels", labels)
-        if sample_weights is not None:
-            self.executor.feed("sample_weights", sample_weights)
-        return Batch(len(labels), divisor=self.weight(labels, sample_weights))
+        return Batch(len(labels), divisor=self.weigh(labels) or 1.0)
 
-    def weight(self, labels: npt.NDArray[Any], sample_weights: FloatArray | None = None) -> float:
-        """What the loss of samples is divided by, which may be all of a step's."""
-        return self.loss.weight(labels, sample_weights, self.class_weights)
-
-    def compute_gradients(self, batch: Batch | int, *, goes_on: bool = False, is_first: bool = True) -> None:
-        """Forward, loss and backward on the batch that is loaded, or on so many samples.
+    def weigh(self, labels: npt.NDArray[Any], sample_weights: FloatArray | None = None) -> float:
+        """The weight of the batch that is loaded, in the mean of the losses.
 
         Args:
-            batch: with the divisor, and the number of its first sample, of the whole step.
-            goes_on: more batches of the same step will come.
-            is_first: none of the same step came before.
+            labels: of the batch.
+            sample_weights: a number for each sample. Either all batches have them, or none has.
         """
+        if sample_weights is not None:
+            self.executor.feed("sample_weights", sample_weights)
+        return self.loss.weight(labels, sample_weights, self.class_weights)
+
+    def compute_gradients(self, batch: Batch | int) -> None:
+        """Forward, loss and backward on the batch that is loaded, or on so many samples."""
         self._feed_step()
         for phase in ("forward", "loss", "backward"):
             self.executor.run(phase, batch)
-        if goes_on:
-            self.executor.launch(self._keep, 0)
-        elif not is_first:
-            self.executor.launch(self._finish, 0)
-            self.device.fill_zero(self._state[GRADIENT_SUM], 4 * self.parameters.table.trainable_elements)
+
+    def accumulate(self) -> None:
+        """Adds the gradients of a batch to the sum of the step's."""
+        self.executor.launch(self._accumulate, 0)
+
+    def finish_sum(self, scale: float) -> None:
+        """Makes the sum of the gradients, times ``scale``, the gradients of the step."""
+        self.executor.feed(SUM_SCALE, np.array([scale], np.float32))
+        self.executor.launch(self._finish_sum, 0)
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
@@ -199,7 +211,8 @@ class TrainingStep:
         After a loss that is not finite they stand still, and so do the parameters: the last of the samples counted are
         those of the batch with that loss.
         """
-        return self.device.read_later(self.executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)
+        totals = np.empty(Loss.SAMPLE_METRICS + 1, np.float32)
+        return self.device.read_later(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
         """The same, once all that was launched is done."""

@@ -6,8 +6,8 @@ from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterTable
 
-#: The gradients of the batches before the last one of a step.
-GRADIENT_SUM = "gradient sum"
+#: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
+GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
 AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
 #: Work-items of a work-group, and the most of a launch, on a GPU.
@@ -16,14 +16,20 @@ _GROUP, _MOST_ITEMS = 256, 1 << 18
 
 def memory(table: ParameterTable, *, accumulate: bool, average: bool) -> dict[str, int]:
     """Elements of each float32 buffer to allocate, by storage; the averaged parameters are DeviceParameters."""
-    buffers = {GRADIENT_SUM: max(1, table.trainable_elements)} if accumulate else {}
+    buffers = {GRADIENT_SUM: max(1, table.trainable_elements), SUM_SCALE: 1} if accumulate else {}
     return buffers | ({AVERAGE_RATE: 1} if average else {})
 
 
-def add_call(source: str, target: str, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
-    """The call that adds gradients to others; none without trainable parameters."""
-    arrays = {"SOURCE": source, "TARGET": target}
-    return _call("optimizer/add", "gradient accumulation", arrays, {}, table, tuning)
+def accumulate_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+    """The call that adds a batch's gradients to the sum; none without trainable parameters."""
+    arrays = {"GRADIENTS": "gradients", "GRADIENT_SUM": GRADIENT_SUM}
+    return _call("optimizer/accumulate", "gradient sum", arrays, {}, table, tuning)
+
+
+def finish_sum_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+    """The call that makes the sum, times SUM_SCALE, the gradients; none without trainable parameters."""
+    arrays = {"SUM_SCALE": SUM_SCALE, "GRADIENT_SUM": GRADIENT_SUM, "GRADIENTS": "gradients"}
+    return _call("optimizer/finish_sum", "gradient of the step", arrays, {}, table, tuning)
 
 
 def average_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
@@ -46,7 +52,7 @@ def _call(
 ) -> list[KernelCall]:
     if not table.trainable_elements:
         return []
-    sizes = {GRADIENT_SUM: table.trainable_elements, AVERAGE_RATE: 1}
+    sizes = {GRADIENT_SUM: table.trainable_elements, AVERAGE_RATE: 1, SUM_SCALE: 1}
     tunables = tuning.of(kernel)
     group = 1 if tuning.device_class == "cpu" else _GROUP
     runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))

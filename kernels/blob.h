@@ -15,23 +15,41 @@ typedef float2 accumulator_pair_t;
      + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
      + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
+/*
+ * number / ROLE_SIZE, for SIZE UNIT_WIDTH or UNIT_ELEMENTS, and what is left: no division where sizes are arguments
+ * (blobnet/blob.py has the multiplier). Numbers are not negative.
+ */
+#ifdef SIZES_AS_ARGUMENTS
+#define QUOTIENT(number, ROLE, SIZE) \
+    ((int)(mul_hi(2u * (uint)(number), (uint)ROLE##_##SIZE##_MULTIPLIER) >> ROLE##_##SIZE##_SHIFT))
+#define REMAINDER(number, ROLE, SIZE) ((number) - QUOTIENT(number, ROLE, SIZE) * ROLE##_##SIZE)
+#else
+#define QUOTIENT(number, ROLE, SIZE) ((number) / ROLE##_##SIZE)
+#define REMAINDER(number, ROLE, SIZE) ((number) % ROLE##_##SIZE)
+#endif
+
 /* The values of a sample; and how far behind the first one number `element` lies, in the order (unit, y, x). */
 #define BLOB_ELEMENTS(ROLE) (ROLE##_UNIT_COUNT * ROLE##_UNIT_ELEMENTS)
-#define BLOB_ELEMENT_OFFSET(ROLE, element)                                             \
-    ((element) / ROLE##_UNIT_ELEMENTS * ROLE##_UNIT_MEMORY_ELEMENTS                    \
-     + (element) % ROLE##_UNIT_ELEMENTS / ROLE##_UNIT_WIDTH * ROLE##_UNIT_MEMORY_WIDTH \
-     + (element) % ROLE##_UNIT_WIDTH)
+#define BLOB_ELEMENT_OFFSET(ROLE, element)                                                            \
+    (QUOTIENT(element, ROLE, UNIT_ELEMENTS) * ROLE##_UNIT_MEMORY_ELEMENTS                             \
+     + QUOTIENT(REMAINDER(element, ROLE, UNIT_ELEMENTS), ROLE, UNIT_WIDTH) * ROLE##_UNIT_MEMORY_WIDTH \
+     + REMAINDER(element, ROLE, UNIT_WIDTH))
 
 /*
- * Kernel parameters. A blob is its buffer and the unit where it starts there; an array is its buffer and its first
- * element. The host binds them in the order of the header.
+ * Kernel parameters. A blob is its buffer, the unit where it starts there, and its sizes where the header says "Blobs,
+ * sizes as arguments"; an array is its buffer and its first element. The host binds them in the order of the header.
  * NOTE: elementwise kernels may run in place, so that two of their parameters are the same memory: they take MUTABLE
  * and SHARED parameters, which promise the compiler nothing. All others use the restrict forms.
  */
-#define READ_BLOB(name) __global const real_t *restrict name, const int name##_unit_offset
-#define WRITE_BLOB(name) __global real_t *restrict name, const int name##_unit_offset
-#define SHARED_BLOB(name) __global const real_t *name, const int name##_unit_offset
-#define MUTABLE_BLOB(name) __global real_t *name, const int name##_unit_offset
+#ifdef SIZES_AS_ARGUMENTS
+#define BLOB_PLACE(name) const int name##_unit_offset, const geometry_t name##_geometry
+#else
+#define BLOB_PLACE(name) const int name##_unit_offset
+#endif
+#define READ_BLOB(name) __global const real_t *restrict name, BLOB_PLACE(name)
+#define WRITE_BLOB(name) __global real_t *restrict name, BLOB_PLACE(name)
+#define SHARED_BLOB(name) __global const real_t *name, BLOB_PLACE(name)
+#define MUTABLE_BLOB(name) __global real_t *name, BLOB_PLACE(name)
 #define READ_ARRAY(type, name) __global const type *restrict name##_array, const int name##_offset
 #define WRITE_ARRAY(type, name) __global type *restrict name##_array, const int name##_offset
 #define ARRAY(name) (name##_array + name##_offset)

@@ -1,6 +1,6 @@
 /*
  * A walk through the cells of a plane, for kernels that compute each cell from those at the same place of
- * other blobs. A file that includes this defines PLANE_WIDTH and PLANE_HEIGHT before, and writes
+ * other blobs. A file that includes this defines PLANE, the role of such a blob, before, and writes
  *
  *     FOR_CELLS {
  *         real_t results[CELLS];
@@ -10,13 +10,19 @@
  *
  * with AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
  *
- * A CPU's work-item takes cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
+ * A CPU's work-item (sizes are constants) takes cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
  * CELLS at once, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
  * first store, also where both go to the same memory.
  */
-#define PLANE_CELLS (PLANE_HEIGHT * PLANE_WIDTH)
+#define SIZE_OF_(ROLE, SIZE) ROLE##_##SIZE
+#define SIZE_OF(ROLE, SIZE) SIZE_OF_(ROLE, SIZE)
+#define PLANE_WIDTH SIZE_OF(PLANE, UNIT_WIDTH)
+#define PLANE_HEIGHT SIZE_OF(PLANE, UNIT_HEIGHT)
+#define PLANE_CELLS SIZE_OF(PLANE, UNIT_ELEMENTS)
+#define ROW_OF_(cell, ROLE) QUOTIENT(cell, ROLE, UNIT_WIDTH)
+#define ROW_OF(cell, ROLE) ROW_OF_(cell, ROLE)
 
-#if LOCAL_WIDTH == 1
+#if !defined(SIZES_AS_ARGUMENTS) && LOCAL_WIDTH == 1
 #define FOR_CELLS                          \
     for (int y = 0; y < PLANE_HEIGHT; y++) \
         for (int x = 0; x < PLANE_WIDTH; x++)
@@ -37,4 +43,4 @@
 #define CELL_OFFSET(ROLE, cell)              \
     (ROLE##_UNIT_MEMORY_WIDTH == PLANE_WIDTH \
          ? (cell)                            \
-         : (cell) / PLANE_WIDTH * ROLE##_UNIT_MEMORY_WIDTH + (cell) % PLANE_WIDTH)
+         : (cell) + ROW_OF(cell, PLANE) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))

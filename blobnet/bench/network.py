@@ -15,8 +15,9 @@ from blobnet.bench.shapes import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
 from blobnet.device import Device
 from blobnet.executor import Launch
-from blobnet.inference import Evaluator
+from blobnet.inference import Evaluator, samples_for
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
+from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
@@ -88,6 +89,7 @@ class NetworkBench:
         self.evaluator = Evaluator(device, model.graph, self.step.parameters, batch_size, debug=False)
         shape = model.graph.input.shape
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
+        self.reader = IndexedReader(samples_for(model.graph, self.x, "x"))
         classes = model.graph.output.shape.units
         self.y = np.random.default_rng(1).integers(0, classes, batch_size).astype(np.int32)
         updates = self.optimizer.calls(self.step.parameters.table, device.tuning)
@@ -103,7 +105,7 @@ class NetworkBench:
 
     def predict(self) -> None:
         """One inference step, with the batch's way to the device and the output's way back."""
-        self.evaluator.predict(self.x)
+        self.evaluator.predict(self.reader, self.batch_size)
 
     def measure(self, kind: str, repeats: int, rival: Callable[[int], float] | None = None) -> StepTiming:
         """Times TRAINING or INFERENCE steps, in turn with those of ``rival``, which takes a length (see burst)."""

@@ -30,7 +30,7 @@ from blobnet.device import Device
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
-from blobnet.kernel_call import Array, KernelCall, Tuning
+from blobnet.kernel_call import Array, KernelCall, Tuning, for_device_class
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
@@ -253,6 +253,11 @@ class _WrongError(Exception):
     """A candidate computes something else than the plain kernels."""
 
 
+def _calls_of(candidate: Candidate, device_class: str) -> list[KernelCall]:
+    """What a candidate launches, as in the plans of a class of device."""
+    return for_device_class(candidate.calls(), device_class)
+
+
 class _Problem:
     """A case, planned alone, with the candidates of its tasks, which keep their own memory in ``scratch`` arrays.
 
@@ -263,7 +268,7 @@ class _Problem:
 
     def __init__(self, case: Case, batch_size: int, tuning: Tuning) -> None:
         self.case, self.tuning = case, tuning
-        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, **CASE_SETTINGS)
+        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, every_halo=True, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
         plain = self._alternatives(replace(tuning, device_class=_PLAIN, precision="fp32")).values()
         self.plain = {
@@ -279,7 +284,11 @@ class _Problem:
             is_scratch = kind == "memory"
             return Array(f"scratch {name}", elements, per_sample) if is_scratch else site.array(kind, name, 0, 0)
 
-        return self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
+        found = self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
+        return {
+            task: [replace(item, calls=partial(_calls_of, item, tuning.device_class)) for item in candidates]
+            for task, candidates in found.items()
+        }
 
     @property
     def is_plain(self) -> bool:

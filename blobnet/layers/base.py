@@ -107,6 +107,7 @@ class Site:
         in_place_of: the input whose memory is also the output's, or None.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
+        sample_type: NumPy's name for the type of the samples that enter the network.
         ordinal: a number of this layer's own, the same in every plan of the model (random streams).
         array: makes or finds memory: see :meth:`parameter`, :meth:`gradient` and :meth:`memory`.
     """
@@ -124,6 +125,7 @@ class Site:
     in_place_of: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
+    sample_type: str = "float32"
     ordinal: int = 0
 
     def parameter(self, name: str) -> Array:
@@ -143,7 +145,9 @@ class Site:
         return self.array("memory", name, elements, per_sample)
 
     def shared(self, name: str) -> Array:
-        """Memory that the trainer fills: ``samples`` (the batch, densely packed), ``step`` (seed and step, uint32)."""
+        """Memory that is filled from outside: ``samples`` (densely packed) and ``rows`` (which of them are the batch,
+        int32), ``step`` (seed and step, uint32).
+        """
         return self.array("shared", name, 0, 0)
 
     @property

@@ -11,6 +11,16 @@ from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, elementwise_work
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
+#: What kernels call the types of samples.
+_C_TYPES = {
+    "uint8": "uchar",
+    "int8": "char",
+    "uint16": "ushort",
+    "int16": "short",
+    "float16": "half",
+    "float32": "float",
+}
+
 
 @dataclass(frozen=True)
 class Input(Layer):
@@ -58,9 +68,11 @@ class Input(Layer):
                 blobs={"OUTPUT": site.output},
                 arrays={
                     "SAMPLES": site.shared("samples"),
+                    "ROWS": site.shared("rows"),
                     "MEAN": site.parameter("mean"),
                     "DEVIATION": site.parameter("deviation"),
                 },
+                macros={"SAMPLE_TYPE": _C_TYPES[site.sample_type], "HALF_SAMPLES": int(site.sample_type == "float16")},
                 local_size=local,
             )
         ]

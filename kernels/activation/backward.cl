@@ -2,18 +2,18 @@
  * Activation, backward: input_delta = output_delta * f'(x), cell by cell; may run in place.
  * VALUE is the layer's output or its input, whichever f' is computed from.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   VALUE        read
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACTIVATION    the function, see functions.h
- *   ACCUMULATE    1: add to INPUT_DELTA
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   neighbours in a work-group
+ * Macros:
+ *   ACTIVATION    the function, see functions.h
+ *   ACCUMULATE    1: add to INPUT_DELTA
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -21,14 +21,14 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH VALUE_UNIT_WIDTH
-#define PLANE_HEIGHT VALUE_UNIT_HEIGHT
+#define PLANE VALUE
 #include "cells.h"
 #include "put.h"
 #include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
-                                  const int count)
+                                  const int count, const int global_width, const int global_units,
+                                  const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -1,16 +1,16 @@
 /*
  * Activation, forward: output = f(input), cell by cell; may run in place.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACTIVATION    the function, see functions.h
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   neighbours in a work-group
+ * Macros:
+ *   ACTIVATION    the function, see functions.h
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -18,12 +18,12 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
-#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#define PLANE OUTPUT
 #include "cells.h"
 #include "activation/functions.h"
 
-__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
+__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count,
+                                 const int global_width, const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

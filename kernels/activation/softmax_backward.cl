@@ -3,17 +3,17 @@
  *     input_delta[z] = y[z] * (output_delta[z] - sum over u of output_delta[u] * y[u])
  * VALUE is the layer's output y.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   VALUE        read
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACCUMULATE     1: add to INPUT_DELTA
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   1: a work-item loops over the units
+ * Macros:
+ *   ACCUMULATE     1: add to INPUT_DELTA
  * Global:
  *   width   columns
  *   height  rows
@@ -23,7 +23,8 @@
 #include "put.h"
 
 __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
-                                          MUTABLE_BLOB(input_delta), const int count)
+                                          MUTABLE_BLOB(input_delta), const int count, const int global_width,
+                                          const int global_height, const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -2,12 +2,11 @@
  * Softmax over the units at each position, forward; may run in place.
  *     output[z] = exp(input[z] - m) / sum over u of exp(input[u] - m),  m = maximum over u of input[u]
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  *   OUTPUT update  the powers first, then their quotients
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   1: a work-item loops over the units
@@ -18,7 +17,9 @@
  */
 #include "blob.h"
 
-__kernel void activation_softmax_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
+__kernel void activation_softmax_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count,
+                                         const int global_width, const int global_height,
+                                         const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

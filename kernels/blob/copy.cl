@@ -2,15 +2,17 @@
  * Copies a blob into another of as many elements, in the order (unit, y, x), or adds it to what is there.
  * Launched only where the planner could not let two blobs share memory; the plan's report lists it.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  *   OUTPUT update
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACCUMULATE    1: add to OUTPUT
  *   GLOBAL_WIDTH  step along the elements of a sample
  *   GLOBAL_UNITS  runs of elements for one sample
+ * Macros:
+ *   ACCUMULATE    1: add to OUTPUT
+ * Moves:
+ *   copying blobs
  * Global:
  *   width  elements of a run
  *   units  runs * COUNT
@@ -18,7 +20,8 @@
 #include "blob.h"
 #include "put.h"
 
-__kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
+__kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count, const int global_width,
+                        const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int run = get_global_id(2) % GLOBAL_UNITS;

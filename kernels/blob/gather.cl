@@ -14,6 +14,8 @@
  *   RUN
  *   SAMPLES      samples side by side, a multiple of LANES
  *   LANES        values in a vector
+ * Moves:
+ *   gathering
  * Global:
  *   width  vectors of SAMPLES
  *   units  units
@@ -25,7 +27,7 @@
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 #define RUNS ((GROUP_UNITS + RUN - 1) / RUN)
 
-__kernel void blob_gather(READ_BLOB(input), WRITE_ARRAY(real_t, gathered), const int count)
+__kernel OF_VECTORS void blob_gather(READ_BLOB(input), WRITE_ARRAY(real_t, gathered), const int count)
 {
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(2);

@@ -2,13 +2,14 @@
  * Sets every halo cell of all units of a storage to 0; data and slack stay as they are.
  * Launched where memory that held a blob of another geometry becomes this one.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   OUTPUT update  the whole storage
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GLOBAL_WIDTH  step along the halo cells of a plane
  *   GLOBAL_UNITS  units
+ * Moves:
+ *   clearing halos
  * Global:
  *   width  halo cells
  *   units  units * COUNT
@@ -23,7 +24,8 @@
 #define EXTENT (OUTPUT_UNIT_MEMORY_HEIGHT * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET)
 #define DATA_END (LEADING + (OUTPUT_UNIT_HEIGHT - 1) * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH)
 
-__kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count)
+__kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count, const int global_width,
+                             const int global_units)
 {
     const int plane = get_global_id(2);
     if (plane >= GLOBAL_UNITS * count) {
@@ -33,11 +35,9 @@ __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count)
     for (int i = get_global_id(0); i < LEADING; i += GLOBAL_WIDTH) {
         cells[i] = 0;
     }
-#if OUTPUT_UNIT_MEMORY_WIDTH > OUTPUT_UNIT_WIDTH
     for (int i = get_global_id(0); i < GAPS; i += GLOBAL_WIDTH) {
         cells[LEADING + i / GAP * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH + i % GAP] = 0;
     }
-#endif
     for (int i = DATA_END + get_global_id(0); i < EXTENT; i += GLOBAL_WIDTH) {
         cells[i] = 0;
     }

@@ -7,7 +7,7 @@
  *
  * Blobs:
  *   INPUT        read  its halo is the padding
- *   OUTPUT_DELTA read
+ *   OUTPUT_DELTA read data alone
  * Arrays:
  *   PARTIALS write  (SPLITS, OIHW)
  * Scalars:

@@ -70,8 +70,9 @@
     (FLAT && BIAS_MODE != 2 && OUTPUT_UNIT_MEMORY_WIDTH == SOURCE_PITCH \
      && (!HAS_RESIDUAL || RESIDUAL_UNIT_MEMORY_WIDTH == SOURCE_PITCH))
 
-__kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                       READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+__kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                                  READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                  const int count)
 {
     const int n = get_global_id(2);
     const int group = UNIT_BLOCK / BLOCKS;

@@ -59,8 +59,10 @@
 
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 
-__kernel void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, gathered),
-                                           READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+__kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                                      READ_ARRAY(real_t, gathered),
+                                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                      const int count)
 {
     const int y = get_global_id(0) / OUTPUT_UNIT_WIDTH;
     const int x = get_global_id(0) % OUTPUT_UNIT_WIDTH;

@@ -42,8 +42,9 @@
 #include "convolution/panels.h"
 #include "convolution/epilogue.h"
 
-__kernel void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                         READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+__kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                                    READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                    const int count)
 {
     PANEL_PART;
     multiply_panels(sums, panel, input + BLOB_INDEX(INPUT, 0, group * DEPTH, 0, 0),

@@ -21,6 +21,8 @@
  *   PHASE_WIDTH
  *   PANEL_UNITS    a multiple of LANES
  *   LANES          values in a vector
+ * Moves:
+ *   packing units
  * Global:
  *   width  vectors of panels
  *   units  COUNT
@@ -36,7 +38,8 @@
 #define GROUP_PANELS ((GROUP_INPUT_UNITS + PANEL_UNITS - 1) / PANEL_UNITS)
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 
-__kernel void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(real_t, panels), const int count)
+__kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(real_t, panels),
+                                                const int count)
 {
     const int panel = get_global_id(0) / PANEL_VECTORS;
     const int vector = get_global_id(0) % PANEL_VECTORS;

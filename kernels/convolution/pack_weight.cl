@@ -6,7 +6,7 @@
  * Arrays:
  *   WEIGHT read   OIHW
  *   PACKED write  (groups, TAPS * DEPTH_ROWS + 1, UNIT_COLUMNS)
- * Macros:
+ * Scalars:
  *   UNITS          units of a group: output units forward, input units backward
  *   DEPTH          source units of a group
  *   TAPS
@@ -15,6 +15,8 @@
  *   UNIT_STRIDE    from unit to unit in WEIGHT
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
+ * Moves:
+ *   packing weights
  * Global:
  *   width   UNIT_COLUMNS
  *   height  DEPTH_ROWS + 1
@@ -22,21 +24,24 @@
  */
 #include "blob.h"
 
-__kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed))
+__kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed),
+                                      const int units, const int depth, const int taps, const int depth_rows,
+                                      const int unit_columns, const int unit_stride, const int depth_stride,
+                                      const int group_stride)
 {
     const int unit = get_global_id(0);
-    const int depth = get_global_id(1);
+    const int row = get_global_id(1);
     const int group = get_global_id(2);
     __global real_t *to =
-        ARRAY(packed) + ((size_t)group * (TAPS * DEPTH_ROWS + 1) + depth) * UNIT_COLUMNS + unit;
-    if (depth == DEPTH_ROWS) {
+        ARRAY(packed) + ((size_t)group * (TAPS * DEPTH_ROWS + 1) + row) * UNIT_COLUMNS + unit;
+    if (row == DEPTH_ROWS) {
         to[(TAPS - 1) * DEPTH_ROWS * UNIT_COLUMNS] = 0;
         return;
     }
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     __global const real_t *from =
-        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
+        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? from[tap] : 0;
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && row < DEPTH ? from[tap] : 0;
     }
 }

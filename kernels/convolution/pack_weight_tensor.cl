@@ -16,6 +16,8 @@
  *   UNIT_STRIDE    from unit to unit in WEIGHT
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
+ * Moves:
+ *   packing weights
  * Global:
  *   width   UNIT_COLUMNS * 8: the values of a row of fragments
  *   height  DEPTH_ROWS / 8

@@ -18,13 +18,15 @@
  *   GLOBAL_UNITS  units of PHASES
  * Tunables:
  *   MAXIMUM_LANES cpu 16 of 1 2 4 8 16: most lanes
+ * Moves:
+ *   splitting phases
  * Global:
  *   units  units of PHASES * COUNT
  */
 #include "blob.h"
 #include "vector.h"
 
-__kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
+__kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int unit = get_global_id(2) % GLOBAL_UNITS;

@@ -2,17 +2,17 @@
  * The second stage of products in splits (convolution/splits.h), forward and backward data: result = epilogue(sum of
  * partials, in the order of the splits).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   RESULT update
  * Arrays:
  *   PARTIALS read  (SPLITS, samples, units, height, width)
  * Scalars:
  *   COUNT  samples in this batch
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  units
  * Macros:
  *   SPLITS
  *   ACCUMULATE    1: add to RESULT
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  units
  *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
@@ -28,7 +28,8 @@
 #include "put.h"
 
 __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t, partials),
-                                    EPILOGUE_ARRAYS, const int count)
+                                    EPILOGUE_ARRAYS, const int count, const int global_width,
+                                    const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int unit = get_global_id(2) % GLOBAL_UNITS;
@@ -55,8 +56,8 @@ __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARR
         for (int i = 0; i < CELLS; i++) {
             const int cell = first + i * LOCAL_WIDTH;
             if (cell < RESULT_UNIT_ELEMENTS) {
-                const int y = cell / RESULT_UNIT_WIDTH;
-                const int x = cell % RESULT_UNIT_WIDTH;
+                const int y = QUOTIENT(cell, RESULT, UNIT_WIDTH);
+                const int x = REMAINDER(cell, RESULT, UNIT_WIDTH);
                 const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[i], terms), n, unit, y, x);
                 PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
             }

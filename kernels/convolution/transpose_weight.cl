@@ -10,6 +10,8 @@
  *   GROUP_OUTPUT_UNITS
  *   TAPS
  *   LANES
+ * Moves:
+ *   packing weights
  * Global:
  *   width   blocks of LANES output units of a group
  *   height  groups
@@ -18,7 +20,8 @@
 #include "vector.h"
 #include "transpose.h"
 
-__kernel void convolution_transpose_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transposed))
+__kernel OF_VECTORS void convolution_transpose_weight(READ_ARRAY(real_t, weight),
+                                                      WRITE_ARRAY(real_t, transposed))
 {
     const int first = get_global_id(0) * LANES;
     const int units = min(LANES, GROUP_OUTPUT_UNITS - first);

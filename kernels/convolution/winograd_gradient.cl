@@ -5,15 +5,16 @@
  * Arrays:
  *   PRODUCTS        read   (SPLITS, POINTS, GROUPS, UNITS, COLUMNS)
  *   WEIGHT_GRADIENT write  OIHW
- * Macros:
- *   CELLS               results of a patch on a side
- *   TAPS                of a filter on a side
+ * Scalars:
  *   SPLITS
  *   GROUPS
  *   GROUP_INPUT_UNITS
  *   GROUP_OUTPUT_UNITS
  *   UNITS               GROUP_OUTPUT_UNITS or more
  *   COLUMNS             GROUP_INPUT_UNITS or more
+ * Macros:
+ *   CELLS               results of a patch on a side
+ *   TAPS                of a filter on a side
  * Global:
  *   width   input units of a group
  *   height  output units of a group
@@ -23,7 +24,9 @@
 #include "convolution/winograd.h"
 
 __kernel void convolution_winograd_gradient(READ_ARRAY(real_t, products),
-                                            WRITE_ARRAY(real_t, weight_gradient))
+                                            WRITE_ARRAY(real_t, weight_gradient), const int splits,
+                                            const int groups, const int group_input_units,
+                                            const int group_output_units, const int units, const int columns)
 {
     const int column = get_global_id(0);
     const int unit = get_global_id(1);

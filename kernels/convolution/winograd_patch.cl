@@ -3,17 +3,13 @@
  * (B^T source B)[point], or (A delta A^T)[point], patches of all samples side by side. Cells outside the data are 0,
  * and so is what is behind the last unit of a group or the last patch.
  *
- * Blobs:
- *   SOURCE read
+ * Blobs, sizes as arguments:
+ *   SOURCE read data alone
  * Arrays:
  *   TRANSFORMED write  (POINTS, GROUPS, UNITS, PATCHES)
  * Scalars:
  *   COUNT  samples in this launch
  *   FIRST  the first one
- * Macros:
- *   CELLS           results of a patch on a side
- *   TAPS            of a filter on a side
- *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
  *   SAMPLE_PATCHES  patches of a sample
  *   ROW_PATCHES     side by side
  *   FIRST_Y         the first patch's first cell
@@ -22,6 +18,12 @@
  *   GROUP_UNITS     units of a group
  *   UNITS           GROUP_UNITS or more
  *   PATCHES         patches of all samples, or more
+ * Macros:
+ *   CELLS           results of a patch on a side
+ *   TAPS            of a filter on a side
+ *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
+ * Moves:
+ *   Winograd patches
  * Global:
  *   width   patches of the batch
  *   height  1
@@ -33,7 +35,9 @@
 #define SIDE (DELTA ? CELLS : PATCH)
 
 __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, transformed), const int count,
-                                         const int first)
+                                         const int first, const int sample_patches, const int row_patches,
+                                         const int first_y, const int first_x, const int groups,
+                                         const int group_units, const int units, const int patches)
 {
     const int p = get_global_id(0);
     const int group = get_global_id(2) / UNITS;

@@ -2,22 +2,22 @@
  * Results of minimal filtering (convolution/winograd.h), forward and backward data: result = epilogue(A^T products A).
  * They leave through local memory, so that neighbours store neighbouring cells.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   RESULT update
  * Arrays:
  *   PRODUCTS read  (POINTS, GROUPS, UNITS, PATCHES)
  * Scalars:
  *   COUNT  samples in this launch
  *   FIRST  the first one
- * Macros:
- *   CELLS           results of a patch on a side
- *   TAPS            of a filter on a side
  *   SAMPLE_PATCHES  patches of a sample
  *   ROW_PATCHES     side by side
  *   GROUPS
  *   GROUP_UNITS     units of a group
  *   UNITS           GROUP_UNITS or more
  *   PATCHES         patches of all samples, or more
+ * Macros:
+ *   CELLS           results of a patch on a side
+ *   TAPS            of a filter on a side
  *   ACCUMULATE      1: add to RESULT
  *   LOCAL_WIDTH     patches a work-group
  * Global:
@@ -35,7 +35,8 @@
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 convolution_winograd_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t, products), EPILOGUE_ARRAYS,
-                            const int count, const int first)
+                            const int count, const int first, const int sample_patches, const int row_patches,
+                            const int groups, const int group_units, const int units, const int patches)
 {
     __local real_t staged[CELLS][LOCAL_WIDTH * CELLS] __attribute__((aligned(128)));
     const int item = get_local_id(0);

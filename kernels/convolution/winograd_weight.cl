@@ -5,10 +5,7 @@
  * Arrays:
  *   WEIGHT      read   OIHW
  *   TRANSFORMED write  (POINTS, GROUPS, DEPTH, UNITS)
- * Macros:
- *   CELLS         results of a patch on a side
- *   TAPS          of a filter on a side
- *   ROTATED       1: the filter turned by 180 degrees, for backward data
+ * Scalars:
  *   GROUPS
  *   GROUP_UNITS   units of a group: output units forward, input units backward
  *   GROUP_DEPTH   source units of a group
@@ -16,6 +13,12 @@
  *   DEPTH         GROUP_DEPTH or more
  *   UNIT_STRIDE   from unit to unit in WEIGHT
  *   DEPTH_STRIDE
+ * Macros:
+ *   CELLS         results of a patch on a side
+ *   TAPS          of a filter on a side
+ *   ROTATED       1: the filter turned by 180 degrees, for backward data
+ * Moves:
+ *   Winograd weights
  * Global:
  *   width   UNITS
  *   height  DEPTH
@@ -24,14 +27,17 @@
 #include "blob.h"
 #include "convolution/winograd.h"
 
-__kernel void convolution_winograd_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transformed))
+__kernel void convolution_winograd_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transformed),
+                                          const int groups, const int group_units, const int group_depth,
+                                          const int units, const int depth, const int unit_stride,
+                                          const int depth_stride)
 {
     const int unit = get_global_id(0);
-    const int depth = get_global_id(1);
+    const int row = get_global_id(1);
     const int group = get_global_id(2);
-    const bool there = unit < GROUP_UNITS && depth < GROUP_DEPTH;
+    const bool there = unit < GROUP_UNITS && row < GROUP_DEPTH;
     __global const real_t *from = ARRAY(weight) + group * (GROUP_UNITS * GROUP_DEPTH * TAPS * TAPS)
-                                  + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
+                                  + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     real_t filter[TAPS * TAPS];
 #pragma unroll
     for (int tap = 0; tap < TAPS * TAPS; tap++) {
@@ -39,7 +45,7 @@ __kernel void convolution_winograd_weight(READ_ARRAY(real_t, weight), WRITE_ARRA
     }
     real_t points[POINTS];
     TRANSFORM_WEIGHT(points, filter);
-    __global real_t *to = ARRAY(transformed) + (group * DEPTH + depth) * UNITS + unit;
+    __global real_t *to = ARRAY(transformed) + (group * DEPTH + row) * UNITS + unit;
 #pragma unroll
     for (int point = 0; point < POINTS; point++) {
         to[point * (GROUPS * DEPTH * UNITS)] = points[point];

@@ -36,8 +36,8 @@
 #include "activation/functions.h"
 #include "dense/rows.h"
 
-__kernel void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                            READ_ARRAY(real_t, bias), const int count)
+__kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
+                                       READ_ARRAY(real_t, bias), const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int first_unit = get_global_id(1) * BLOCK_UNITS;

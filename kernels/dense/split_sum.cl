@@ -2,15 +2,15 @@
  * Dense (perceptron), the second stage of products in splits, forward and backward data:
  * result[n][k] = f(bias[k] + sum of the partials, in the order of the splits).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   RESULT update
  * Arrays:
  *   PARTIALS read  (SPLITS, samples, elements)
  *   BIAS     read  an element, if HAS_BIAS
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   SPLITS
+ * Macros:
  *   HAS_BIAS
  *   ACTIVATION  applied to what is stored
  *   ACCUMULATE  1: add to RESULT
@@ -25,7 +25,7 @@
 #define ELEMENTS BLOB_ELEMENTS(RESULT)
 
 __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials), READ_ARRAY(real_t, bias),
-                              const int count)
+                              const int count, const int splits)
 {
     const int k = get_global_id(0);
     const int n = get_global_id(2);

@@ -1,13 +1,12 @@
 /*
  * The gradient of a bias per position: gradient[z][y][x] = sum over samples of delta[z][y][x].
  *
- * Blobs:
- *   OUTPUT_DELTA read
+ * Blobs, sizes as arguments:
+ *   OUTPUT_DELTA read data alone
  * Arrays:
  *   GRADIENT write  (units, height, width)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
@@ -18,7 +17,8 @@
  */
 #include "blob.h"
 
-__kernel void gradient_position_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gradient), const int count)
+__kernel void gradient_position_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, gradient), const int count,
+                                     const int global_width, const int global_height, const int global_units)
 {
     const int z = get_global_id(2);
     if (z >= GLOBAL_UNITS) {

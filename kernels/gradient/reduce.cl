@@ -4,16 +4,18 @@
  * Arrays:
  *   PARTIALS read   (SPLITS, ELEMENTS)
  *   GRADIENT write  ELEMENTS
- * Macros:
+ * Scalars:
  *   SPLITS
  *   ELEMENTS
+ * Macros:
  *   RUN       elements side by side for one work-item
  * Global:
  *   width  runs
  */
 #include "blob.h"
 
-__kernel void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient))
+__kernel void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient), const int splits,
+                              const int elements)
 {
     const int start = get_global_id(0) * RUN;
     const int end = min(start + RUN, ELEMENTS);

@@ -2,14 +2,14 @@
  * The gradient of a bias per unit: gradient[z] = sum over samples and positions of delta[z].
  * Splits of the samples go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
- * Blobs:
- *   OUTPUT_DELTA read
+ * Blobs, sizes as arguments:
+ *   OUTPUT_DELTA read data alone
  * Arrays:
  *   PARTIALS write  (SPLITS, units)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   SPLITS
+ * Macros:
  *   LOCAL_WIDTH  work-items that share a unit and split
  * Tunables:
  *   GROUP_WIDTH   cpu 1, gpu 256 of 1 32 64 128 256: LOCAL_WIDTH
@@ -24,7 +24,8 @@
 
 #define SUMS 16
 
-__kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials), const int count)
+__kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials), const int count,
+                                 const int splits)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     const int z = get_global_id(2);

@@ -1,15 +1,18 @@
 /*
- * Puts densely packed samples into a blob, normalised: output = (sample - mean) / deviation, both per unit.
+ * Puts samples of any storage type into a blob, normalised: output = (sample - mean) / deviation, both per unit.
  *
  * Blobs:
  *   OUTPUT write
  * Arrays:
- *   SAMPLES    read  (COUNT, units, height, width), no padding
+ *   SAMPLES    read  (any number, units, height, width) of SAMPLE_TYPE, no padding
+ *   ROWS       read  COUNT int32: which of SAMPLES
  *   MEAN       read  a unit
  *   DEVIATION  read  a unit
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
+ *   SAMPLE_TYPE    float or half, or an integer type of one or two bytes
+ *   HALF_SAMPLES   1: SAMPLE_TYPE is half, which every device can load, but not every one compute with
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
@@ -20,8 +23,14 @@
  */
 #include "blob.h"
 
-__kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(real_t, samples), READ_ARRAY(real_t, mean),
-                            READ_ARRAY(real_t, deviation), const int count)
+#if HALF_SAMPLES
+#define SAMPLE(from, i) vload_half(i, from)
+#else
+#define SAMPLE(from, i) ((real_t)(from)[i])
+#endif
+
+__kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
+                            READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation), const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int z = get_global_id(2) % GLOBAL_UNITS;
@@ -30,11 +39,12 @@ __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(real_t, samples), REA
     }
     const real_t shift = ARRAY(mean)[z];
     const real_t scale = 1 / ARRAY(deviation)[z];
-    __global const real_t *from = ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2);
+    __global const SAMPLE_TYPE *from =
+        ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * ((size_t)ARRAY(rows)[n] * GLOBAL_UNITS + z);
     __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = (from[y * OUTPUT_UNIT_WIDTH + x] - shift) * scale;
+            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = (SAMPLE(from, y * OUTPUT_UNIT_WIDTH + x) - shift) * scale;
         }
     }
 }

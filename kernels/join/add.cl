@@ -1,18 +1,18 @@
 /*
  * The sum of two blobs, cell by cell; may run in place: output = f(input + addend).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  *   ADDEND read
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACTIVATION    the function f, see activation/functions.h
- *   IN_PLACE      1: INPUT is OUTPUT
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   neighbours in a work-group
+ * Macros:
+ *   ACTIVATION    the function f, see activation/functions.h
+ *   IN_PLACE      1: INPUT is OUTPUT
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -20,12 +20,12 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
-#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#define PLANE OUTPUT
 #include "cells.h"
 #include "activation/functions.h"
 
-__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count)
+__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count,
+                       const int global_width, const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -4,7 +4,7 @@
  * delta = output_delta * f'(normalized * scale + shift):
  * input_delta = scale / deviation * (delta - shift_gradient / M - normalized * scale_gradient / M).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT        read
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
@@ -16,13 +16,13 @@
  *   SHIFT_GRADIENT  read  (units)
  * Scalars:
  *   COUNT  samples in this batch
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -30,8 +30,7 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH INPUT_UNIT_WIDTH
-#define PLANE_HEIGHT INPUT_UNIT_HEIGHT
+#define PLANE INPUT
 #include "cells.h"
 #include "put.h"
 #include "normalization/normalized.h"
@@ -39,7 +38,9 @@
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                           READ_ARRAY(real_t, shift), READ_ARRAY(real_t, scale_gradient),
-                                          READ_ARRAY(real_t, shift_gradient), const int count)
+                                          READ_ARRAY(real_t, shift_gradient), const int count,
+                                          const int global_width, const int global_units,
+                                          const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -8,8 +8,8 @@
  *   SHIFT_GRADIENT  write  (UNITS)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   UNITS
+ * Macros:
  *   LOCAL_WIDTH  work-items that share a unit
  *   LOCAL_UNITS  units of a work-group
  * Global:
@@ -25,7 +25,8 @@
 
 __kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partials),
                                                 WRITE_ARRAY(real_t, scale_gradient),
-                                                WRITE_ARRAY(real_t, shift_gradient), const int count)
+                                                WRITE_ARRAY(real_t, shift_gradient), const int count,
+                                                const int units)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);

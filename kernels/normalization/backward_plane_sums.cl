@@ -3,7 +3,7 @@
  * normalized = (input - mean) / sqrt(variance + epsilon) and
  * delta = output_delta * f'(normalized * scale + shift).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT        read
  *   OUTPUT_DELTA read
  * Arrays:
@@ -13,9 +13,9 @@
  *   PARTIALS    write  (2, units, COUNT): both sums
  * Scalars:
  *   COUNT  samples in this batch
+ *   GLOBAL_UNITS  step along the units
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
- *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   work-items that share a plane
  *   LOCAL_UNITS   planes of a work-group
  * Tunables:
@@ -28,8 +28,7 @@
  *   units  planes
  */
 #include "blob.h"
-#define PLANE_WIDTH INPUT_UNIT_WIDTH
-#define PLANE_HEIGHT INPUT_UNIT_HEIGHT
+#define PLANE INPUT
 #include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
 #define GROUP_SUM_TYPE accumulator_pair_t
@@ -38,7 +37,8 @@
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
                                                 READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                                 READ_ARRAY(real_t, shift),
-                                                WRITE_ARRAY(accumulator_t, partials), const int count)
+                                                WRITE_ARRAY(accumulator_t, partials), const int count,
+                                                const int global_units)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = get_global_id(2) / GLOBAL_UNITS;

@@ -2,7 +2,7 @@
  * Batch normalization, forward in training, last stage, cell by cell:
  * output = f((input - mean) / sqrt(variance + epsilon) * scale + shift + residual).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT    read
  *   RESIDUAL read   with HAS_RESIDUAL
  *   OUTPUT   write
@@ -12,12 +12,12 @@
  *   SHIFT       read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   HAS_RESIDUAL  1: add RESIDUAL
- *   ACTIVATION    the function f, see activation/functions.h
  *   GLOBAL_WIDTH  work-items that share a plane
  *   GLOBAL_UNITS  step along the units
  *   LOCAL_WIDTH   neighbours in a work-group
+ * Macros:
+ *   HAS_RESIDUAL  1: add RESIDUAL
+ *   ACTIVATION    the function f, see activation/functions.h
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -25,15 +25,15 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
-#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#define PLANE OUTPUT
 #include "cells.h"
 #include "normalization/normalized.h"
 #include "normalization/residual.h"
 
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                     READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                    READ_ARRAY(real_t, shift), const int count)
+                                    READ_ARRAY(real_t, shift), const int count, const int global_width,
+                                    const int global_units, const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

@@ -2,7 +2,7 @@
  * Batch normalization, forward in inference, cell by cell; may run in place:
  * output = f((input - running_mean) / sqrt(running_variance + epsilon) * scale + shift + residual).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT    read
  *   RESIDUAL read   with HAS_RESIDUAL
  *   OUTPUT   write
@@ -13,14 +13,14 @@
  *   SHIFT             read  (units)
  * Scalars:
  *   COUNT  samples in this batch
+ *   GLOBAL_WIDTH  work-items that share a plane
+ *   GLOBAL_UNITS  step along the units
+ *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
  *   ACTIVATION    the function f, see activation/functions.h
  *   EPSILON       added to the variance
  *   IN_PLACE      1: INPUT is OUTPUT
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
  *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -28,8 +28,7 @@
  *   units  units (some of them, if a work-item does several) * COUNT
  */
 #include "blob.h"
-#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
-#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#define PLANE OUTPUT
 #include "cells.h"
 #include "activation/functions.h"
 #include "normalization/residual.h"
@@ -38,7 +37,9 @@
 __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                               READ_ARRAY(real_t, running_mean),
                                               READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
-                                              READ_ARRAY(real_t, shift), const int count)
+                                              READ_ARRAY(real_t, shift), const int count,
+                                              const int global_width, const int global_units,
+                                              const int local_width)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {

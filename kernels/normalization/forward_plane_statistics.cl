@@ -4,14 +4,14 @@
  * its rounding lost, so that data with a mean far larger than its deviation keeps its precision (Chan, Golub and
  * LeVeque 1983).
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  * Arrays:
  *   PARTIALS  write  (3, units, COUNT): mean, what its rounding lost, sum of squared deviations
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GLOBAL_UNITS  step along the units
+ * Macros:
  *   LOCAL_WIDTH   work-items that share a plane
  *   LOCAL_UNITS   planes of a work-group
  * Tunables:
@@ -24,8 +24,7 @@
  *   units  planes
  */
 #include "blob.h"
-#define PLANE_WIDTH INPUT_UNIT_WIDTH
-#define PLANE_HEIGHT INPUT_UNIT_HEIGHT
+#define PLANE INPUT
 #include "normalization/plane_sums.h"
 #define GROUP_SUM_TYPE accumulator_pair_t
 #include "group_sum.h"
@@ -34,7 +33,7 @@
     plane[(rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4]
 
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
-                                                     const int count)
+                                                     const int count, const int global_units)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = get_global_id(2) / GLOBAL_UNITS;

@@ -17,9 +17,9 @@
  *   RUNNING_VARIANCE  update  (UNITS)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   UNITS
  *   CELLS        values in a plane
+ * Macros:
  *   MOMENTUM     weight of this batch in the running statistics
  *   EPSILON      added to the variance
  *   LOCAL_WIDTH  work-items that share a unit
@@ -37,7 +37,8 @@
 __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials),
                                                WRITE_ARRAY(real_t, statistics),
                                                WRITE_ARRAY(real_t, running_mean),
-                                               WRITE_ARRAY(real_t, running_variance), const int count)
+                                               WRITE_ARRAY(real_t, running_variance), const int count,
+                                               const int units, const int cells)
 {
     __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);

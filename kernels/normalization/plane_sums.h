@@ -1,6 +1,6 @@
 /*
  * Sums over the cells of a plane in a fixed order that does not depend on the plane's memory. A file that
- * includes this defines PLANE_WIDTH and PLANE_HEIGHT before, and walks through a plane by
+ * includes this defines PLANE before, as for cells.h, and walks through a plane by
  *
  *     FOR_STEPS {
  *         const vector_t values = STEP_LOAD(plane, INPUT);
@@ -21,11 +21,8 @@
 #define FOR_STEPS for (int step = 0; step < PLANE_HEIGHT * ROW_STEPS; step++)
 #define STEP_LOAD(plane, ROLE) VECTOR_LOAD(plane + step / ROW_STEPS * ROLE##_UNIT_MEMORY_WIDTH + STEP_X)
 /* NOTE: the last step of a row reads over its end; what lies there may be NaN and is selected away. */
-#if PLANE_WIDTH % LANES == 0
-#define WITHIN_PLANE(value) (value)
-#else
-#define WITHIN_PLANE(value) VECTOR_KEEP(value, STEP_X + VECTOR_LANE_NUMBERS < PLANE_WIDTH)
-#endif
+#define WITHIN_PLANE(value) \
+    (PLANE_WIDTH % LANES == 0 ? (value) : VECTOR_KEEP(value, STEP_X + VECTOR_LANE_NUMBERS < PLANE_WIDTH))
 #else
 #define FOR_STEPS for (int first = get_local_id(0); first < PLANE_CELLS; first += LANES * LOCAL_WIDTH)
 #define STEP_LOAD(plane, ROLE) VECTOR_OF(CELL_OR_ZERO, plane, ROLE)

@@ -1,16 +1,16 @@
 /*
  * Global average pooling, backward: input_delta = output_delta(z) / (height * width) in all of plane z.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACCUMULATE     1: add to INPUT_DELTA
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
+ * Macros:
+ *   ACCUMULATE     1: add to INPUT_DELTA
  * Global:
  *   width   columns
  *   height  rows
@@ -20,7 +20,8 @@
 #include "put.h"
 
 __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                              const int count)
+                                              const int count, const int global_width,
+                                              const int global_height, const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int z = get_global_id(2) % GLOBAL_UNITS;

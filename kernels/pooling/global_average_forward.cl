@@ -1,19 +1,19 @@
 /*
  * Global average pooling, forward: output(z) = the mean of plane z.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT  read
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GLOBAL_UNITS  units
  * Global:
  *   units  units * COUNT
  */
 #include "blob.h"
 
-__kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count)
+__kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count,
+                                             const int global_units)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int z = get_global_id(2) % GLOBAL_UNITS;

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from blobnet import device, graph, layers, losses
+from blobnet.blob import BlobLayout, Shape
 from blobnet.device import DeviceInfo, choose
+from blobnet.kernel_call import COPYING, Blob, Tuning, copy_call
 from blobnet.models.lenet5 import lenet5
 from blobnet.optimizers import SGD, Adam
 from blobnet.plan_report import Limits, readable, report
@@ -93,13 +95,13 @@ def test_plan_needs_no_device(run, no_devices) -> None:
     assert "largest batch" not in result.out
     for name in ("input output", "logits delta", "parameters", "gradients", "samples", "optimizer first_moment"):
         assert re.search(rf"^\+? ?{name} ", result.out, re.MULTILINE), name
-    assert re.search(r"^copies +0$", result.out, re.MULTILINE)
+    assert re.search(r"^only moving data +3, [0-9.]+ MiB\n  clearing halos +2, ", result.out, re.MULTILINE)
     assert max(map(len, result.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("model", ["lenet5", "fashion_cnn", "resnet8", "resnet50", "mobilenet_v2"])
 def test_shipped_models_copy_nothing(run, no_devices, model) -> None:
-    assert re.search(r"^copies +0$", run("plan", model).out, re.MULTILINE)
+    assert "copying blobs" not in run("plan", model).out
 
 
 def test_plan_finds_the_largest_batch(run, two_devices) -> None:
@@ -176,7 +178,9 @@ def test_report_counts_what_there_is() -> None:
     assert lines["optimizer velocity"].split() == ["optimizer", "velocity", "3.9", "KiB", "3.9", "KiB"]
     assert lines["launches"].startswith(f"launches            {len(plan.calls) + 2} a batch (forward ")
     assert lines["launches"].endswith(", update 2)")
-    assert lines["copies"].split() == ["copies", "0"]
+    moving = [call for _, call in plan.calls if call.moves]
+    size = readable(sum(call.bytes(10) for call in moving))
+    assert lines["only moving data"] == f"only moving data    {len(moving)}, {size}"
     assert lines["total"].endswith(f"{readable(plan.bytes() + 4000)} for a batch of 10")
     assert readable(plan.largest_allocation()) in lines["largest allocation"]
     assert f"{plan.largest_batch(1 << 20, 1 << 19, 4000):,} (box: 1.0 MiB, 512.0 KiB a buffer)" in text
@@ -192,7 +196,8 @@ def test_report_counts_what_is_fused() -> None:
     model = graph.from_nodes(start, node)
     wanted = "fused               2 Activation, 1 BatchNorm, 1 Add, into the launches of the layers before them\n"
     assert wanted in report(make_plan(model, 2))
-    assert "fused               0\n" in report(make_plan(graph.from_nodes(start, layers.MaxPool2D(2)(start)), 2))
+    pooling = report(make_plan(graph.from_nodes(start, layers.MaxPool2D(2)(start)), 2))
+    assert "fused               0\nonly moving data    0\n" in pooling
 
 
 def test_report_names_copies() -> None:
@@ -201,7 +206,35 @@ def test_report_names_copies() -> None:
     model = graph.from_nodes(start, layers.Concat(name="join")([branch, branch]))
     plan = make_plan(model, 2)
     assert plan.copies
-    assert f"copies              {len(plan.copies)}: {', '.join(plan.copies)}\n" in report(plan)
+    size = readable(2 * 2 * 2 * 24 * 4)  # Read and written: 2 copies of 2 samples of 24 values.
+    assert f"  copying blobs     {len(plan.copies)}, {size}: {', '.join(plan.copies)}\n" in report(plan)
+
+
+def test_report_counts_launches_that_only_move_data() -> None:
+    """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns; a halo is 35 zeros."""
+    start = layers.Input(2, 4, 6, name="in")()
+    node = layers.Conv2D(3, 3, padding=1, bias=False, name="conv")(layers.Conv2D(2, 1, bias=False, name="one")(start))
+    model = graph.from_nodes(start, node)
+    tuning = Tuning("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
+    plan = make_plan(model, 5, tuning=tuning)
+    kernels = [call.kernel for _, call in plan.calls if call.moves]
+    assert kernels.count("convolution/pack_weight") == 2
+    packs = [call for _, call in plan.calls if call.label.startswith("conv ") and call.moves]
+    assert [call.bytes(5) for call in packs] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
+    lines = report(plan).splitlines()
+    moved = sum(call.bytes(5) for _, call in plan.calls if call.moves)
+    assert f"only moving data    {len(kernels)}, {readable(moved)}" in lines
+    assert any(line.startswith("  packing weights   2, ") for line in lines)
+    clearing = [call for _, call in plan.calls if call.kernel == "blob/zero_halo"]
+    layout = plan.outputs["one"].layout
+    assert [call.bytes(5) for call in clearing] in ([], [4 * 5 * 2 * (layout.extent - 24)])
+
+
+def test_an_addition_does_not_only_move_data() -> None:
+    blob = Blob("a", BlobLayout.padded(Shape(1, 2, 3)))
+    for accumulate in (False, True):
+        (call,) = copy_call("copy", blob, Blob("b", blob.layout), Tuning(), accumulate=accumulate)
+        assert call.moves == (None if accumulate else COPYING)
 
 
 def test_readable() -> None:

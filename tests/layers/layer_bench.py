@@ -128,7 +128,7 @@ def make_problem(
         delta=made_delta if delta is None else np.asarray(delta, np.float32).reshape(made_delta.shape),
         old_deltas=old,
         parameters=values,
-        shared={"step": np.zeros(STEP_WORDS, np.uint32), **(shared or {})},
+        shared={"step": np.zeros(STEP_WORDS, np.uint32), "rows": np.arange(count, dtype=np.int32), **(shared or {})},
         seed=seed,
         ordinal=ordinal,
     )

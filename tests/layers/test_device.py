@@ -110,9 +110,11 @@ def test_launches_with_and_without_an_event(
 
 def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_programs", {})
+    monkeypatch.setattr(device, "_folder", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
     device.build_ahead(sources)
+    assert all(device._record(device._digest(source)).exists() for source in sources)
     assert bool(device._programs) == (device.kind == "gpu")
     monkeypatch.setattr(Device, "kind", "gpu")
     device.build_ahead([*sources, GOOD.replace("7", "seven")])
@@ -155,7 +157,11 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
     if way != "of the device":
         monkeypatch.setattr(Device, "kind", "gpu")
     if way == "no page-locked memory":
-        monkeypatch.setattr(Device, "page_locked", lambda *_: None)
+
+        def refuse(*_: object) -> None:
+            raise devices.cl.MemoryError("out of memory that can be locked")
+
+        monkeypatch.setattr(devices.cl, "enqueue_map_buffer", refuse)
     source = """__kernel void take(__global const float *from, __global float *to, int row) {
         for (int repeat = 0; repeat < 1000; repeat++)
             to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);

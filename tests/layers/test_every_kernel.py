@@ -45,7 +45,8 @@ def compared_calls() -> Iterator[KernelCall]:
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.add_call("gradients", weight_buffers.GRADIENT_SUM, TABLE, tuning)
+        yield from weight_buffers.accumulate_call(TABLE, tuning)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning)
         yield from weight_buffers.average_call(TABLE, tuning)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))

@@ -315,8 +315,8 @@ def test_a_batch_that_is_all_ignored(device: Device) -> None:
         bench = LossBench(device, loss, Shape(3, 2, 2))
         labels = np.ones((2, 2, 2), int)
         weight = loss.weight(loss.device_labels(labels))
-        assert weight == (2 if isinstance(loss, Dice) else 1)  # What Dice divides by are samples.
-        metrics, delta = bench.run(random_batch(Shape(3, 2, 2), 2, seed=9)[0], labels, divisor=weight)
+        assert weight == (2 if isinstance(loss, Dice) else 0)  # What Dice divides by are samples.
+        metrics, delta = bench.run(random_batch(Shape(3, 2, 2), 2, seed=9)[0], labels, divisor=weight or 1.0)
         np.testing.assert_array_equal(delta, 0)
         np.testing.assert_array_equal(metrics[:, [LOSS, RIGHT, FIVE, COUNTED]], 0)
         assert np.isnan(metrics_of(bench.totals(), loss)["accuracy"])
@@ -342,7 +342,7 @@ def test_weights_of_batches() -> None:
     assert loss.weight(labels) == 1.5
     assert loss.weight(labels, samples) == 2 + 3 / 2
     assert loss.weight(labels, samples, classes) == 2 * 0.75 + 3 * 2
-    assert loss.weight(np.array([[-1, -1]])) == 1
+    assert loss.weight(np.array([[-1, -1]])) == 0
     assert CrossEntropy().weight(labels) == MeanSquaredError().weight(labels) == 2
     assert MeanSquaredError().weight(labels, samples) == Dice().weight(labels, samples, classes) == 5
 

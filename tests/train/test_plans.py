@@ -265,6 +265,26 @@ def assert_same_results(device: Device, graph: Graph, loss: Loss, *, training: b
             assert_gradients(found, first, "not shared")
 
 
+def test_minimal_filtering_has_the_same_results_without_halos(device: Device) -> None:
+    """Its kernels, and a bias's gradient, read data cells alone: other bits would come from what lies behind a row."""
+    images = layers.Input(2, 9, 7)()
+    node = layers.Activation("relu")(layers.Conv2D(8, 3, padding=1)(layers.Conv2D(16, 1)(images)))
+    graph = from_nodes(images, layers.Conv2D(3, 3, padding=1)(layers.MaxPool2D(3, 2, padding=1)(node)))
+    model, loss = model_of(graph), MeanSquaredError()
+    x, labels = batch_of(graph, loss)
+    tuning = Tuning("gpu", group_size=device.largest_group, broken=frozenset({"tiled", "strip", "dot"}))
+    found = []
+    for every_halo in (False, True):
+        settings = {"loss": loss, "training": True, "input_delta": True, "every_halo": every_halo}
+        plan = make_plan(graph, COUNT + 1, tuning=tuning, **settings)
+        assert any(call.kernel == "convolution/winograd_patch" for _, call in plan.calls)
+        padded = [blob for blob in plan.outputs.values() if not blob.layout.is_contiguous]
+        assert bool(padded) == every_halo
+        found.append(outcome(device, plan, model, x, labels, debug=True))
+    differing = [name for name, values in found[0].items() if values.tobytes() != found[1][name].tobytes()]
+    assert not differing
+
+
 @pytest.mark.parametrize("name", JOINED)
 def test_known_graphs_have_the_same_results_however_planned(device: Device, name: str) -> None:
     assert_same_results(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=True, debug=name == "residual")

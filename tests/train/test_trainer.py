@@ -23,7 +23,8 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, PlanError, ShapeError
-from blobnet.inference import Evaluator
+from blobnet.inference import Evaluator, samples_for
+from blobnet.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
@@ -212,7 +213,10 @@ def test_predicting_meanwhile_changes_nothing(device: Device) -> None:
             other = tiny_model()
             other.set_weights(progress.trainer.weights())
             evaluator = Evaluator(device, other.graph, progress.trainer.step.parameters, 4)
-            assert np.array_equal(evaluator.predict(x), other.predict(x, device=device))
+            assert np.array_equal(
+                evaluator.predict(IndexedReader(samples_for(evaluator.plan.graph, x, "x")), len(x)),
+                other.predict(x, device=device),
+            )
             other.evaluate(x, y)
 
     alone = fit(tiny_model(), device, epochs=3)
@@ -414,7 +418,7 @@ def test_a_device_on_which_nothing_fits(device: Device) -> None:
     model = tiny_model()
     with pytest.raises(PlanError, match=r"Hint: not even a batch of 1 fits\.$"):
         fit(model, tiny_memory(device, 1000))
-    with pytest.raises(PlanError, match=r"Received batch_size=2, needed=.*Hint: not even a batch of 1 fits\.$"):
+    with pytest.raises(PlanError, match=r"Received batch_size=4, needed=.*Hint: not even a batch of 1 fits\.$"):
         model.predict(digits(2)[0], device=tiny_memory(device, 1000))
 
 

@@ -175,6 +175,33 @@ def test_positions_of_the_batches_of_a_step(device: Device) -> None:
     assert_same(parts, fitted(model(), device, x, y, batch_size=8, **options))
 
 
+def test_streams(device: Device) -> None:
+    """Batches of any size, whose weights nobody knows ahead."""
+
+    def model() -> Model:
+        return Sequential([layers.Input(1, 8, 8), layers.Conv2D(3, 3, padding=1)])
+
+    x, _ = digits(13)
+    y = np.where(x[:, 0] > 0.5, 1, np.where(x[:, 0] > 0.1, 2, 9))
+    y[3:6] = 9
+    stream = [(x[first:last], y[first:last]) for first, last in ((0, 3), (3, 6), (6, 12), (12, 13))]
+    options: dict[str, Any] = {"loss": CrossEntropy(ignore=9), "class_weights": {1: 2.5}, "epochs": 1}
+    found = fitted(model(), device, stream, None, batch_size=6, accumulate=4, **options)
+    assert_same(found, fitted(model(), device, x, y, batch_size=13, **options))
+    for refused, message in (
+        ({"sample_weights": np.ones(13)}, r"sample_weights: a stream of batches cannot have them\. Hint: give arrays"),
+        ({"class_weights": "balanced"}, r"class_weights: 'balanced' must know all labels, .* Hint: give a weight for"),
+        (
+            {"validation": (stream, None), "metrics": ["iou"]},
+            r"fit: metrics are .* no stream\. Received validation=a str",
+        ),
+    ):
+        with pytest.raises(OptionError, match=message):
+            fitted(model(), device, stream, None, batch_size=6, **(options | refused))
+    with pytest.raises(OptionError, match=r"evaluate: metrics are measured on data that are no stream"):
+        found.evaluate(stream, metrics=["iou"])
+
+
 def test_resuming_keeps_accumulation_and_average(device: Device, tmp_path: Path) -> None:
     x, y = digits(22)
     options: dict[str, Any] = {"accumulate": 2, "average": 0.9, "optimizer": Adam(1e-2)}

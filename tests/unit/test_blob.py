@@ -6,13 +6,14 @@ import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.blob import GEOMETRY_TYPE, BlobLayout, Halo, Shape
 from blobnet.errors import ShapeError
 
 SEEDS = pytest.mark.parametrize("seed", range(60), ids="seed{}".format)
@@ -197,6 +198,32 @@ def test_macros(seed: int) -> None:
     for name in NAMES:
         value = eval(str(macros[f"INPUT_DELTA_{name}"]), {"input_delta_unit_offset": layout.unit_offset})
         assert value == getattr(layout, name.lower()), name
+
+
+@SEEDS
+def test_geometry_is_what_the_macros_of_an_argument_read(seed: int) -> None:
+    _, _, _, layout = random_case(seed)
+    fields = re.fullmatch(r"typedef struct { int (.*); } geometry_t;", GEOMETRY_TYPE)
+    assert fields
+    argument = SimpleNamespace(**dict(zip(fields[1].split(", "), layout.geometry.tolist(), strict=True)))
+    names = {"input_geometry": argument, "input_unit_offset": layout.unit_offset}
+    macros = layout.macros("INPUT", as_argument=True)
+    for name in sorted(NAMES - {"UNIT_PADDING"}):
+        assert eval(str(macros[f"INPUT_{name}"]), {}, names) == getattr(layout, name.lower()), name
+    known = {name: eval(str(macros[name]), {}, names) for name in ("INPUT_UNIT_MEMORY_COUNT", "INPUT_UNIT_COUNT")}
+    assert eval(str(macros["INPUT_UNIT_PADDING"]), known, names) == layout.unit_padding
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 28, 49, 64, 223, 12544, 50176, (1 << 24) + 1, (1 << 30) - 1, 1 << 30])
+def test_quotients_without_a_division(size: int) -> None:
+    """The kernels' QUOTIENT, for numbers up to what an int holds: at the borders, and random ones."""
+    fields = BlobLayout.padded(Shape(1, 1, size)).geometry[-4:].view(np.uint32).astype(np.uint64)
+    rng = np.random.default_rng(size)
+    multiples = rng.integers(0, (1 << 31) // size + 1, 1000) * size
+    numbers = np.concatenate([multiples - 1, multiples, multiples + 1, rng.integers(0, 1 << 31, 1000), [0, 2**31 - 1]])
+    numbers = numbers[(numbers >= 0) & (numbers < 1 << 31)].astype(np.uint64)
+    for multiplier, shift in (fields[:2], fields[2:]):  # UNIT_WIDTH and UNIT_ELEMENTS, which are the same here.
+        assert (((2 * numbers * multiplier) >> np.uint64(32)) >> shift == numbers // np.uint64(size)).all()
 
 
 def test_moving_a_blob_changes_no_macro() -> None:

@@ -32,12 +32,12 @@ FLOORS = """
     graph
     parameters plan_report
     planner
-    tuning
+    tuning child_builds
     device
     executor
     optimizers checkpoint datasets kernels metrics sample_weights weight_buffers
-    inference progress training_step
-    callbacks
+    loader progress training_step
+    inference callbacks
     trainer
     model
     blobnet

@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.blob import GEOMETRY_TYPE, BlobLayout, Halo, Shape
 from blobnet.errors import KernelError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, copy_call, elementwise_work
+from blobnet.kernel_call import (
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    copy_call,
+    elementwise_work,
+    for_device_class,
+)
 
 SHAPE = Shape(3, 5, 7)
 LAYOUT = BlobLayout.padded(SHAPE, Halo(1, 2, 3, 1), slack=5, unit_offset=4, unit_memory_count=9)
@@ -34,7 +43,7 @@ def defines(source: str) -> dict[str, str]:
 
 
 def test_assemble_defines_macros_sizes_and_roles() -> None:
-    found = defines(call().assemble())
+    found = defines(replace(call(), constant_sizes=True).assemble())
     assert found["ACTIVATION"] == "ACTIVATION_relu"
     assert (found["GLOBAL_WIDTH"], found["GLOBAL_UNITS"], found["LOCAL_WIDTH"]) == ("4", "3", "4")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "10"
@@ -45,6 +54,31 @@ def test_assemble_defines_macros_sizes_and_roles() -> None:
     assert found["INPUT_UNIT_PADDING"] == "(6 - input_unit_offset)"
     assert found["OUTPUT_UNIT_COUNT"] == "3"
     assert "GLOBAL_HEIGHT" not in found, "the header does not ask for it"
+
+
+def test_sizes_may_be_arguments() -> None:
+    """Where the header says so, calls that differ by sizes alone have the same program, and other arguments."""
+    text = call().assemble()
+    found = defines(text)
+    assert (found["GLOBAL_WIDTH"], found["CELLS"]) == ("global_width", "1")
+    assert found["INPUT_UNIT_MEMORY_WIDTH"] == "input_geometry.unit_memory_width"
+    assert found["INPUT_UNIT_PADDING"] == "(INPUT_UNIT_MEMORY_COUNT - INPUT_UNIT_COUNT - input_unit_offset)"
+    assert GEOMETRY_TYPE in text
+    assert call().sizes == {"GLOBAL_WIDTH": 4, "GLOBAL_UNITS": 3, "LOCAL_WIDTH": 4}
+    smaller = Shape(2, 4, 3)
+    blobs = {"INPUT": Blob("a", BlobLayout.padded(smaller)), "OUTPUT": Blob("b", BlobLayout.padded(smaller, Halo(1)))}
+    other = replace(call(), blobs=blobs, global_size=GlobalSize(8, 5, 2))
+    assert other.assemble() == text
+    assert other.sizes == {"GLOBAL_WIDTH": 8, "GLOBAL_UNITS": 2, "LOCAL_WIDTH": 4}
+    constant = replace(other, constant_sizes=True)
+    assert constant.assemble() != replace(call(), constant_sizes=True).assemble()
+    assert GEOMETRY_TYPE not in constant.assemble()
+
+
+def test_programs_of_a_class_of_device() -> None:
+    calls = [call(), replace(call(), label="relu2 forward")]
+    assert for_device_class(calls, "gpu") == calls
+    assert for_device_class(calls, "cpu") == [replace(item, constant_sizes=True) for item in calls]
 
 
 def test_moving_a_blob_compiles_nothing() -> None:

@@ -10,7 +10,6 @@ import pytest
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.errors import KernelError
-from blobnet.kernel_call import Batch
 from blobnet.kernel_source import KernelSource, all_kernels, load, parse
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -149,9 +148,7 @@ def test_a_kernel_for_cpus_alone() -> None:
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
-    text = load("activation/forward").assemble(
-        {"ACTIVATION": "ACTIVATION_relu", "GLOBAL_WIDTH": 1, "GLOBAL_UNITS": 1, "LOCAL_WIDTH": 1, "CELLS": 1}, {}
-    )
+    text = load("activation/forward").assemble({"ACTIVATION": "ACTIVATION_relu", "CELLS": 1}, {})
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text
     assert '#line 1 "activation/functions.h"' in text
@@ -191,7 +188,7 @@ def _without_comments(text: str) -> str:
 
 def _blob_macros(kernel: KernelSource) -> set[str]:
     layout = BlobLayout.padded(Shape(1, 1, 1))
-    return {name for role in kernel.blobs for name in layout.macros(role)}
+    return {name for role in kernel.blobs for name in layout.macros(role, kernel.sizes_as_arguments)}
 
 
 def test_header_is_complete(kernel: KernelSource) -> None:
@@ -199,16 +196,14 @@ def test_header_is_complete(kernel: KernelSource) -> None:
     assert kernel.blobs or kernel.arrays
     assert kernel.dimensions, "the header must say what the global dimensions run over"
     assert set(kernel.dimensions) <= {"width", "height", "units"}
-    scalars = Batch(1).scalars(range(1))
-    assert set(kernel.scalars) <= set(scalars)
-    assert not set(scalars) & set(kernel.macros)
+    assert not set(kernel.scalars) & (set(kernel.macros) | set(kernel.tunables))
     assert re.fullmatch(r"[a-z_]+/[a-z_]+", kernel.name)
 
 
 def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) -> None:
     text = _without_comments(kernel.text)
     assert text.count("__kernel") == 1, "one kernel a file"
-    attributes = r"(?:\s+__attribute__\s*\(\(.*?\)\)\))?"
+    attributes = r"(?:\s+OF_VECTORS|\s+__attribute__\s*\(\(.*?\)\)\))?"
     signature = re.search(rf"__kernel{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
     assert signature, f"the kernel must be called {kernel.entry}"
     # An include may list parameters of its own: EPILOGUE_ARRAYS.
@@ -219,7 +214,7 @@ def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) 
         if scalar:
             kind, name = scalar.split()
             found.append(("SCALAR", name.upper()))
-            assert kind == type(Batch(1).scalars(range(1))[name.upper()]).__name__
+            assert kind == kernel_source.BATCH_SCALARS.get(name.upper(), int).__name__
         else:
             kind, name = word.rsplit("_", 1)[1], names.split(",")[-1].strip()
             found.append((kind, name.upper()))
@@ -254,7 +249,7 @@ def test_capital_names_are_declared(kernel: KernelSource) -> None:
     body = re.sub(r"^\s*#\s*(include|ifdef|ifndef|pragma|line).*", "", body, flags=re.MULTILINE)
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", re.sub(r'"[^"]*"', "", body)))
     # Roles are words to BLOB_INDEX and its like, which paste them; parameters of a file's own macros are words too.
-    words = set(kernel.blobs) | set(kernel.arrays) | {"ROLE", "NAN", "INFINITY"}
+    words = set(kernel.blobs) | set(kernel.arrays) | {"ROLE", "UNIT_WIDTH", "UNIT_ELEMENTS", "NAN", "INFINITY"}
     parameters = {
         name.strip() for arguments in re.findall(r"#\s*define \w+\(([^)]*)\)", body) for name in arguments.split(",")
     }
@@ -268,6 +263,12 @@ def test_rules_for_kernels(kernel: KernelSource) -> None:
     assert "printf" not in text
     assert "atom" not in text, "sums are split in two stages, without atomics"
     assert "double" not in re.findall(r"\w+", text)
+
+
+def test_kernels_say_which_blobs_they_read_without_their_halo() -> None:
+    assert load("convolution/winograd_patch").data_alone == {"SOURCE"}
+    assert load("convolution/backward_weight_tiled").data_alone == {"OUTPUT_DELTA"}
+    assert load("convolution/forward_tiled").data_alone == frozenset()
 
 
 def test_load_gives_the_same_object() -> None:

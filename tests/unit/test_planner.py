@@ -148,6 +148,35 @@ def test_a_gpu_has_no_zeros_that_nobody_reads() -> None:
     assert not any(contiguous(Tuning("cpu")))
 
 
+def test_halos_are_for_the_kernels_that_were_chosen() -> None:
+    """Minimal filtering reads data cells alone, in all directions; products read the padding."""
+    images = layers.Input(2, 12, 12)()
+    first = layers.Conv2D(16, 1)(images)
+    node = layers.Activation("relu")(layers.BatchNorm()(layers.Conv2D(16, 3, padding=1)(first)))
+    pooled = layers.MaxPool2D(3, 2, padding=1)(node)
+    graph = from_nodes(images, layers.Conv2D(4, 1)(pooled))
+    products, filtering = frozenset({"tiled", "strip", "dot"}), frozenset({"winograd2", "winograd4"})
+
+    def padded(broken: frozenset[str], every_halo: bool = False) -> tuple[set[str], int]:
+        tuning = Tuning("gpu", broken=broken)
+        plan = make_plan(graph, 8, loss=LOSS, training=True, tuning=tuning, every_halo=every_halo)
+        kernels = {call.kernel for _, call in plan.calls if call.label.startswith("conv2d_2")}
+        assert ("convolution/winograd_patch" in kernels) == (broken == products)
+        assert plan.for_batch(8).calls == plan.calls
+        blobs = {f"{name} output": blob for name, blob in plan.outputs.items()}
+        blobs |= {f"{name} delta": blob for name, blob in plan.deltas.items()}
+        cleared = sum(call.kernel == "blob/zero_halo" for _, call in plan.calls)
+        return {name for name, blob in blobs.items() if not blob.layout.is_contiguous}, cleared
+
+    # The delta of the batch norm is in place of the activation's, which is the convolution's.
+    read = {"conv2d_1 output", "conv2d_2 delta"}
+    shared = {"batchnorm_1 delta", "activation_1 delta"}
+    assert padded(products) == (set(), 0)
+    assert padded(products, every_halo=True)[0] == read | shared
+    assert padded(filtering)[0] == read | shared
+    assert padded(filtering)[1] > 0
+
+
 # -- the symbols would notice ------------------------------------------------------------------------------------------
 
 

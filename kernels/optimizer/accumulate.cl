@@ -1,9 +1,9 @@
 /*
- * Adds the gradients of a part of a batch to those of the parts before it, or those to the last part's.
+ * Adds the gradients of a batch to those of the batches before it in the same step.
  *
  * Arrays:
- *   SOURCE  read
- *   TARGET  update  target += source
+ *   GRADIENTS     read
+ *   GRADIENT_SUM  update
  * Macros:
  *   TRAINABLE_ELEMENTS
  *   GLOBAL_WIDTH        work-items
@@ -16,11 +16,12 @@
 #include "blob.h"
 #include "optimizer/runs.h"
 
-__kernel void optimizer_add(READ_ARRAY(real_t, source), WRITE_ARRAY(real_t, target))
+__kernel void optimizer_accumulate(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, gradient_sum))
 {
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
-            VECTOR_STORE(VECTOR_LOAD(ARRAY(target) + i) + VECTOR_LOAD(ARRAY(source) + i), ARRAY(target) + i);
+            const vector_t before = VECTOR_LOAD(ARRAY(gradient_sum) + i);
+            VECTOR_STORE(before + VECTOR_LOAD(ARRAY(gradients) + i), ARRAY(gradient_sum) + i);
         }
     }
 }

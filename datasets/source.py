@@ -1,0 +1,187 @@
+"""Where samples come from: arrays in memory or in a file, objects that give batches by index, streams of batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.datasets.checks import check_array_type, check_axes, check_finite
+from blobnet.errors import DataError
+
+Rows = npt.NDArray[np.int64]
+
+#: The types that samples keep on their way to the device; all others become float32 on the host.
+KEPT_TYPES = ("uint8", "int8", "uint16", "int16", "float16", "float32")
+
+
+def kept_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The type in which samples of a ``dtype`` travel; it holds all their values, as float32 has them."""
+    given = np.dtype(dtype)
+    if given.kind == "b":
+        return np.dtype(np.uint8)
+    return given if given.name in KEPT_TYPES and given.isnative else np.dtype(np.float32)
+
+
+class Source(ABC):
+    """Samples that are read by their numbers, a batch at a time.
+
+    Attributes:
+        subject: what errors call it.
+        shape: as an array's: the number of samples, then the axes of one.
+        dtype: the type in which they are read.
+        is_parallel: whether several threads may read at once.
+        is_quick: whether a read only copies memory.
+    """
+
+    subject: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_parallel = False
+    is_quick = False
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def bytes(self) -> int:
+        """What all samples take."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @abstractmethod
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        """Puts samples, in the order of ``rows``, into ``out``: (len(rows), *shape[1:]), of ``dtype``.
+
+        Raises:
+            DataError: the source does not give what it promised, or a value is not finite.
+        """
+
+    def check_all(self) -> None:
+        """Looks for values that are not finite ahead of time, where that is cheap.
+
+        Raises:
+            DataError: there is one.
+        """
+        return
+
+
+class ArraySource(Source):
+    """An array in memory, or a file that is mapped into it."""
+
+    is_parallel = True
+
+    def __init__(self, values: npt.NDArray[Any], subject: str) -> None:
+        self.subject, self.shape, self.dtype = subject, values.shape, kept_type(values.dtype)
+        self.is_quick = not isinstance(values, np.memmap)
+        self._values = np.asarray(values)
+        self._is_plain = self._values.flags.c_contiguous and self._values.dtype in (self.dtype, np.dtype(bool))
+        self._is_checked = False
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        if self._is_plain:
+            # NOTE: this, and the copy of a run below, lets other threads go on; indexing does not.
+            np.take(self._values.view(self.dtype), rows, axis=0, out=out, mode="clip")
+        else:
+            with np.errstate(over="ignore"):  # What float32 cannot hold is found below.
+                np.copyto(out, self._values[rows], casting="unsafe")
+        if not self._is_checked:
+            check_finite(out, "x", self.subject, rows)
+
+    def check_all(self) -> None:
+        if self.is_quick and not self._is_checked:
+            check_finite(self._values, "x", self.subject)
+            self._is_checked = True
+
+
+class IndexedSource(Source):
+    """An object with ``len()`` that gives a batch for a list of indices: an h5py data set, a user's own class."""
+
+    def __init__(self, values: Any, subject: str) -> None:
+        self.subject, self._values = subject, values
+        count = len(values)
+        shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
+        if shape is None or dtype is None:
+            sample = self._batch(np.zeros(1, np.int64)) if count else np.zeros((0, 1, 1))
+            shape, dtype = (count, *sample.shape[1:]), sample.dtype
+        self.shape, self.dtype = (count, *(int(size) for size in tuple(shape)[1:])), kept_type(dtype)
+        #: h5py takes increasing indices alone, each once.
+        self._wants_order = type(values).__module__.startswith("h5py")
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        if self._wants_order:
+            unique, places = np.unique(rows, return_inverse=True)
+            batch = self._batch(unique)[places]
+        else:
+            batch = self._batch(rows)
+        if batch.shape != out.shape:
+            rule = "the source must give one sample of its shape for each index"
+            hint = "its length, or the shape of its samples, must not change."
+            raise DataError(self.subject, rule, indices=len(rows), wanted=out.shape, received=batch.shape, hint=hint)
+        with np.errstate(over="ignore"):
+            np.copyto(out, batch, casting="unsafe")
+        check_finite(out, "x", self.subject, rows)
+
+    def _batch(self, rows: Rows) -> npt.NDArray[Any]:
+        try:
+            batch = np.asarray(self._values[rows])
+        except Exception as error:
+            rule = "the source must give a batch for an array of indices"
+            hint = "its length must not change; a list becomes an array with numpy.stack."
+            first = rows[:4].tolist()
+            cause = f"{type(error).__name__}: {error}"
+            raise DataError(self.subject, rule, indices=first, of=len(rows), cause=cause, hint=hint) from error
+        check_array_type(batch, "x", self.subject)
+        return batch
+
+
+def source_of(x: Any, subject: str) -> Source:
+    """A source of samples.
+
+    Args:
+        x: an array (also of a mapped file), a :class:`Source`, or an object with ``len()`` that gives a batch for an
+            array of indices, such as an h5py data set.
+        subject: what errors call it.
+
+    Raises:
+        DataError: it is none of these, has no samples, or they have the wrong type or number of axes.
+    """
+    if isinstance(x, Source):
+        source = x
+    elif not isinstance(x, np.ndarray) and hasattr(x, "__len__") and hasattr(x, "__getitem__") and not _is_list(x):
+        source = IndexedSource(x, subject)
+    else:
+        check_array_type(x, "x", subject)
+        if isinstance(x, np.ma.MaskedArray):
+            rule = "x must be an array without a mask, which would be ignored"
+            raise DataError(subject, rule, hint="fill the masked values in: x.filled(value)", masked=int(x.mask.sum()))
+        source = ArraySource(x, subject)
+    check_axes(source.shape, subject)
+    return source
+
+
+def is_stream(x: Any) -> bool:
+    """Whether ``x`` is gone through batch by batch: an iterable that gives no samples by their numbers."""
+    return (
+        hasattr(x, "__iter__")
+        and not isinstance(x, np.ndarray | Source)
+        and not hasattr(x, "shape")
+        and (_is_list(x) or not hasattr(x, "__getitem__") or not hasattr(x, "__len__"))
+    )
+
+
+def _is_list(x: Any) -> bool:
+    return isinstance(x, list | tuple | str | bytes | dict)
+
+
+def runs(count: int, size: int) -> Iterator[Rows]:
+    """The numbers from 0 to below ``count``, ``size`` at a time."""
+    for first in range(0, count, size):
+        yield np.arange(first, min(first + size, count), dtype=np.int64)
+
+
+def parts(order: Rows, size: int) -> Iterable[Rows]:
+    """``order``, ``size`` numbers at a time."""
+    return (order[first : first + size] for first in range(0, len(order), size))

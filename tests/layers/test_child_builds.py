@@ -1,0 +1,215 @@
+"""Programs that child processes build first, so that a compiler that crashes takes nobody else with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blobnet import Sequential, child_builds, layers, tuning
+from blobnet.device import Device
+from blobnet.errors import BlobnetWarning, BuildError
+from blobnet.layers.candidates import variant_of
+from blobnet.planner import make_plan
+
+#: A child whose compiler fails on some sources.
+FAULTY = """
+import json, os, signal, sys; sys.path[:] = json.loads(sys.argv[1])
+from blobnet import device
+compile, built = device.Device._compile, []
+def faulty(self, source, digest):
+    if {condition}:
+        print("a last word", file=sys.stderr, flush=True)
+        print("said to nobody", flush=True)
+        {death}
+    built.append(source)
+    return compile(self, source, digest)
+device.Device._compile = faulty
+device.build_for_parent(sys.argv[2])
+"""
+#: NOTE: drivers handle SIGSEGV, and go on if nothing is wrong where it came.
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def source(number: int | str) -> str:
+    """A program that fills a buffer with a number."""
+    return f"__kernel void fill(__global int *values) {{ values[get_global_id(0)] = {number}; }}"
+
+
+def value(device: Device, text: str) -> int:
+    kernel = device.kernel(text, "fill", "a kernel that fills")
+    buffer = device.allocate(4)
+    kernel.set_args(buffer)
+    device.prepare(kernel, (1,), None)()
+    return int(device.read(buffer, 1, np.int32)[0])
+
+
+@pytest.fixture
+def fresh(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device that has not built anything yet."""
+    monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tunings")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = Device(device.info)
+    other._folder = tmp_path / "programs"
+    other._folder.mkdir()
+    return other
+
+
+def make_faulty(monkeypatch: pytest.MonkeyPatch, condition: str, death: str = KILL) -> None:
+    monkeypatch.setattr(child_builds, "_PROGRAM", FAULTY.format(condition=condition, death=death))
+
+
+def test_children_build_and_leave_records(fresh: Device) -> None:
+    sources = [source(number) for number in range(9)]
+    seen = []
+    fresh.build_ahead([*sources, sources[0], source("nothing")], lambda *state: seen.append(state))
+    assert seen == [(done, 10) for done in range(1, 11)]
+    assert {path.stem for path in fresh._folder.iterdir()} == {fresh._digest(text) for text in sources}
+    assert [value(fresh, text) for text in sources] == list(range(9))
+    with pytest.raises(BuildError, match=r"(?s)must build the kernel\..*nothing"):
+        fresh.build(source("nothing"), "a kernel")
+    seen.clear()
+    again = Device(fresh.info)
+    again._folder = fresh._folder
+    again.build_ahead(sources, lambda *state: seen.append(state))
+    assert not seen, "what is on record needs no child"
+
+
+@pytest.mark.parametrize(("death", "words"), [(KILL, "killed by SIGKILL"), ("os._exit(3)", "ended with status 3")])
+def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch, death: str, words: str) -> None:
+    make_faulty(monkeypatch, "'= 13;' in source or '= 14;' in source", death)
+    sources = [source(number) for number in range(10, 20)]
+    fresh.build_ahead(sources)
+    for text in sources:
+        if "= 13;" in text or "= 14;" in text:
+            with pytest.raises(BuildError) as caught:
+                value(fresh, text)
+            message = str(caught.value)
+            assert message.startswith(
+                f"a kernel that fills: the compiler of {fresh.info.name} must build the kernel, and crashed in a "
+                "process of its own. Received options="
+            )
+            assert f"log=\n{words}\na last word" in message
+            saved = Path(re.search(r"source=([^,]+\.cl),", message).group(1))
+            assert saved.read_text() == text
+            saved.unlink()
+        else:
+            assert f"= {value(fresh, text)};" in text
+
+
+def test_a_source_is_not_blamed_for_what_came_before_it(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_faulty(monkeypatch, "len(built) == 2")
+    monkeypatch.setattr(child_builds, "_SOURCES_OF_A_CHILD", 100)
+    sources = [source(number) for number in range(20, 27)]
+    fresh.build_ahead(sources)
+    assert not fresh._crashed
+    assert len(list(fresh._folder.iterdir())) == len(sources)
+
+
+@pytest.mark.parametrize("cause", ["no interpreter", "no device", "a dead compiler"])
+def test_where_no_child_works_programs_are_built_here(
+    fresh: Device, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    if cause == "no interpreter":
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    else:
+        monkeypatch.setattr(child_builds, "_PROGRAM", "raise SystemExit(4)" if cause == "no device" else KILL)
+    fresh.build_ahead([source(number) for number in range(30, 40)])
+    assert not fresh._crashed
+    assert value(fresh, source(33)) == 33
+
+
+def test_ctrl_c_ends_the_children(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    children = []
+    start = child_builds._Child.__init__
+
+    def noted(self: child_builds._Child, *arguments: object) -> None:
+        start(self, *arguments)
+        children.append(self._process)
+
+    def interrupt(done: int, count: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child_builds._Child, "__init__", noted)
+    make_faulty(monkeypatch, "'= 41;' in source or '= 42;' in source", "import time; time.sleep(1000)")
+    with pytest.raises(KeyboardInterrupt):
+        fresh.build_ahead([source(number) for number in range(40, 50)], interrupt)
+    deadline = time.monotonic() + 20
+    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert children
+    assert all(child.poll() is not None for child in children)
+    assert value(fresh, source(43)) == 43
+
+
+def test_children_look_for_modules_where_their_parent_does(
+    fresh: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module in the working folder that has the name of another must not come before it."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('the wrong NumPy')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    fresh.build_ahead([source(50)])
+    assert len(list(fresh._folder.iterdir())) == 1
+
+
+def test_a_variant_that_crashes_the_compiler_is_left_out(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    x = random.standard_normal((6, 3, 7, 5), dtype=np.float32)
+
+    def model() -> Sequential:
+        return Sequential([layers.Input(3, 7, 5), layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(3)], seed=5)
+
+    wanted = model().predict(x, device=Device(fresh.info))
+    plan = make_plan(model().graph, 6, tuning=fresh.tuning)
+    call = next(call for _, call in plan.calls if variant_of(call.candidate).endswith(" (convolution forward)"))
+    variant = call.candidate.partition(" ")[0]
+    make_faulty(monkeypatch, f"'void {call.source.entry}(' in source")
+    with pytest.warns(
+        BlobnetWarning, match=rf"^{variant} \(convolution forward\): .*and crashed in a process of its own"
+    ):
+        found = model().predict(x, device=fresh)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert fresh.tunings.broken == {f"{variant} (convolution forward)"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model().predict(x, device=fresh)
+
+
+def test_strided_convolution_of_single_cells(device: Device) -> None:
+    """On this one Intel's compiler (2026.22.10) died in the gathered variant."""
+    model = Sequential([layers.Input(4, 1, 1), layers.Conv2D(4, 3, stride=2, padding=1, groups=4, name="c")], seed=1)
+    x = np.random.default_rng(0).standard_normal((33, 4, 1, 1), dtype=np.float32)
+    wanted = x * model.weights["c/weight"][:, 0, 1, 1].reshape(4, 1, 1) + model.weights["c/bias"].reshape(4, 1, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # The kernel itself must build.
+        np.testing.assert_allclose(model.predict(x, device=device), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait a while for more to build, but for those of GPUs; no file stays open."""
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("counts files in /proc")
+    fresh.build_ahead([source(59)])
+    child_builds._IDLE.close()
+    before = len(list(folder.iterdir()))
+    fresh.build_ahead([source(60)])
+    (child,) = child_builds._IDLE._children if fresh.kind == "cpu" else [None]
+    fresh.build_ahead([source(61)])
+    assert child_builds._IDLE._children == [child] * (fresh.kind == "cpu")
+    monkeypatch.setattr(child_builds, "_PATIENCE", 0.01)
+    fresh.build_ahead([source(number) for number in range(62, 70)])
+    deadline = time.monotonic() + 20
+    while child_builds._IDLE._children and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while len(list(folder.iterdir())) > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(list(folder.iterdir())) == before
+    assert child is None or child._process.poll() == 0

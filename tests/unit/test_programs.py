@@ -1,0 +1,42 @@
+"""How many programs a plan needs: what differs only in sizes has the same one (docs/kernels.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+import blobnet as bn
+from blobnet.kernel_call import Tuning
+from blobnet.losses import CrossEntropy
+from blobnet.models.mobilenet_v2 import mobilenet_v2
+from blobnet.models.resnet50 import resnet50
+from blobnet.planner import make_plan
+from blobnet.tuning import Tunings
+
+#: An NVIDIA H200 (blobnet/tunings/nvidia_h200.json).
+GPU = Tuning("gpu", compute_units=132, group_size=1024, local_memory=49152)
+TUNED = Tuning(
+    "gpu", compute_units=132, group_size=1024, local_memory=49152, choices=Tunings({"device": "NVIDIA H200"}).choices
+)
+
+
+@pytest.fixture(scope="module", params=[resnet50, mobilenet_v2], ids=lambda network: network.__name__)
+def network(request: pytest.FixtureRequest) -> bn.Model:
+    model: bn.Model = request.param()
+    return model
+
+
+@pytest.mark.parametrize("tuning", [GPU, TUNED], ids=["untuned", "tuned"])
+def test_programs_of_a_training_step_on_a_gpu(network: bn.Model, tuning: Tuning) -> None:
+    """A first step waits for all of them to be built."""
+    plan = make_plan(network.graph, 64, training=True, loss=CrossEntropy(), tuning=tuning)
+    programs = {call.assemble() for _, call in plan.calls}
+    assert len(programs) <= 140 < len(plan.calls)
+    assert all(not call.constant_sizes for _, call in plan.calls)
+
+
+def test_kernels_that_move_data_have_one_program_each(network: bn.Model) -> None:
+    plan = make_plan(network.graph, 64, training=True, loss=CrossEntropy(), tuning=GPU)
+    for kernel in ("blob/zero_halo", "convolution/pack_weight", "gradient/reduce", "normalization/forward_statistics"):
+        calls = [call for _, call in plan.calls if call.kernel == kernel]
+        assert len(calls) > 3
+        assert len({call.assemble() for call in calls}) == 1, kernel
