@@ -40,6 +40,11 @@ LOSS, WEIGHT, RIGHT, FIVE, COUNTED = range(SUMS)
 SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 1, 9, 1), Shape.flat(1)]
 
 
+def _name(value: object) -> str:
+    """The same in every process."""
+    return str(value) if isinstance(value, Loss) else ""
+
+
 class LossBench:
     """A loss alone, on blobs with random halos, slack and neighbours, NaN wherever it has no business."""
 
@@ -261,7 +266,7 @@ PLANES = [
         (Dice(ignore=255), reference.dice),
         (Dice(0.01, ignore=255), partial(reference.dice, smoothing=0.01)),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_losses_of_classes(
     device: Device,
@@ -361,7 +366,7 @@ def test_weights_of_batches() -> None:
         (Huber(), reference.huber),
         (Huber(0.3), partial(reference.huber, knee=0.3)),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_losses_of_targets(
     device: Device, loss: Loss, function: Callable[..., tuple[float, npt.NDArray[np.float64]]], shape: Shape
