@@ -329,17 +329,33 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     _add_data(parser)
     _add_batch_size(parser)
+    parser.add_argument(
+        "--report", action="store_true", help="print precision, recall, F1, IoU and AUC of each class (classes only)"
+    )
+    parser.add_argument(
+        "--matrix",
+        metavar="FILE",
+        type=Path,
+        help="draw the confusion matrix (.png, .pdf or .svg; needs matplotlib; classes only)",
+    )
     _add_device_and_precision(parser)
 
 
 def _add_predict(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     parser.add_argument(
-        "images", metavar="IMAGE", nargs="+", help="a PNG or JPEG picture (needs Pillow), or a .npy array"
+        "images",
+        metavar="IMAGE",
+        nargs="+",
+        help="a PNG or JPEG picture (needs Pillow), a .npy array, or a folder of these",
     )
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"
     )
+    parser.add_argument(
+        "--csv", metavar="FILE", type=Path, help="write all probabilities, a line a picture, instead of printing"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all probabilities as JSON instead of printing")
     _add_device_and_precision(parser)
 
 
