@@ -94,6 +94,7 @@ examples:
   blobnet bench conv resnet50 --batch-size 8 --against torch
   blobnet bench conv 64x56x56:64k3p1 --direction forward
   blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
+  blobnet bench fit mobilenet_v2 --device NVIDIA
   blobnet bench ladder --seed 000 --bias position --activation relu6
   blobnet bench ladder 64x57x57:50k5s2p2
 """
@@ -381,8 +382,8 @@ def _add_plan(parser: Parser) -> None:
 
 
 def _add_bench(parser: Parser) -> None:
-    what = ("conv", "layer", "model", "ladder")
-    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer, model or ladder")
+    what = ("conv", "layer", "model", "fit", "ladder")
+    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer, model, fit or ladder")
     parser.add_argument(
         "subject", metavar="SUBJECT", nargs="?", help="a network, a suite or a shape (default for layers: resnet50)"
     )
@@ -407,7 +408,7 @@ def _add_bench(parser: Parser) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", type=Path, help="draw the roofline (.png, .pdf or .svg; needs matplotlib)"
     )
-    group = parser.add_argument_group("for bench model")
+    group = parser.add_argument_group("for bench model (and --classes for bench fit)")
     group.add_argument("--classes", metavar="N", type=size, help="default: the model's own")
     group.add_argument("--launches", action="store_true", help="list every launch, not every kernel")
     group.add_argument(

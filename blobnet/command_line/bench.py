@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from blobnet import plotting
-from blobnet.bench import network, roofline, shapes, timing, torch_twin
+from blobnet.bench import network, public, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
@@ -33,10 +33,12 @@ _SHOWN_KERNELS = 12
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
 _FOR_MODEL, _FOR_LADDER = ("first_step", "launches", "classes"), ("seed", "bias", "activation", "preactivation")
+_NETWORKS = ("model", "fit")
 _REFUSED = {
     "conv": (*_FOR_MODEL, *_FOR_LADDER),
     "layer": (*_FOR_MODEL, *_FOR_LADDER),
     "model": ("direction", *_FOR_LADDER),
+    "fit": ("direction", "against", "plot", "first_step", "launches", *_FOR_LADDER),
     "ladder": ("direction", "against", "plot", "size", *_FOR_MODEL),
 }
 
@@ -61,9 +63,9 @@ def prepare(options: argparse.Namespace) -> None:
         plotting.check(options.plot)
     if options.against:
         torch_twin.set_precision(options.precision)
-    if options.what == "model":
+    if options.what in _NETWORKS:
         if options.subject is None:
-            raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
+            raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
     elif options.what != "ladder":
@@ -72,7 +74,7 @@ def prepare(options: argparse.Namespace) -> None:
     options.samples = options.batch_size or BATCH_SIZES[device.kind]
     if options.what == "ladder":
         options.climbs = bench_ladder.prepare(options, device.kind)
-    if options.what == "model":
+    if options.what in _NETWORKS:
         network.check(device, options.model, options.samples)
     options.where = None
     if options.against:
@@ -123,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
         say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
-    measure = {"model": _run_model, "ladder": bench_ladder.run}.get(options.what, _run_cases)
+    measure = {"model": _run_model, "fit": _run_fit, "ladder": bench_ladder.run}.get(options.what, _run_cases)
     found = measure(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))
@@ -285,6 +287,33 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             for item in profile
         ],
     }
+
+
+def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
+    device, model, batch_size = options.opened, options.model, options.samples
+    shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
+    say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
+    timings = [public.time_fit(device, model, batch_size)]
+    say(_fit_line(timings[-1]))
+    for count in (batch_size, 1):
+        timings.append(public.time_predict(device, model, count, options.repeats))
+        say(_fit_line(timings[-1]))
+    return {
+        "model": options.source.text,
+        "input_shape": list(shape),
+        "classes": classes,
+        "calls": [
+            {"what": item.what, "samples": item.samples, "ms": 1e3 * item.seconds, "device_ms": 1e3 * item.device}
+            for item in timings
+        ],
+    }
+
+
+def _fit_line(item: public.PublicTiming) -> str:
+    rate = f"{item.samples / item.seconds:,.0f} images/s"
+    unit = "step" if item.what == "fit" else "batch"
+    line = f"{item.what:<8}{short(1e3 * item.seconds):>8} ms a {unit} of {item.samples}, {rate}; "
+    return line + f"{item.over_device:.2f} times the device's {short(1e3 * item.device)} ms"
 
 
 def _step_line(step: network.StepTiming, batch_size: int) -> str:

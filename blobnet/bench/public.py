@@ -1,0 +1,159 @@
+"""Timing what users call, ``Model.fit`` and ``Model.predict`` on NumPy arrays, against what the device needs for it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from blobnet.bench.timing import values_like
+from blobnet.callbacks import Callback
+from blobnet.device import Device
+from blobnet.inference import Evaluator
+from blobnet.losses import CrossEntropy
+from blobnet.model import Model
+from blobnet.optimizers import Adam
+from blobnet.parameters import DeviceParameters
+from blobnet.planner import CONSTANT
+from blobnet.trainer import Progress
+from blobnet.training_step import TrainingStep
+
+#: Seconds that an epoch of the data should take: its end, where weights come back, must not count for much.
+_EPOCH_SECONDS = 2.0
+#: The most bytes of samples that are made.
+_MOST_BYTES = 4e9
+_EPOCHS = 4
+#: Calls of predict in a row.
+_CALLS = 12
+
+
+@dataclass(frozen=True)
+class PublicTiming:
+    """What users wait for and what the device works, for a step or a batch.
+
+    Attributes:
+        what: ``fit`` or ``predict``.
+        samples: of a step or batch.
+        seconds: of the public call, by the step or batch.
+        device: seconds that the same launches take, one behind the other, on data that are there.
+    """
+
+    what: str
+    samples: int
+    seconds: float
+    device: float
+
+    @property
+    def over_device(self) -> float:
+        """How many times the device's seconds users wait."""
+        return self.seconds / self.device
+
+
+class _Clock(Callback):
+    """The seconds of every epoch, with all that belongs to it."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._start = 0.0
+
+    def begin(self, progress: Progress) -> None:
+        self._start = time.perf_counter()
+
+    def epoch_end(self, progress: Progress) -> None:
+        now = time.perf_counter()
+        self.seconds.append(now - self._start)
+        self._start = now
+
+
+def time_fit(device: Device, model: Model, batch_size: int) -> PublicTiming:
+    """``fit`` from float32 NumPy arrays, by the step, against its steps on a batch that is there."""
+    on_device = _device_step(device, model, batch_size)
+    elements = model.graph.input.shape.elements
+    steps = max(4, min(int(_EPOCH_SECONDS / on_device), int(_MOST_BYTES / (4 * elements * batch_size))))
+    x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
+    x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))
+    y = np.random.default_rng(1).integers(0, model.graph.output.shape.units, len(x))
+    clock = _Clock()
+    model.fit(
+        x,
+        y,
+        epochs=_EPOCHS,
+        batch_size=batch_size,
+        optimizer=Adam(1e-6),
+        loss=CrossEntropy(),
+        callbacks=[clock],
+        device=device,
+        precision=device.precision,
+        verbose=False,
+    )
+    # The first epoch finds kernels that were never launched.
+    seconds = statistics.median(clock.seconds[1:]) / steps
+    return PublicTiming("fit", batch_size, seconds, on_device)
+
+
+def time_predict(device: Device, model: Model, count: int, repeats: int) -> PublicTiming:
+    """``predict`` of one batch, or by the batch of many, from float32 NumPy arrays."""
+    on_device = _device_forward(device, model, count, repeats)
+    # One image is a call; batches come many at a time.
+    batches = 1 if count == 1 else _CALLS
+    elements = model.graph.input.shape.elements
+    x = values_like(count * elements).reshape(count, *model.graph.input.shape.dimensions)
+    x = np.tile(x, (batches, *(1 for _ in x.shape[1:])))
+
+    def call() -> None:
+        model.predict(x, batch_size=count, device=device, precision=device.precision)
+
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(_CALLS // batches):
+            call()
+        times.append((time.perf_counter() - start) / _CALLS)
+    return PublicTiming("predict", count, statistics.median(times), on_device)
+
+
+def _device_forward(device: Device, model: Model, count: int, repeats: int) -> float:
+    """Seconds of a forward pass of samples that are there."""
+    parameters = DeviceParameters(device, model.graph)
+    parameters.write(model.weights)
+    executor = Evaluator(device, model.graph, parameters, count).executor
+    executor.run(CONSTANT, count)
+    return _median_burst(lambda: executor.run("forward", count), device, repeats)
+
+
+def _device_step(device: Device, model: Model, batch_size: int) -> float:
+    """Seconds of a training step on a batch that is there."""
+    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), Adam(1e-6), batch_size)
+    shape = model.graph.input.shape
+    x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
+    labels = np.random.default_rng(1).integers(0, model.graph.output.shape.units, batch_size)
+    step.load_batch(x, labels.astype(np.int32))
+
+    def run() -> None:
+        step.compute_gradients(batch_size)
+        step.update(1e-6)
+
+    return _median_burst(run, device, 5)
+
+
+def _median_burst(run: Callable[[], None], device: Device, repeats: int) -> float:
+    """Seconds of one of many runs that are begun one after another."""
+    for _ in range(2):
+        run()
+    device.finish()
+    start = time.perf_counter()
+    run()
+    device.finish()
+    length = max(1, min(50, int(0.5 / (time.perf_counter() - start))))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(length):
+            run()
+        device.finish()
+        times.append((time.perf_counter() - start) / length)
+    return statistics.median(times)
