@@ -32,10 +32,11 @@ INLINE void class_losses(__global const real_t *output, const int output_unit_of
                 continue;
             }
             __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, row, x);
-            const softmax_t softmax = softmax_of(logits);
+            const real_t largest = largest_of(logits);
+            int place;
+            const accumulator_t sum = sum_and_place(logits, largest, label, &place);
             const real_t weight = sample_weights[n] * class_weights[label] * share;
-            const int place = place_of(logits, softmax, label);
-            row_sums[LOSS] += weight * position_loss(logits, softmax, label, deltas, weight / divisor);
+            row_sums[LOSS] += weight * position_loss(logits, largest, sum, label, deltas, weight / divisor);
             row_sums[WEIGHT] += weight;
             row_sums[RIGHT] += place < 1 ? share : 0;
             row_sums[AMONG_FIVE] += place < 5 ? share : 0;

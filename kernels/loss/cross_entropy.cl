@@ -8,22 +8,23 @@
 #include "blob.h"
 #include "loss/logits.h"
 
-INLINE accumulator_t position_loss(__global const real_t *logits, const softmax_t softmax, const int label,
-                                   __global real_t *deltas, const real_t scale)
+INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
+                                   const accumulator_t sum, const int label, __global real_t *deltas,
+                                   const real_t scale)
 {
-    const real_t own = logits[LOGIT(label)] - softmax.largest;
-    accumulator_t loss = log(softmax.sum) - (1 - LABEL_SMOOTHING) * own;
+    const real_t own = logits[LOGIT(label)] - largest;
+    accumulator_t loss = log(sum) - (1 - LABEL_SMOOTHING) * own;
     /* Without smoothing, classes masked by a logit of minus infinity must not make 0 * infinity. */
     if (LABEL_SMOOTHING > 0) {
         accumulator_t total = 0;
         for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-            total += logits[LOGIT(z)] - softmax.largest;
+            total += logits[LOGIT(z)] - largest;
         }
         loss -= LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total;
     }
 #if HAS_DELTA
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t probability = exp(logits[LOGIT(z)] - softmax.largest) / softmax.sum;
+        const real_t probability = exp(logits[LOGIT(z)] - largest) / sum;
         const real_t target = (z == label ? 1 - LABEL_SMOOTHING : 0.0f) + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
         deltas[DELTA(z)] = (probability - target) * scale;
     }

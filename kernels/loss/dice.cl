@@ -40,8 +40,9 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
                 continue;
             }
             __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, row, x);
-            const softmax_t softmax = softmax_of(logits);
-            const int place = place_of(logits, softmax, label);
+            const real_t largest = largest_of(logits);
+            int place;
+            const accumulator_t sum = sum_and_place(logits, largest, label, &place);
             row_sums[RIGHT] += place < 1 ? share : 0;
             row_sums[AMONG_FIVE] += place < 5 ? share : 0;
             row_sums[COUNTED] += share;
@@ -49,11 +50,11 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
             accumulator_t mean = 0;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
-                mean += exp(logits[LOGIT(z)] - softmax.largest) * slope;
+                mean += exp(logits[LOGIT(z)] - largest) * slope;
             }
-            mean /= softmax.sum;
+            mean /= sum;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-                const real_t probability = exp(logits[LOGIT(z)] - softmax.largest) / softmax.sum;
+                const real_t probability = exp(logits[LOGIT(z)] - largest) / sum;
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
                 deltas[DELTA(z)] = probability * (slope - mean) * weight / divisor;
             }

@@ -11,12 +11,12 @@
 #include "loss/logits.h"
 
 /* The term of a class without its target, and f above; `others` is 1 - p. */
-INLINE accumulator_t focal_term(const real_t shifted, const softmax_t softmax, const real_t others,
+INLINE accumulator_t focal_term(const real_t shifted, const accumulator_t sum, const real_t others,
                                 real_t *slope)
 {
-    const real_t probability = exp(shifted) / softmax.sum;
+    const real_t probability = exp(shifted) / sum;
     /* NOTE: near 1, the logarithm of p has more digits than p itself shows. */
-    const real_t logarithm = others < 0.5f ? log1p(-others) : shifted - log(softmax.sum);
+    const real_t logarithm = others < 0.5f ? log1p(-others) : shifted - log(sum);
     /* log(p) / (1 - p) tends to -1 where p tends to 1, and p * log(p) to 0 where p tends to 0. */
     const real_t quotient = others > 0 ? logarithm / others : -1.0f;
     const real_t factor = pow(others, (real_t)GAMMA);
@@ -24,41 +24,41 @@ INLINE accumulator_t focal_term(const real_t shifted, const softmax_t softmax, c
     return -factor * logarithm;
 }
 
-INLINE accumulator_t position_loss(__global const real_t *logits, const softmax_t softmax, const int label,
-                                   __global real_t *deltas, const real_t scale)
+INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
+                                   const accumulator_t sum, const int label, __global real_t *deltas,
+                                   const real_t scale)
 {
     accumulator_t others = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        others += z == label ? 0 : exp(logits[LOGIT(z)] - softmax.largest);
+        others += z == label ? 0 : exp(logits[LOGIT(z)] - largest);
     }
-    others /= softmax.sum;
+    others /= sum;
     const real_t target = 1 - LABEL_SMOOTHING + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     const real_t smoothed = LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     real_t own_slope;
-    accumulator_t loss =
-        target * focal_term(logits[LOGIT(label)] - softmax.largest, softmax, others, &own_slope);
+    accumulator_t loss = target * focal_term(logits[LOGIT(label)] - largest, sum, others, &own_slope);
     const real_t own = target * own_slope;
     accumulator_t rest = 0;
     if (LABEL_SMOOTHING > 0) {
         for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
             if (z != label) {
                 real_t slope;
-                const real_t shifted = logits[LOGIT(z)] - softmax.largest;
-                loss += smoothed * focal_term(shifted, softmax, 1 - exp(shifted) / softmax.sum, &slope);
+                const real_t shifted = logits[LOGIT(z)] - largest;
+                loss += smoothed * focal_term(shifted, sum, 1 - exp(shifted) / sum, &slope);
                 rest += smoothed * slope;
             }
         }
     }
 #if HAS_DELTA
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t shifted = logits[LOGIT(z)] - softmax.largest;
-        const real_t probability = exp(shifted) / softmax.sum;
+        const real_t shifted = logits[LOGIT(z)] - largest;
+        const real_t probability = exp(shifted) / sum;
         real_t delta = -probability * (own + rest);
         if (z == label) {
             delta = own * others - probability * rest;
         } else if (LABEL_SMOOTHING > 0) {
             real_t slope;
-            focal_term(shifted, softmax, 1 - probability, &slope);
+            focal_term(shifted, sum, 1 - probability, &slope);
             delta += smoothed * slope;
         }
         deltas[DELTA(z)] = delta * scale;

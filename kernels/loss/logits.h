@@ -4,37 +4,34 @@
 #define IS_CLASS(label) ((uint)(label) < OUTPUT_UNIT_COUNT)
 
 /*
- * What a position's logits have in common: the softmax of one of them is exp(logit - largest) / sum. All that
- * follows sees logits minus the largest, so that a common offset costs no digits.
+ * What makes a position's logits probabilities, exp(logit - largest) / sum. All that follows sees logits minus the
+ * largest, so that a common offset costs no digits.
+ * NOTE: not a struct of both, which Oclgrind 21.10 does not take.
  */
-typedef struct {
-    real_t largest;
-    accumulator_t sum;
-} softmax_t;
-
-INLINE softmax_t softmax_of(__global const real_t *logits)
+INLINE real_t largest_of(__global const real_t *logits)
 {
-    softmax_t softmax = {logits[0], 0};
+    real_t largest = logits[0];
     for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
-        softmax.largest = fmax(softmax.largest, logits[LOGIT(z)]);
+        largest = fmax(largest, logits[LOGIT(z)]);
     }
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        softmax.sum += exp(logits[LOGIT(z)] - softmax.largest);
-    }
-    return softmax;
+    return largest;
 }
 
-/* How many classes come before the label's: those of larger logits, and of equal ones the first. */
-INLINE int place_of(__global const real_t *logits, const softmax_t softmax, const int label)
+/* The sum; and how many classes come before the label's: those of larger logits, and of equal ones the first. */
+INLINE accumulator_t sum_and_place(__global const real_t *logits, const real_t largest, const int label,
+                                   int *place)
 {
     const real_t own = logits[LOGIT(label)];
+    accumulator_t sum = 0;
     int better = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
         const real_t logit = logits[LOGIT(z)];
+        sum += exp(logit - largest);
         better += logit > own || (logit == own && z < label);
     }
     /* NOTE: a NaN compares false, so a position whose logits are NaN must not count as right. */
-    return isnan(own) || isnan(softmax.sum) ? OUTPUT_UNIT_COUNT + 5 : better;
+    *place = isnan(own) || isnan(sum) ? OUTPUT_UNIT_COUNT + 5 : better;
+    return sum;
 }
 
 /* For a position without a class. */

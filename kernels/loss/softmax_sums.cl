@@ -19,9 +19,11 @@ __kernel void loss_softmax_sums(SHARED_BLOB(output), WRITE_ARRAY(real_t, softmax
     const int n = get_global_id(2);
     __global real_t *sums = ARRAY(softmax_sums) + (size_t)n * OUTPUT_UNIT_ELEMENTS * 2;
     for (int i = get_global_id(0); i < OUTPUT_UNIT_ELEMENTS; i += GLOBAL_WIDTH) {
-        const softmax_t softmax =
-            softmax_of(output + BLOB_INDEX(OUTPUT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(OUTPUT, i));
-        sums[2 * i] = softmax.largest;
-        sums[2 * i + 1] = softmax.sum;
+        __global const real_t *logits =
+            output + BLOB_INDEX(OUTPUT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(OUTPUT, i);
+        const real_t largest = largest_of(logits);
+        int unused;
+        sums[2 * i] = largest;
+        sums[2 * i + 1] = sum_and_place(logits, largest, 0, &unused);
     }
 }
