@@ -34,6 +34,7 @@ from blobnet.kernel_call import (
     for_device_class,
     row_group,
 )
+from blobnet.kernel_source import BATCH_SCALARS
 from blobnet.layers.base import Placement, Site
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
@@ -280,7 +281,13 @@ class _Planner:
         calls = [(item.phase, item.call) for item in scheduled]
         if not self.training:
             calls = _with_constants(calls)
-        calls, placed, buffers = _allocate(calls, reuse, self.batch_size, self.tuning)
+        slots = _share_buffers(_occupants(calls), reuse, self.batch_size)
+        if not self.training:
+            # Launches that clear halos take time that one sample feels, and memory is no concern then.
+            apart = _share_buffers(_occupants(calls), reuse, self.batch_size, keep_planes=True)
+            extra = _bytes(apart, self.batch_size) - _bytes(slots, self.batch_size)
+            slots = apart if extra <= 4 * self.parameters.elements else slots
+        calls, placed, buffers = _allocate(calls, slots, self.tuning)
         made = for_device_class((call for _, call in calls), self.tuning.device_class)
         calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
@@ -723,7 +730,8 @@ def _with_constants(calls: list[tuple[str, KernelCall]]) -> list[tuple[str, Kern
     known, first, others = {"parameters"}, [], []
     for phase, call in calls:
         written = call.storages("write", "update")
-        depends = call.storages("read", "update") - known or call.source.scalars or call.global_size.grows
+        batch = set(call.source.scalars) & set(BATCH_SCALARS)
+        depends = call.storages("read", "update") - known or batch or call.global_size.grows
         if depends or not written or any(writers[storage] > 1 for storage in written):
             others.append((phase, call))
         else:
@@ -775,19 +783,16 @@ def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
     return list(found.values())
 
 
-def _allocate(
-    calls: list[tuple[str, KernelCall]],
-    reuse: bool,
-    batch_size: int,
-    tuning: Tuning,
-) -> tuple[list[tuple[str, KernelCall]], dict[str, str], dict[str, Buffer]]:
-    """Shares buffers between storages whose lifetimes do not meet; returns calls with zero-halo calls put in.
+def _share_buffers(
+    occupants: Sequence[_Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
+) -> list[list[_Occupant]]:
+    """Puts storages whose lifetimes do not meet together, each list for one buffer.
 
     A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
-    free one that is large enough, else the largest free one, grown.
+    free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
+    to be cleared.
     """
     slots: list[list[_Occupant]] = []
-    occupants = _occupants(calls)
     # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
     arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
     for occupant in [item for item in occupants if item.blob] + arrays:
@@ -798,6 +803,7 @@ def _allocate(
             # Arrays would leave a blob's halo to be zeroed at every step.
             and (slot[0].blob is None) == (occupant.blob is None)
             and all(item.last < occupant.first or occupant.last < item.first for item in slot)
+            and not (keep_planes and _to_clear([*slot, occupant]))
         ]
         size = occupant.size(batch_size)
 
@@ -810,6 +816,25 @@ def _allocate(
             min(free, key=waste).append(occupant)
         else:
             slots.append([occupant])
+    return slots
+
+
+def _bytes(slots: Iterable[Sequence[_Occupant]], batch_size: int) -> int:
+    return sum(4 * max(item.size(batch_size) for item in slot) for slot in slots)
+
+
+def _to_clear(slot: Sequence[_Occupant]) -> list[Blob]:
+    """The blobs of a buffer whose halos others leave behind with values."""
+    if len({_plane(item) for item in slot}) == 1:
+        return []
+    blobs = [item.blob for item in slot if item.blob]
+    return [blob for blob in blobs if blob.layout.extent > blob.layout.unit_elements]
+
+
+def _allocate(
+    calls: list[tuple[str, KernelCall]], slots: Iterable[Sequence[_Occupant]], tuning: Tuning
+) -> tuple[list[tuple[str, KernelCall]], dict[str, str], dict[str, Buffer]]:
+    """A buffer for each slot; returns calls with zero-halo calls put in."""
     placed: dict[str, str] = {}
     buffers: dict[str, Buffer] = {}
     cleared: dict[int, list[KernelCall]] = {}
@@ -817,10 +842,11 @@ def _allocate(
         buffer = slot[0].name
         elements, per_sample = (max(getattr(item, part) for item in slot) for part in ("elements", "per_sample"))
         buffers[buffer] = Buffer(buffer, elements, per_sample)
-        mixed = len({_plane(item) for item in slot}) > 1
+        to_clear = _to_clear(slot)
         for item in slot:
             placed[item.name] = buffer
-            if mixed and item.blob and item.blob.layout.extent > item.blob.layout.unit_elements:
+            if item.blob in to_clear:
+                assert item.blob is not None
                 cleared.setdefault(item.first, []).append(_zero_halo(item.blob, tuning))
     result = []
     for position, (phase, call) in enumerate(calls):

@@ -194,8 +194,8 @@ class PackedWeights:
             label,
             GlobalSize(width, self.groups, splits.count, positions=positions.count, tile=self.tile.columns),
             blobs,
-            # NOTE: a kernel takes no null array: partial sums of which there are none are bound to the matrix.
-            {"PACKED": self.array(site), "PARTIALS": splits.partials or self.array(site), **arrays},
+            # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant.
+            {"PACKED": self.array(site), "PARTIALS": splits.partials or site.memory("no partials", 1), **arrays},
             {**macros, **self.macros, "ROW_POSITIONS": positions.row, "SPLITS": splits.count},
             local_size=(self.tile.items, 1, 1),
         )

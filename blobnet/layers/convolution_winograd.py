@@ -302,7 +302,9 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
 
 def _filter_calls(work: Filtering, direction: Direction) -> list[KernelCall]:
     units, depth = _whole(direction.units, work.tile.units), _whole(direction.depth, work.tile.depth)
-    weights, patches, products = work.memory(units * depth, depth * work.patches, units * work.patches)
+    # Memory of its own: in inference it stays from batch to batch.
+    weights = work.site.memory(f"filtered weights for {work.direction}", work.batches * units * depth)
+    patches, products = work.memory(depth * work.patches, units * work.patches)
     calls = [
         KernelCall(
             "convolution/winograd_weight",
