@@ -13,6 +13,7 @@ from blobnet import layers
 from blobnet.callbacks import Callback, Checkpoint
 from blobnet.device import Device
 from blobnet.errors import DataError, FileError, OptionError
+from blobnet.executor import Launch
 from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
@@ -138,6 +139,18 @@ def test_wrong_sample_weights() -> None:
     ):
         with pytest.raises(DataError, match=message):
             prepare_sample_weights(weights, 3)
+
+
+def test_another_divisor_binds_only_what_takes_it(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+    set_batch = Launch.set_batch
+    monkeypatch.setattr(
+        Launch, "set_batch", lambda item, batch: bound.append(item.call.kernel) or set_batch(item, batch)
+    )
+    x, y = digits(16)
+    fitted(plain_model(), device, x, y, epochs=3, sample_weights=np.linspace(0.5, 2, 16))
+    assert bound.count("loss/cross_entropy") == 6
+    assert bound.count("loss/accumulate") == bound.count("input/forward") == 1
 
 
 # -- steps of several batches ------------------------------------------------------------------------------------------
