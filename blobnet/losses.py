@@ -227,9 +227,10 @@ class _ClassLoss(Loss):
             raise ShapeError(type(self).__name__, rule, output=output, hint=hint)
 
     def device_labels(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        classes = np.ascontiguousarray(labels, np.int32)
         if self.ignore is not None:
-            labels = np.where(labels == self.ignore, IGNORED, labels)
-        return np.ascontiguousarray(labels, np.int32)
+            classes = np.where(labels == self.ignore, np.int32(IGNORED), classes)
+        return classes
 
     def weight(
         self,

@@ -338,6 +338,14 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
     np.testing.assert_allclose(weighted, [repeated[0], repeated[1:].sum(axis=0)], rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64, np.float32])
+@pytest.mark.parametrize("ignore", [255, 1])
+def test_labels_of_any_type(dtype: Any, ignore: int) -> None:
+    labels = CrossEntropy(ignore=ignore).device_labels(np.array([[0, 1], [ignore, 2]]).astype(dtype))
+    assert labels.dtype == np.int32
+    assert labels.tolist() == [[0, -1 if ignore == 1 else 1], [-1, 2]]
+
+
 def test_weights_of_batches() -> None:
     labels, samples = np.array([[0, 1], [2, 7]]), np.float32([2, 3])
     classes = np.float32([1, 0.5, 4])
