@@ -234,7 +234,15 @@ class Report:
     class_auc: Scores
 
     @classmethod
-    def of(cls, loss: Loss, labels: Labels, outputs: FloatArray, class_names: Sequence[str] = ()) -> Report:
+    def of(
+        cls,
+        loss: Loss,
+        labels: Labels,
+        outputs: FloatArray,
+        class_names: Sequence[str] = (),
+        *,
+        has_auc: bool = True,
+    ) -> Report:
         """The report on outputs; labels as the loss's ``device_labels`` gives them.
 
         Raises:
@@ -245,7 +253,15 @@ class Report:
             raise OptionError("report", "the loss must be one of classes", loss=loss, hint=hint)
         known, scores = answers(loss, labels, outputs)
         names = tuple(class_names) or tuple(str(unit) for unit in range(scores.shape[1]))
-        return cls(_matrix(known, scores), names, class_auc(known, scores))
+        areas = class_auc(known, scores) if has_auc else np.full(len(names), math.nan)
+        return cls(_matrix(known, scores), names, areas)
+
+    @classmethod
+    def summed(cls, parts: Sequence[Report]) -> Report:
+        """The report on all that parts report on; without areas below curves, which cannot be put together."""
+        names = parts[0].class_names
+        matrix = np.sum([part.matrix for part in parts], axis=0)
+        return cls(matrix, names, np.full(len(names), math.nan))
 
     @cached_property
     def samples(self) -> npt.NDArray[np.int64]:

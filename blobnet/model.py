@@ -14,6 +14,7 @@ from blobnet import checkpoint, graph, initializers, optimizers
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
+from blobnet.datasets.source import runs
 from blobnet.device import Device, choose
 from blobnet.errors import OptionError, ShapeError, near_matches
 from blobnet.geometry import check_count
@@ -292,7 +293,8 @@ class Model:
     ) -> Report:
         """What a classifier gets right, class by class: a table to print, and the confusion matrix.
 
-        ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`.
+        ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`. With a class for each position
+        there is no area below a curve, for which all probabilities would have to be in memory.
 
         Raises:
             OptionError: the loss takes no classes.
@@ -300,8 +302,16 @@ class Model:
         loss = loss or self.loss or CrossEntropy()
         source = samples_for(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, source.shape, y, "y")
-        outputs = self.predict(x, batch_size=batch_size, device=device, precision=precision)
-        return Report.of(loss, labels, outputs, self.class_names)
+        settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+        if not self.graph.output.shape.rank:
+            return Report.of(loss, labels, self.predict(x, **settings), self.class_names)
+
+        def of_some(rows: npt.NDArray[np.int64]) -> Report:
+            samples = np.empty((len(rows), *source.shape[1:]), source.dtype)
+            source.read(rows, samples)
+            return Report.of(loss, labels[rows], self.predict(samples, **settings), self.class_names, has_auc=False)
+
+        return Report.summed([of_some(rows) for rows in runs(len(source), batch_size)])
 
     def predict(
         self,

@@ -14,7 +14,7 @@ from blobnet.callbacks import Callback, Checkpoint
 from blobnet.device import Device
 from blobnet.errors import DataError, FileError, OptionError
 from blobnet.executor import Launch
-from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
+from blobnet.losses import CrossEntropy, Dice, Focal, Loss, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
 from blobnet.sample_weights import prepare_class_weights, prepare_sample_weights
@@ -186,6 +186,34 @@ def test_positions_of_the_batches_of_a_step(device: Device) -> None:
     options: dict[str, Any] = {"loss": CrossEntropy(ignore=9), "class_weights": [1, 2, 0.5]}
     parts = fitted(model(), device, x, y, batch_size=2, accumulate=4, **options)
     assert_same(parts, fitted(model(), device, x, y, batch_size=8, **options))
+
+
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(ignore=9), Focal(ignore=9), Dice(ignore=9)], ids=lambda loss: loss.kernel
+)
+def test_a_class_for_each_position_is_learned(device: Device, loss: Loss) -> None:
+    x, _ = digits(40)
+    y = np.where(x[:, 0] > 0.6, 1, np.where(x[:, 0] > 0.2, 2, 0)).astype(np.uint8)
+    y[:, :, 7] = 9
+    source = layers.Input(1, 8, 8)()
+    model = Model(source, layers.Conv2D(3, 1)(layers.Conv2D(8, 3, padding=1, activation="tanh")(source)))
+    options: dict[str, Any] = {
+        "loss": loss,
+        "optimizer": Adam(0.03),
+        "validation": (x[30:], y[30:]),
+        "metrics": ["iou"],
+    }
+    fitted(model, device, x[:30], y[:30], epochs=60, average=0.9, **options)
+    assert model.history["validation_iou"][-1] > 0.85 > 0.7 > model.history["validation_iou"][0]
+    report = model.report(x[30:], y[30:], batch_size=3)
+    predicted = model.predict(x[30:]).argmax(axis=1)
+    counted = y[30:] != 9
+    for row in range(3):
+        for column in range(3):
+            assert report.matrix[row, column] == ((y[30:] == row) & (predicted == column) & counted).sum()
+    assert np.isnan(report.class_auc).all()
+    assert report.accuracy == pytest.approx(model.history["validation_accuracy"][-1], abs=1e-6)
+    assert model.predict_proba(x[:2]).shape == (2, 3, 8, 8)
 
 
 def test_streams(device: Device) -> None:
