@@ -21,6 +21,8 @@ ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
 _GROUP_UNITS = 64
+#: Bytes of a launch from which on a GPU's walk through planes is worth a program of its own.
+_LONG_WALK = 1 << 27
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 512
 
@@ -96,8 +98,8 @@ class GlobalSize:
 class KernelCall:
     """One launch.
 
-    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_* and LOCAL_* where the header
-    asks for them, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
+    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and FLAT where the
+    header asks, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
     which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
     batch that the launch takes, None for all: a batch without any of them goes without the launch. With
     ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments.
@@ -181,6 +183,8 @@ class KernelCall:
         for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
             work[f"GLOBAL_{name}"] = self.dimensions[axis]
             work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
+        layouts = [blob.layout for blob in self.blobs.values()]
+        work["FLAT"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
 
@@ -257,13 +261,18 @@ class Tuning:
         return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
 
 
-def for_device_class(calls: Iterable[KernelCall], device_class: str) -> list[KernelCall]:
+def for_device_class(calls: Iterable[KernelCall], device_class: str, batch_size: int) -> list[KernelCall]:
     """The calls with programs for a class of device.
 
-    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops where it knows their
-    length (docs/kernels.md).
+    A GPU's serve any size, since building them takes long; but not those of long walks through planes (cells.h), which
+    take up to twice the time without sizes. A CPU's compiler makes better loops where it knows their length
+    (docs/kernels.md).
     """
-    return [replace(call, constant_sizes=device_class == "cpu") for call in calls]
+
+    def knows_sizes(call: KernelCall) -> bool:
+        return device_class == "cpu" or ("FLAT" in call.source.macros and call.bytes(batch_size) >= _LONG_WALK)
+
+    return [replace(call, constant_sizes=knows_sizes(call)) for call in calls]
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:

@@ -288,7 +288,7 @@ class _Planner:
             extra = _bytes(apart, self.batch_size) - _bytes(slots, self.batch_size)
             slots = apart if extra <= 4 * self.parameters.elements else slots
         calls, placed, buffers = _allocate(calls, slots, self.tuning)
-        made = for_device_class((call for _, call in calls), self.tuning.device_class)
+        made = for_device_class((call for _, call in calls), self.tuning.device_class, self.batch_size)
         calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)

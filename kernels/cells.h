@@ -10,9 +10,12 @@
  *
  * with AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
  *
- * A CPU's work-item (sizes are constants) takes cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
- * CELLS at once, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
+ * A CPU's work-item (sizes are constants) takes cell by cell, row by row, and compilers vectorize the inner loop. A
+ * GPU's takes CELLS at once, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
  * first store, also where both go to the same memory.
+ *
+ * Macros:
+ *   FLAT  1: the rows of no blob have anything between them
  */
 #define SIZE_OF_(ROLE, SIZE) ROLE##_##SIZE
 #define SIZE_OF(ROLE, SIZE) SIZE_OF_(ROLE, SIZE)
@@ -40,7 +43,8 @@
 #endif
 
 /* How far behind the first cell of its plane cell number `cell` lies. */
-#define CELL_OFFSET(ROLE, cell)              \
-    (ROLE##_UNIT_MEMORY_WIDTH == PLANE_WIDTH \
-         ? (cell)                            \
-         : (cell) + ROW_OF(cell, PLANE) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))
+#if FLAT
+#define CELL_OFFSET(ROLE, cell) (cell)
+#else
+#define CELL_OFFSET(ROLE, cell) ((cell) + ROW_OF(cell, PLANE) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))
+#endif

@@ -253,9 +253,9 @@ class _WrongError(Exception):
     """A candidate computes something else than the plain kernels."""
 
 
-def _calls_of(candidate: Candidate, device_class: str) -> list[KernelCall]:
+def _calls_of(candidate: Candidate, device_class: str, batch_size: int) -> list[KernelCall]:
     """What a candidate launches, as in the plans of a class of device."""
-    return for_device_class(candidate.calls(), device_class)
+    return for_device_class(candidate.calls(), device_class, batch_size)
 
 
 class _Problem:
@@ -286,7 +286,10 @@ class _Problem:
 
         found = self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
         return {
-            task: [replace(item, calls=partial(_calls_of, item, tuning.device_class)) for item in candidates]
+            task: [
+                replace(item, calls=partial(_calls_of, item, tuning.device_class, self.plan.batch_size))
+                for item in candidates
+            ]
             for task, candidates in found.items()
         }
 

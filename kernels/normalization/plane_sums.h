@@ -11,6 +11,9 @@
  * that neighbours read neighbours and many loads are under way at once. Trees add up lanes and work-items.
  *
  * NOTE: 8 lanes are the most that VECTOR_OF takes.
+ *
+ * Macros:
+ *   FLAT  see cells.h
  */
 #include "vector.h"
 #include "cells.h"

@@ -66,7 +66,7 @@ def test_sizes_may_be_arguments() -> None:
     assert GEOMETRY_TYPE in text
     assert call().sizes == {"GLOBAL_WIDTH": 4, "GLOBAL_UNITS": 3, "LOCAL_WIDTH": 4}
     smaller = Shape(2, 4, 3)
-    blobs = {"INPUT": Blob("a", BlobLayout.padded(smaller)), "OUTPUT": Blob("b", BlobLayout.padded(smaller, Halo(1)))}
+    blobs = {role: Blob(role, BlobLayout.padded(smaller, Halo(1, 1, 1, 1))) for role in ("INPUT", "OUTPUT")}
     other = replace(call(), blobs=blobs, global_size=GlobalSize(8, 5, 2))
     assert other.assemble() == text
     assert other.sizes == {"GLOBAL_WIDTH": 8, "GLOBAL_UNITS": 2, "LOCAL_WIDTH": 4}
@@ -77,8 +77,11 @@ def test_sizes_may_be_arguments() -> None:
 
 def test_programs_of_a_class_of_device() -> None:
     calls = [call(), replace(call(), label="relu2 forward")]
-    assert for_device_class(calls, "gpu") == calls
-    assert for_device_class(calls, "cpu") == [replace(item, constant_sizes=True) for item in calls]
+    assert for_device_class(calls, "gpu", 1) == calls
+    # A long walk through planes has a program of its own.
+    many = (1 << 27) // calls[0].bytes(1) + 1
+    assert for_device_class(calls, "gpu", many) == [replace(item, constant_sizes=True) for item in calls]
+    assert for_device_class(calls, "cpu", 1) == [replace(item, constant_sizes=True) for item in calls]
 
 
 def test_moving_a_blob_compiles_nothing() -> None:

@@ -30,8 +30,11 @@ def test_programs_of_a_training_step_on_a_gpu(network: bn.Model, tuning: Tuning)
     """A first step waits for all of them to be built."""
     plan = make_plan(network.graph, 64, training=True, loss=CrossEntropy(), tuning=tuning)
     programs = {call.assemble() for _, call in plan.calls}
-    assert len(programs) <= 140 < len(plan.calls)
-    assert all(not call.constant_sizes for _, call in plan.calls)
+    assert len(programs) <= 165 < len(plan.calls)
+    assert {call.kernel.split("/")[0] for _, call in plan.calls if call.constant_sizes} <= {
+        "normalization",
+        "activation",
+    }
 
 
 def test_kernels_that_move_data_have_one_program_each(network: bn.Model) -> None:
