@@ -32,12 +32,15 @@ from blobnet.blob import FloatArray
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
+from blobnet.recent import Recent
 from blobnet.tuning import Tunings
 
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 #: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
+#: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
+MOST_PROGRAMS = 256
 _BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
 _MEMORY_OF_A_CHILD = 1 << 31
@@ -267,7 +270,7 @@ class Device:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if _compute_capability(self.info) >= _AMPERE else []
         self._build_options = [*_BUILD_OPTIONS, *features]
-        self._programs: dict[str, cl.Program] = {}
+        self._programs: Recent[str, cl.Program] = Recent(MOST_PROGRAMS)
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
         self._enqueue = _enqueue_without_event() if self.kind == "gpu" else None
@@ -444,8 +447,15 @@ class Device:
             rule = f"{self.info.name} must find the kernel {entry!r} in the program"
             raise BuildError(what, rule, cause=error, hint="is that its name in the source?") from error
 
+    def make_room(self, programs: int) -> None:
+        """Keeps so many programs from now on, if that is more than MOST_PROGRAMS: all that one plan needs.
+
+        Those that were asked for longest ago are forgotten. Kernel objects live on: a driver keeps what they need.
+        """
+        self._programs.limit(max(MOST_PROGRAMS, programs))
+
     def build(self, source: str, what: str) -> cl.Program:
-        """A program, built at most once.
+        """A program, built once as long as it is kept: see :meth:`make_room`.
 
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
@@ -485,13 +495,15 @@ class Device:
         unknown = {source: digest for digest, source in missing.items() if self._is_unknown(digest)}
         if not unknown:
             return
-        done = 0
+        done = -1
 
         def one_more() -> None:
             nonlocal done
             done += 1
             if advance is not None:
                 advance(done, len(unknown))
+
+        one_more()  # None so far, and the first one takes longest.
 
         settings = {"identity": self.info.identity, "folder": str(self._folder)}
         children = max(1, min(_usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
+from blobnet.building import progress_line
 from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
@@ -137,7 +138,9 @@ def plan_for(
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
     programs = {call.assemble(): call for _, call in plan.calls}
-    device.build_ahead(programs)
+    device.make_room(len(programs))
+    with progress_line() as advance:
+        device.build_ahead(programs, advance)
     for call in programs.values():
         try:
             build(device, call)
@@ -180,7 +183,8 @@ def build(device: Device, call: KernelCall) -> None:
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
     calls = list(calls)
-    device.build_ahead(call.assemble() for call in calls)  # What no plan holds: the optimizer's.
+    with progress_line() as advance:  # Of what no plan holds: the optimizer's.
+        device.build_ahead((call.assemble() for call in calls), advance)
     return [Launch(device, call, memory, batch) for call in calls]
 
 

@@ -19,10 +19,10 @@ from blobnet.device import Device, Reading
 from blobnet.errors import DataError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
+from blobnet.kernel_call import CONSTANT
 from blobnet.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.parameters import DeviceParameters
-from blobnet.planner import CONSTANT
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")

@@ -15,6 +15,8 @@ from blobnet.task import Choices
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
+#: The phase of calls that run whenever parameters have changed.
+CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
 ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
@@ -98,8 +100,8 @@ class GlobalSize:
 class KernelCall:
     """One launch.
 
-    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and FLAT where the
-    header asks, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
+    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
+    blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
     which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
     batch that the launch takes, None for all: a batch without any of them goes without the launch. With
     ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments.
@@ -184,7 +186,7 @@ class KernelCall:
             work[f"GLOBAL_{name}"] = self.dimensions[axis]
             work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
         layouts = [blob.layout for blob in self.blobs.values()]
-        work["FLAT"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
+        work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
 
@@ -270,7 +272,7 @@ def for_device_class(calls: Iterable[KernelCall], device_class: str, batch_size:
     """
 
     def knows_sizes(call: KernelCall) -> bool:
-        return device_class == "cpu" or ("FLAT" in call.source.macros and call.bytes(batch_size) >= _LONG_WALK)
+        return device_class == "cpu" or ("GAPLESS" in call.source.macros and call.bytes(batch_size) >= _LONG_WALK)
 
     return [replace(call, constant_sizes=knows_sizes(call)) for call in calls]
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
 from blobnet.blob import FloatArray
+from blobnet.building import announced
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.datasets.source import runs
@@ -125,6 +126,7 @@ class Model:
             self._device = Device(device)
         return self._device
 
+    @announced
     def fit(
         self,
         x: Any,
@@ -180,7 +182,7 @@ class Model:
             precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
                 stay fp32) for the tensor cores of NVIDIA GPUs.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
-            verbose: show progress bars.
+            verbose: show progress bars, and how far kernels are built; on a terminal.
 
         Returns:
             The history: a value an epoch for ``loss``, ``accuracy``, ``validation_loss``, ...

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
-from blobnet.kernel_call import COPYING, KernelCall
+from blobnet.kernel_call import CONSTANT, COPYING
 
 if TYPE_CHECKING:
     from blobnet.planner import Plan
 
+#: When constant calls run.
+_RARELY = " when weights change"
 _HEADER = ("storage", "planes", "bytes", "halo", "buffer")
 
 
@@ -106,15 +108,16 @@ def _facts(
     stored = blobs + sum(_array_bytes(plan).values())
     names = set(plan.placed.values()) - _persistent(plan)
     held = sum(plan.buffers[name].bytes(plan.batch_size) for name in names)
-    phases = Counter(phase for phase, _ in plan.calls)
-    launches = ", ".join(f"{phase} {number}" for phase, number in phases.items())
+    constant = len(plan.phase(CONSTANT))
+    phases = Counter(phase for phase, _ in plan.calls if phase != CONSTANT) + Counter({"update": updates})
+    launches = f"{phases.total()} a batch ({', '.join(f'{phase} {number}' for phase, number in phases.items())})"
     total, reserved = plan.bytes() + sum(extra.values()), sum(extra.values())
     largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
     weights = [readable(plan.buffers["parameters"].bytes(1))]
     weights += [f"gradients {readable(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
     weights += [f"optimizer {readable(reserved)}"] if extra else []
     facts = {
-        "launches": f"{len(plan.calls) + updates} a batch ({launches}{f', update {updates}' if updates else ''})",
+        "launches": launches + (f", {constant}{_RARELY}" if constant else ""),
         "fused": _fused(plan),
         **_moves(plan),
         "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
@@ -132,18 +135,22 @@ def _facts(
 
 def _moves(plan: Plan) -> dict[str, str]:
     """The launches that only move data, in all and by what they do; copies of blobs, which sharing avoids, by name."""
-    kinds: dict[str, list[KernelCall]] = {}
-    for _, call in plan.calls:
+    kinds: dict[str, list[tuple[bool, int]]] = {}
+    for phase, call in plan.calls:
         if call.moves:
-            kinds.setdefault(call.moves, []).append(call)
+            kinds.setdefault(call.moves, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
-    def counted(calls: list[KernelCall]) -> str:
-        size = sum(call.bytes(plan.batch_size) for call in calls)
-        return f"{len(calls)}, {readable(size)}" if calls else "0"
+    def counted(launches: Sequence[tuple[bool, int]]) -> str:
+        parts = []
+        for rarely in (False, True):
+            sizes = [size for is_constant, size in launches if is_constant == rarely]
+            if sizes:
+                parts.append(f"{len(sizes)}, {readable(sum(sizes))}{_RARELY if rarely else ''}")
+        return "; ".join(parts) or "0"
 
-    lines = {"only moving data": counted([call for calls in kinds.values() for call in calls])}
-    for kind, calls in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        lines[f"  {kind}"] = counted(calls) + (f": {', '.join(plan.copies)}" if kind == COPYING else "")
+    lines = {"only moving data": counted([launch for launches in kinds.values() for launch in launches])}
+    for kind, launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        lines[f"  {kind}"] = counted(launches) + (f": {', '.join(plan.copies)}" if kind == COPYING else "")
     return lines
 
 

@@ -24,6 +24,7 @@ from blobnet.errors import OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import (
+    CONSTANT,
     COPYING,
     ZERO_HALO,
     Array,
@@ -42,8 +43,6 @@ from blobnet.plan_report import report
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
-#: The phase of calls that run whenever parameters have changed.
-CONSTANT = "constant"
 _NEVER = 1 << 30
 
 

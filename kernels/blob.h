@@ -38,13 +38,16 @@ typedef float2 accumulator_pair_t;
 /*
  * Kernel parameters. A blob is its buffer, the unit where it starts there, and its sizes where the header says "Blobs,
  * sizes as arguments"; an array is its buffer and its first element. The host binds them in the order of the header.
+ * PASS_BLOB hands a blob on to a function that takes one.
  * NOTE: elementwise kernels may run in place, so that two of their parameters are the same memory: they take MUTABLE
  * and SHARED parameters, which promise the compiler nothing. All others use the restrict forms.
  */
 #ifdef SIZES_AS_ARGUMENTS
 #define BLOB_PLACE(name) const int name##_unit_offset, const geometry_t name##_geometry
+#define PASS_BLOB(name) name, name##_unit_offset, name##_geometry
 #else
 #define BLOB_PLACE(name) const int name##_unit_offset
+#define PASS_BLOB(name) name, name##_unit_offset
 #endif
 #define READ_BLOB(name) __global const real_t *restrict name, BLOB_PLACE(name)
 #define WRITE_BLOB(name) __global real_t *restrict name, BLOB_PLACE(name)

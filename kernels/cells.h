@@ -15,7 +15,7 @@
  * first store, also where both go to the same memory.
  *
  * Macros:
- *   FLAT  1: the rows of no blob have anything between them
+ *   GAPLESS  1: the rows of no blob have anything between them
  */
 #define SIZE_OF_(ROLE, SIZE) ROLE##_##SIZE
 #define SIZE_OF(ROLE, SIZE) SIZE_OF_(ROLE, SIZE)
@@ -43,7 +43,7 @@
 #endif
 
 /* How far behind the first cell of its plane cell number `cell` lies. */
-#if FLAT
+#if GAPLESS
 #define CELL_OFFSET(ROLE, cell) (cell)
 #else
 #define CELL_OFFSET(ROLE, cell) ((cell) + ROW_OF(cell, PLANE) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))

@@ -14,11 +14,11 @@ from blobnet.bench.timing import values_like
 from blobnet.callbacks import Callback
 from blobnet.device import Device
 from blobnet.inference import Evaluator
+from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
 from blobnet.parameters import DeviceParameters
-from blobnet.planner import CONSTANT
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 

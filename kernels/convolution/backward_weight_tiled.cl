@@ -5,17 +5,18 @@
  * delta, any stride) of all rows and columns lie in local memory while the next ones are on their way.
  * Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
- * Blobs:
+ * Blobs, sizes as arguments:
  *   INPUT        read  its halo is the padding
  *   OUTPUT_DELTA read data alone
  * Arrays:
  *   PARTIALS write  (SPLITS, OIHW)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
  *   GROUP_INPUT_UNITS
  *   GROUP_OUTPUT_UNITS
  *   GROUPS
+ *   SPLITS
+ * Macros:
  *   FILTER_HEIGHT
  *   FILTER_WIDTH
  *   STRIDE_Y
@@ -24,7 +25,6 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   SPLITS
  *   TILE_UNITS      output units a work-group
  *   TILE_COLUMNS    columns a work-group
  *   TILE_DEPTH      positions in local memory
@@ -39,7 +39,7 @@
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
-#define POSITIONS (OUTPUT_DELTA_UNIT_HEIGHT * OUTPUT_DELTA_UNIT_WIDTH)
+#define POSITIONS OUTPUT_DELTA_UNIT_ELEMENTS
 /* Positions come in as rows and lie as columns: a pitch that keeps quads aligned and stores in different banks. */
 #define UNIT_PITCH (TILE_UNITS + 4)
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
@@ -65,9 +65,10 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         /* Positions past the last one repeat it, times 0. */
         const int position = first + (int)get_local_id(0) % RUN + run * RUN;
         const int p = min(position, positions - 1);
-        const int n = p / POSITIONS;
-        const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
-        const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
+        const int n = QUOTIENT(p, OUTPUT_DELTA, UNIT_ELEMENTS);
+        const int cell = p - n * POSITIONS;
+        const int y = QUOTIENT(cell, OUTPUT_DELTA, UNIT_WIDTH);
+        const int x = cell - y * OUTPUT_DELTA_UNIT_WIDTH;
         __global const real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
         __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
 #pragma unroll
@@ -104,7 +105,8 @@ INLINE void put(const prefetch_t *next, __local real_t *deltas, __local real_t *
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials),
-                                  const int count)
+                                  const int count, const int group_input_units, const int group_output_units,
+                                  const int groups, const int splits)
 {
     __local real_t local_deltas[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
     __local real_t local_inputs[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
@@ -120,13 +122,13 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
 #pragma unroll
     for (int i = 0; i < UNIT_LOADS; i++) {
         int unit = first_unit + item / RUN + i * ROW_STEP;
-        unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 ? unit : min(unit, GROUP_OUTPUT_UNITS - 1);
+        unit = min(unit, GROUP_OUTPUT_UNITS - 1);
         planes[i] = (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_LOADS; i++) {
         int k = first_column + item / RUN + i * ROW_STEP;
-        k = COLUMNS % TILE_COLUMNS == 0 ? k : min(k, COLUMNS - 1);
+        k = min(k, COLUMNS - 1);
         shifts[i] =
             (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
             + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
@@ -142,14 +144,12 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     if (steps > 0) {
         int position = first_step * TILE_DEPTH;
         prefetch_t next;
-        fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
-              planes, shifts);
+        fetch(&next, position, positions, PASS_BLOB(output_delta), PASS_BLOB(input), planes, shifts);
         put(&next, local_deltas[0], local_inputs[0]);
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int step = 0; step < steps - 1; step++) {
             position += TILE_DEPTH;
-            fetch(&next, position, positions, output_delta, output_delta_unit_offset, input,
-                  input_unit_offset, planes, shifts);
+            fetch(&next, position, positions, PASS_BLOB(output_delta), PASS_BLOB(input), planes, shifts);
             multiply(sums, local_deltas[step % 2], local_inputs[step % 2]);
             put(&next, local_deltas[(step + 1) % 2], local_inputs[(step + 1) % 2]);
             barrier(CLK_LOCAL_MEM_FENCE);

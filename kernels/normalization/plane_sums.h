@@ -13,7 +13,7 @@
  * NOTE: 8 lanes are the most that VECTOR_OF takes.
  *
  * Macros:
- *   FLAT  see cells.h
+ *   GAPLESS  see cells.h
  */
 #include "vector.h"
 #include "cells.h"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from blobnet import device, graph, layers, losses
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.device import DeviceInfo, choose
-from blobnet.kernel_call import COPYING, Blob, Tuning, copy_call
+from blobnet.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
 from blobnet.models.lenet5 import lenet5
 from blobnet.optimizers import SGD, Adam
 from blobnet.plan_report import Limits, readable, report
@@ -211,23 +211,34 @@ def test_report_names_copies() -> None:
 
 
 def test_report_counts_launches_that_only_move_data() -> None:
-    """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns; a halo is 35 zeros."""
+    """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns: once, in inference."""
     start = layers.Input(2, 4, 6, name="in")()
     node = layers.Conv2D(3, 3, padding=1, bias=False, name="conv")(layers.Conv2D(2, 1, bias=False, name="one")(start))
-    model = graph.from_nodes(start, node)
     tuning = Tuning("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
-    plan = make_plan(model, 5, tuning=tuning)
-    kernels = [call.kernel for _, call in plan.calls if call.moves]
-    assert kernels.count("convolution/pack_weight") == 2
-    packs = [call for _, call in plan.calls if call.label.startswith("conv ") and call.moves]
-    assert [call.bytes(5) for call in packs] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
+    plan = make_plan(graph.from_nodes(start, node), 5, tuning=tuning)
+    packs = plan.phase("constant")
+    assert [call.bytes(5) for call in packs if call.label.startswith("conv ")] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
+    others = len(plan.calls) - len(packs)
+    packed = f"2, {readable(sum(call.bytes(5) for call in packs))} when weights change"
     lines = report(plan).splitlines()
-    moved = sum(call.bytes(5) for _, call in plan.calls if call.moves)
-    assert f"only moving data    {len(kernels)}, {readable(moved)}" in lines
-    assert any(line.startswith("  packing weights   2, ") for line in lines)
-    clearing = [call for _, call in plan.calls if call.kernel == "blob/zero_halo"]
-    layout = plan.outputs["one"].layout
-    assert [call.bytes(5) for call in clearing] in ([], [4 * 5 * 2 * (layout.extent - 24)])
+    assert f"launches            {others} a batch (forward {others}), 2 when weights change" in lines
+    assert f"only moving data    {packed}" in lines
+    assert f"  packing weights   {packed}" in lines
+    training = make_plan(plan.graph, 5, tuning=tuning, training=True, loss=losses.MeanSquaredError())
+    moving = [call for _, call in training.calls if call.moves]
+    assert len(moving) > 2
+    assert not training.phase("constant")
+    size = readable(sum(call.bytes(5) for call in moving))
+    assert f"only moving data    {len(moving)}, {size}" in report(training).splitlines()
+
+
+def test_bytes_of_a_launch() -> None:
+    """Data cells of blobs; of what clears halos, all but these."""
+    layout = BlobLayout.padded(Shape(3, 4, 5), Halo(1, 2, 1, 1), slack=7)
+    clearing = KernelCall(ZERO_HALO, "clear", GlobalSize(1, 1, 3), {"OUTPUT": Blob("a", layout)})
+    assert clearing.bytes(6) == 4 * 6 * 3 * layout.halo_mask().sum()
+    (copying,) = copy_call("copy", Blob("a", layout), Blob("b", BlobLayout.padded(Shape(3, 4, 5))), Tuning())
+    assert copying.bytes(6) == 4 * 6 * 2 * 60
 
 
 def test_an_addition_does_not_only_move_data() -> None:

@@ -393,7 +393,7 @@ def test_what_is_measured_and_checked_is_built_ahead(fresh: Device, monkeypatch:
         built.add(source)
         return build(self, source, what)
 
-    monkeypatch.setattr(Device, "build_ahead", lambda _, sources: ahead.update(sources))
+    monkeypatch.setattr(Device, "build_ahead", lambda _, sources, advance=None: ahead.update(sources))
     monkeypatch.setattr(Device, "build", noted)
     tune(fresh)
     assert built

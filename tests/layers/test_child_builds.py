@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from blobnet import Sequential, child_builds, layers, tuning
+from blobnet import Sequential, building, child_builds, layers, tuning
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.layers.candidates import variant_of
@@ -69,7 +71,7 @@ def test_children_build_and_leave_records(fresh: Device) -> None:
     sources = [source(number) for number in range(9)]
     seen = []
     fresh.build_ahead([*sources, sources[0], source("nothing")], lambda *state: seen.append(state))
-    assert seen == [(done, 10) for done in range(1, 11)]
+    assert seen == [(done, 10) for done in range(11)]
     assert {path.stem for path in fresh._folder.iterdir()} == {fresh._digest(text) for text in sources}
     assert [value(fresh, text) for text in sources] == list(range(9))
     with pytest.raises(BuildError, match=r"(?s)must build the kernel\..*nothing"):
@@ -79,6 +81,38 @@ def test_children_build_and_leave_records(fresh: Device) -> None:
     again._folder = fresh._folder
     again.build_ahead(sources, lambda *state: seen.append(state))
     assert not seen, "what is on record needs no child"
+
+
+def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fit, predict and evaluate; not where nothing is built, nor where fit shall be silent."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def shown() -> str:
+        """What was written since, up to the last line, which nothing is left of."""
+        *written, last = terminal.getvalue().split("\r")
+        terminal.seek(terminal.truncate(0))
+        assert not last
+        assert not written or not written[-1].strip()
+        return "\n".join(written)
+
+    terminal = Terminal()
+    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=terminal))
+    model = Sequential([layers.Input(3), layers.Dense(2)])
+    x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int32)
+    model.predict(x, device=fresh)
+    found = re.findall(r"compiling kernels (\d+)/(\d+) \(first run only\)", shown())
+    assert int(found[0][1]) > 1
+    assert found == [(str(done), found[0][1]) for done in range(int(found[0][1]) + 1)]
+    model.predict(x, device=fresh)
+    assert shown() == ""
+    model.fit(x, y, device=fresh, verbose=False)
+    assert shown() == ""
+    assert list(fresh._folder.iterdir()), "it has built something"
+    Sequential([layers.Input(3), layers.Dense(4)]).fit(x, y, device=fresh)
+    assert "compiling kernels 1/" in shown()
 
 
 @pytest.mark.parametrize(("death", "words"), [(KILL, "killed by SIGKILL"), ("os._exit(3)", "ended with status 3")])
@@ -134,7 +168,8 @@ def test_ctrl_c_ends_the_children(fresh: Device, monkeypatch: pytest.MonkeyPatch
         children.append(self._process)
 
     def interrupt(done: int, count: int) -> None:
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(child_builds._Child, "__init__", noted)
     make_faulty(monkeypatch, "'= 41;' in source or '= 42;' in source", "import time; time.sleep(1000)")

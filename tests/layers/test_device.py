@@ -6,6 +6,7 @@ import gc
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from blobnet import device as devices
 from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
+from blobnet.recent import Recent
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 
@@ -126,6 +128,39 @@ def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypat
         kernel.set_args(buffer)
         device.prepare(kernel, (1,), None)()
         assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
+
+
+def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were asked for last; a kernel of one that is forgotten runs on."""
+    monkeypatch.setattr(devices, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(device, "_programs", Recent(3))
+    built: list[str] = []
+    build = Device._build
+
+    def counting(self: Device, source: str, *rest: str) -> Any:
+        built.append(source)
+        return build(self, source, *rest)
+
+    monkeypatch.setattr(Device, "_build", counting)
+    sources = [GOOD.replace("7", str(number)) for number in range(10, 16)]
+    kernels = [device.kernel(source, "good", "a good kernel") for source in sources]
+    assert len(device._programs) == 3
+    gc.collect()
+    buffer = device.allocate(4)
+    for number, kernel in enumerate(kernels, start=10):
+        kernel.set_args(buffer)
+        device.prepare(kernel, (1,), None)()
+        assert device.read(buffer, 1, np.int32)[0] == number
+    device.build(sources[3], "what is still there")
+    device.build(sources[0], "what was forgotten")
+    device.build(sources[3], "what was asked for again")
+    assert built == [*sources, sources[0]]
+    device.make_room(5)
+    for source in sources:
+        device.build(source, "of a large plan")
+    assert len(device._programs) == 5
+    device.make_room(1)
+    assert len(device._programs) == 3
 
 
 @pytest.mark.parametrize(

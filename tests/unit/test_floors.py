@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = """
     errors
     cache
+    recent building
     blob
     geometry initializers kernel_source
     task
