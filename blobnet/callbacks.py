@@ -46,9 +46,8 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1, class_names: tuple[str, ...] = ()) -> None:
-        check_count("Checkpoint", "every", every)
         self.path = path
-        self.every = every
+        self.every = check_count("Checkpoint", "every", every)
         self.class_names = class_names
         self._saved = 0
 
@@ -197,10 +196,9 @@ class ReduceOnPlateau(_Monitor):
         falls: bool | None = None,
     ) -> None:
         check_number("ReduceOnPlateau", "factor", factor, above=0, below=1)
-        check_count("ReduceOnPlateau", "patience", patience)
         super().__init__(monitor, minimum_change, falls)
         self.factor = factor
-        self.patience = patience
+        self.patience = check_count("ReduceOnPlateau", "patience", patience)
         self._reductions = 0
 
     def begin(self, progress: Progress) -> None:
@@ -242,9 +240,8 @@ class EarlyStopping(_Monitor):
         restore_best: bool = True,
         falls: bool | None = None,
     ) -> None:
-        check_count("EarlyStopping", "patience", patience)
         super().__init__(monitor, minimum_change, falls)
-        self.patience = patience
+        self.patience = check_count("EarlyStopping", "patience", patience)
         self.restore_best = restore_best
         self._weights: dict[str, FloatArray] = {}
 

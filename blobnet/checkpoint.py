@@ -43,6 +43,8 @@ _FOREIGN = {
     b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)",
     b"<": "a web page or XML",
 }
+#: What HDF5 says where a process opens a file a second time, in another way.
+_OPEN_ALREADY = ("locking flag values don't match", "already open")
 #: What h5py raises when it meets damage.
 _DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError)
 #: Keys of what stands for an object that is built again.
@@ -377,8 +379,7 @@ def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
     subject = str(path)
     size = _check_source(subject, Path(path))
     try:
-        # Files are replaced whole, so a lock would guard nothing and fail on read-only and network disks.
-        with h5py.File(path, "r", locking=False) as file:
+        with _opened(Path(path)) as file:
             return _Reader(subject, size).model(file), str(_attribute(file, "blobnet_version"))
     except FileError:
         raise
@@ -386,6 +387,20 @@ def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
         raise FileError(
             subject, "an HDF5 file must be whole, but this one is cut short or damaged", reason=error, bytes=size
         ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """A file to read; also one that this process has open already, as it lies on the disk."""
+    with contextlib.ExitStack() as stack:
+        try:
+            # Files are replaced whole, so a lock would guard nothing and fail on read-only and network disks.
+            file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if not any(words in str(error) for words in _OPEN_ALREADY):
+                raise
+            file = h5py.File(stack.enter_context(path.open("rb")), "r")
+        yield stack.enter_context(file)
 
 
 def _check_source(subject: str, path: Path) -> int:

@@ -129,9 +129,8 @@ class _Foreman(Thread):
 
     def _build(self, source: str) -> str | None:
         """Nothing if the child lives on, its last words if the source kills it, None if there is no child."""
-        words = ""
-        for _ in range(2):
-            if self._child is None and not self._start():
+        while True:
+            if self._child is None and not self._start(_IDLE.take(_command(self._settings))):
                 return None
             assert self._child is not None
             was_used = self._child.is_used
@@ -139,13 +138,17 @@ class _Foreman(Thread):
                 return ""
             words = self._child.last_words()
             self._close()
-            if not was_used:  # It has nothing but this source to blame.
-                break
-        return None if self._is_dismissed else words
+            if self._is_dismissed:
+                return None
+            if not was_used:  # It had nothing but this source to die of.
+                return words
+            if not self._start(None):
+                return None
 
-    def _start(self) -> bool:
+    def _start(self, child: _Child | None) -> bool:
+        """Goes on with a child, or with a new one; whether there is one."""
         command = _command(self._settings)
-        self._child = _IDLE.take(command)
+        self._child = child
         if self._child is None and not self._is_dismissed:
             with contextlib.suppress(OSError):
                 self._child = _Child(command)

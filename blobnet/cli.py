@@ -20,6 +20,7 @@ from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
+from blobnet.interrupt import STATUS, WORD, while_importing
 from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
@@ -126,9 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BlobnetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        rule, hint = "this machine must have room for the model and its data", "use smaller samples or batches."
+        received = {"cause": error} if str(error) else {}  # What NumPy says of the array; Python says nothing.
+        print(f"error: {BlobnetError('memory', rule, hint=hint, **received)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or "interrupted", file=sys.stderr)
-        return 130
+        print(str(interrupt) or WORD, file=sys.stderr)
+        return STATUS
     except BrokenPipeError:
         # Whoever read this has enough (blobnet devices | head -1); Python's last flush must not complain either.
         with contextlib.suppress(OSError):
@@ -169,7 +175,8 @@ def _run(arguments: Sequence[str]) -> int:
         _check_train(command, options)
     elif options.command == "bench":
         _check_bench(command, options)
-    run = importlib.import_module(f"blobnet.command_line.{options.command}").run
+    with while_importing():
+        run = importlib.import_module(f"blobnet.command_line.{options.command}").run
     status: int = run(options)
     return status
 

@@ -5,6 +5,7 @@ The formulas are those of DESIGN section 3 (K taps, stride S, dilation D, paddin
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +65,27 @@ def pair(subject: str, name: str, value: int | Pair, rank: int) -> Pair:
     return (1, values[0]) if rank == 1 else (values[0], values[1])
 
 
+def plain(value: Any) -> Any:
+    """A hyperparameter with tuples in place of lists and arrays, and Python's numbers in place of NumPy's."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(plain(item) for item in value) if isinstance(value, list | tuple) else value
+
+
 def is_int(value: object, minimum: int) -> bool:
-    """Whether ``value`` is an int, and no bool, of at least ``minimum``."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    """Whether ``value`` is a whole number, Python's or NumPy's, and no bool, of at least ``minimum``."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= minimum  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
-def check_count(subject: str, name: str, value: object) -> None:
-    """Raises OptionError unless ``value`` is an int of at least 1."""
+def check_count(subject: str, name: str, value: Any) -> int:
+    """``value`` as Python's int; OptionError unless it is a whole number of at least 1."""
     if not is_int(value, 1):
         received: dict[str, Any] = {name: value}
         raise OptionError(subject, f"{name} must be an int of at least 1", **received)
+    return operator.index(value)
 
 
 def _is_pair(value: object) -> bool:

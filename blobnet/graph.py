@@ -10,7 +10,8 @@ from typing import Any
 
 from blobnet.blob import Shape
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.layers.base import Layer, Node, ParameterSpec, tuples
+from blobnet.geometry import plain
+from blobnet.layers.base import Layer, Node, ParameterSpec
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def from_description(description: Sequence[dict[str, Any]], subject: str) -> Gra
             if kind not in Layer.kinds:
                 hint = near_matches(kind, list(Layer.kinds))
                 raise FileError(subject, "every layer kind must be one of blobnet's", kind=kind, hint=hint)
-            config = {key: tuples(value) for key, value in entry["config"].items()}
+            config = {key: plain(value) for key, value in entry["config"].items()}
             layer = Layer.kinds[kind](**config)
             nodes[config["name"]] = layer([nodes[name] for name in entry["inputs"]])
         values = list(nodes.values())

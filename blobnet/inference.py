@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.checks import check_label_array, check_label_values
+from blobnet.datasets.checks import check_label_array, check_label_values, classes_of_one_hot
 from blobnet.datasets.source import Source, is_stream, runs, source_of
 from blobnet.device import Device, Reading
 from blobnet.errors import DataError
@@ -59,6 +59,8 @@ def prepare_labels(graph: Graph, loss: Loss, x_shape: tuple[int, ...], y: Any, s
     loss.check(output)
     if not isinstance(y, np.ndarray) and hasattr(y, "shape") and hasattr(y, "__getitem__"):
         y = np.asarray(y[()])  # an h5py data set
+    if loss.takes_classes and not output.rank and isinstance(y, np.ndarray):
+        y = classes_of_one_hot(y, output.units)
     check_label_array(y, x_shape, subject)
     if loss.takes_classes:
         check_label_values(y, output.units, subject, positions=output.dimensions[1:], ignore=loss.ignored_label)

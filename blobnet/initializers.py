@@ -12,17 +12,20 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blobnet.blob import FloatArray
 from blobnet.errors import OptionError, near_matches
+from blobnet.geometry import is_int
 
 if TYPE_CHECKING:
     from blobnet.layers.base import ParameterSpec
 
+#: Values that are drawn at once.
+_PIECE = 1 << 20
 _NAME = re.compile(r"(\w+)(?:\(([1-9]\d*)\))?$")
 
 
@@ -87,6 +90,22 @@ def check_initializer(subject: str, initializer: str) -> None:
         raise OptionError(subject, "the initializer must be a known one", initializer=initializer, hint=hint)
 
 
+def check_spec(spec: ParameterSpec, name: str, seed: int) -> None:
+    """Raises OptionError unless :func:`initialize` can draw the parameter."""
+    check_initializer(name, spec.initializer)
+    if not is_int(seed, 0):
+        raise OptionError(name, "the seed must be an int of at least 0", seed=seed)
+    kind, fan = _NAME.match(spec.initializer).groups()  # type: ignore[union-attr]
+    if not fan and len(spec.shape) < 2 and kind not in WITHOUT_FAN:
+        raise OptionError(
+            name,
+            "this initializer needs a parameter of at least 2 axes, or its fan_in",
+            initializer=spec.initializer,
+            shape=spec.shape,
+            hint=f"write '{kind}(N)', with N the weight's inputs to one output.",
+        )
+
+
 def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
     """The first values of a parameter, of the shape ``spec.shape``.
 
@@ -99,24 +118,45 @@ def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
     Raises:
         OptionError: an unknown initializer, one that needs a fan for a parameter that has none, or a negative seed.
     """
-    check_initializer(name, spec.initializer)
-    match = _NAME.match(spec.initializer)
-    assert match
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise OptionError(name, "the seed must be an int of at least 0", seed=seed)
-    if match[2]:
-        fan_in = fan_out = int(match[2])
-    elif len(spec.shape) >= 2:
+    check_spec(spec, name, seed)
+    kind, fan = _NAME.match(spec.initializer).groups()  # type: ignore[union-attr]
+    fan_in = fan_out = int(fan or 1)
+    if not fan and len(spec.shape) >= 2:
         fan_in, fan_out = math.prod(spec.shape[1:]), math.prod((spec.shape[0], *spec.shape[2:]))
-    elif match[1] in WITHOUT_FAN:
-        fan_in = fan_out = 1
-    else:
-        raise OptionError(
-            name,
-            "this initializer needs a parameter of at least 2 axes, or its fan_in",
-            initializer=spec.initializer,
-            shape=spec.shape,
-            hint=f"write '{match[1]}(N)', with N the weight's inputs to one output.",
-        )
     random = np.random.default_rng([int(seed), zlib.crc32(name.encode())])
-    return INITIALIZERS[match[1]](random, spec.elements, fan_in, fan_out).reshape(spec.shape)
+    values = np.empty(spec.elements, np.float32)
+    for first in range(0, spec.elements, _PIECE):  # Random numbers come as float64, which is twice the memory.
+        piece = values[first : first + _PIECE]
+        piece[:] = INITIALIZERS[kind](random, piece.size, fan_in, fan_out)
+    return values.reshape(spec.shape)
+
+
+class FirstWeights(Mapping[str, FloatArray]):
+    """The first values of all parameters, by name, each drawn when it is first asked for.
+
+    A model that is only planned, or gets its weights from a file, draws none.
+
+    Args:
+        specs: the parameters, by their full names.
+        seed: of the whole model.
+
+    Raises:
+        OptionError: as for :func:`initialize`.
+    """
+
+    def __init__(self, specs: Mapping[str, ParameterSpec], seed: int) -> None:
+        for name, spec in specs.items():
+            check_spec(spec, name, seed)
+        self._specs, self._seed = dict(specs), seed
+        self._drawn: dict[str, FloatArray] = {}
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._drawn:
+            self._drawn[name] = initialize(self._specs[name], name, self._seed)
+        return self._drawn[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)

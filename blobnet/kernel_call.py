@@ -101,10 +101,11 @@ class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
-    blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1 forward``. ``candidate`` is the way to compute of
-    which the call is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's
-    batch that the launch takes, None for all: a batch without any of them goes without the launch. With
-    ``constant_sizes`` the program is for these sizes alone, also where the header has them as arguments.
+    blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1
+    forward``; ``layer`` and ``direction`` say whose work it is. ``candidate`` is the way to compute of which the call
+    is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's batch that the
+    launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes`` the program
+    is for these sizes alone, also where the header has them as arguments.
     """
 
     kernel: str
@@ -118,6 +119,8 @@ class KernelCall:
     candidate: str = ""
     samples: range | None = None
     constant_sizes: bool = False
+    layer: str = ""
+    direction: str = ""
 
     @property
     def source(self) -> kernel_source.KernelSource:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 
-from blobnet.blob import GEOMETRY_TYPE
 from blobnet.errors import KernelError
 
 Macro = int | float | str
@@ -105,6 +104,8 @@ class KernelSource:
         values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
         defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
         as_arguments = self.sizes_as_arguments and sizes is None
+        from blobnet.blob import GEOMETRY_TYPE  # It needs NumPy, and the command line's help does not.
+
         geometry = f"#define SIZES_AS_ARGUMENTS\n{GEOMETRY_TYPE}\n" if as_arguments else ""
         return defines + geometry + self._expanded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,26 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
+from blobnet.arguments import as_float32, loss_of, optimizer_of, parted
 from blobnet.blob import FloatArray
 from blobnet.building import announced
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.datasets.source import runs
+from blobnet.datasets.source import Source, runs
 from blobnet.device import Device, choose
-from blobnet.errors import OptionError, ShapeError, near_matches
-from blobnet.geometry import check_count
+from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
+from blobnet.geometry import check_count, is_int
 from blobnet.inference import Evaluator, Evaluators, LabelledData, prepare_labels, samples_for
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.metrics import Metric, Report, measured, named
+from blobnet.notes import note_loss, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.planner import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
 from blobnet.schedules import check_number
 from blobnet.trainer import Progress, Trainer
-from blobnet.training_step import TrainingStep
+from blobnet.training_step import TrainingStep, not_finite
 
 
 class Model:
@@ -58,19 +61,19 @@ class Model:
 
     def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
         self.graph = network
-        self.class_names = tuple(class_names)
+        self.class_names = check_class_names(network, class_names)
         self.loss: Loss | None = None
         self._device: Device | None = None
         self._evaluators = Evaluators()
-        self._weights: dict[str, FloatArray] = {}
+        self._noted: object = None
         self.initialize(seed)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def initialize(self, seed: int) -> None:
         """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone."""
-        specs = self.graph.named_parameters
-        self._weights = {name: initializers.initialize(spec, name, seed) for name, spec in specs.items()}
+        # Drawn when they are first needed, which is after a plan was found to fit.
+        self._weights: Mapping[str, FloatArray] = initializers.FirstWeights(self.graph.named_parameters, seed)
         self.history: dict[str, list[float]] = {}
         self.training_state: TrainingState | None = None
 
@@ -83,21 +86,24 @@ class Model:
         """Replaces the parameters that are named; the others stay, and all of them if there is an error.
 
         Raises:
-            OptionError: a name that the model does not have.
+            OptionError: a name that the model does not have, or a value that is no finite number.
             ShapeError: an array of another shape.
         """
-        arrays = {}
+        arrays, specs = {}, self.graph.named_parameters
         for name, values in weights.items():
-            if name not in self._weights:
-                hint = near_matches(name, list(self._weights))
+            if name not in specs:
+                hint = near_matches(name, list(specs))
                 raise OptionError("set_weights", "every name must be a parameter of the model", name=name, hint=hint)
-            array = np.array(values, np.float32)
-            if array.shape != self._weights[name].shape:
-                wanted = self._weights[name].shape
+            array = as_float32(values, name)
+            if array.shape != specs[name].shape:
+                wanted = specs[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
+            if not np.isfinite(array).all():
+                index = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
+                raise OptionError(name, "every weight must be finite in float32", index=index, value=array[index])
             arrays[name] = array
         # NOTE: always another object, by which evaluators know that the weights have changed.
-        self._weights = {**self._weights, **arrays}
+        self._weights = {name: arrays[name] if name in arrays else self._weights[name] for name in specs}
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
         """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
@@ -106,7 +112,7 @@ class Model:
             OptionError: a mean that is not finite, or a deviation that is not above 0.
             ShapeError: not one number for each unit.
         """
-        means, deviations = np.array(mean, np.float32), np.array(deviation, np.float32)
+        means, deviations = (as_float32(values, "set_normalization") for values in (mean, deviation))
         if not np.isfinite(means).all():
             raise OptionError("set_normalization", "every mean must be finite", mean=means)
         if not (np.isfinite(deviations) & (deviations >= np.finfo(np.float32).tiny)).all():
@@ -134,9 +140,9 @@ class Model:
         *,
         epochs: int = 1,
         batch_size: int = 128,
-        optimizer: Optimizer | None = None,
-        loss: Loss | None = None,
-        validation: tuple[Any, Any] | None = None,
+        optimizer: Optimizer | str | None = None,
+        loss: Loss | str | None = None,
+        validation: tuple[Any, Any] | float | None = None,
         metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         class_weights: ClassWeights | None = None,
@@ -163,9 +169,10 @@ class Model:
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
-            optimizer: Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
-            loss: CrossEntropy() if None, or with ``resume`` that of the interrupted training.
-            validation: (x, y) to measure after each epoch.
+            optimizer: or its name, "adam"; Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
+            loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training.
+            validation: (x, y) to measure after each epoch; or a fraction of the samples, drawn by the seed, which are
+                then not trained on.
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: see blobnet.callbacks.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
@@ -193,11 +200,12 @@ class Model:
             PlanError: the plan does not fit the device.
             TrainingError: the loss or the weights are not finite.
         """
-        check_count("fit", "epochs", epochs)
-        check_count("fit", "accumulate", accumulate)
+        epochs = check_count("fit", "epochs", epochs)
+        accumulate = check_count("fit", "accumulate", accumulate)
         if average is not None:
             check_number("fit", "average", average, least=0, below=1)
-        _check_seed("fit", seed)
+        seed = _check_seed("fit", seed)
+        loss, optimizer = loss_of(loss), optimizer_of(optimizer)
         state = self.training_state if resume else None
         if resume:
             if state is None:
@@ -209,8 +217,11 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
+        x, y, sample_weights, validation = parted(x, y, sample_weights, validation, seed)
         data = LabelledData(self.graph, loss, x, y)
         held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
+        note_loss(self.graph, loss)
+        self._note_scale(data.source, training=True)
         self._evaluators.clear()  # They would only hold memory that training needs.
         step = TrainingStep(
             self._on(device).at(precision),
@@ -258,7 +269,7 @@ class Model:
         x: Any,
         y: Any = None,
         *,
-        loss: Loss | None = None,
+        loss: Loss | str | None = None,
         metrics: Sequence[Metric | str] = (),
         batch_size: int = 128,
         device: Device | str | None = None,
@@ -269,12 +280,13 @@ class Model:
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
         that module says what they get; not of iterables. ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
         """
-        check_count("evaluate", "batch_size", batch_size)
-        loss = loss or self.loss or CrossEntropy()
+        batch_size = check_count("evaluate", "batch_size", batch_size)
+        loss = loss_of(loss) or self.loss or CrossEntropy()
         asked = named(metrics, loss)
         data = LabelledData(self.graph, loss, x, y)
         if asked and data.labels is None:
             raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=list(asked))
+        self._note_scale(data.source)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
         with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
             found = evaluator.evaluate(data)
@@ -288,7 +300,7 @@ class Model:
         x: Any,
         y: Any,
         *,
-        loss: Loss | None = None,
+        loss: Loss | str | None = None,
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
@@ -301,7 +313,8 @@ class Model:
         Raises:
             OptionError: the loss takes no classes.
         """
-        loss = loss or self.loss or CrossEntropy()
+        loss = loss_of(loss) or self.loss or CrossEntropy()
+        batch_size = check_count("report", "batch_size", batch_size)
         source = samples_for(self.graph, x, "x")
         labels = prepare_labels(self.graph, loss, source.shape, y, "y")
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
@@ -329,8 +342,9 @@ class Model:
         the plan and on nothing else: ``batch_size`` for at least as many samples, else 1, 4, 16 or 64 if that holds
         them all. Several threads may call this at once; they take turns.
         """
-        check_count("predict", "batch_size", batch_size)
+        batch_size = check_count("predict", "batch_size", batch_size)
         source = samples_for(self.graph, x, "x")
+        self._note_scale(source)
         settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
             return evaluator.predict(IndexedReader(source), len(source))
@@ -358,6 +372,12 @@ class Model:
             raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
         return scores.astype(np.float32)
 
+    def _note_scale(self, source: Source | None, *, training: bool = False) -> None:
+        """Looks at the scale of samples, once for the same weights."""
+        if source is not None and self._noted is not self._weights:
+            note_scale(self.graph, self._weights, source, training=training)
+            self._noted = self._weights
+
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
         return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
 
@@ -366,7 +386,7 @@ class Model:
         x: npt.NDArray[Any],
         y: npt.NDArray[Any],
         *,
-        loss: Loss | None = None,
+        loss: Loss | str | None = None,
         seed: int = 0,
         device: Device | str | None = None,
         precision: str = "fp32",
@@ -376,8 +396,8 @@ class Model:
 
         ``precision`` is as for :meth:`fit`.
         """
-        _check_seed("gradients", seed)
-        loss = loss or self.loss or CrossEntropy()
+        seed = _check_seed("gradients", seed)
+        loss = loss_of(loss) or self.loss or CrossEntropy()
         source = samples_for(self.graph, x, "x")
         source.check_all()
         labels = prepare_labels(self.graph, loss, source.shape, y, "y")
@@ -399,11 +419,11 @@ class Model:
         return {**step.gradients(), "input": (delta / deviation).reshape(x.shape)}
 
     def plan(
-        self, batch_size: int = 128, *, training: bool = True, loss: Loss | None = None, device_class: str = "cpu"
+        self, batch_size: int = 128, *, training: bool = True, loss: Loss | str | None = None, device_class: str = "cpu"
     ) -> Plan:
         """The memory plan, which can be printed; needs no device."""
-        loss = (loss or self.loss or CrossEntropy()) if training else None
-        return make_plan(self.graph, batch_size, loss=loss, training=training, tuning=Tuning(device_class))
+        wanted = (loss_of(loss) or self.loss or CrossEntropy()) if training else None
+        return make_plan(self.graph, batch_size, loss=wanted, training=training, tuning=Tuning(device_class))
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -425,6 +445,26 @@ class Model:
                 training=self.training_state,
             ),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What belongs to a device stays with its process.
+        return {name: value for name, value in vars(self).items() if name not in ("_device", "_evaluators")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._device, self._evaluators = None, Evaluators()
+
+    def __copy__(self) -> Model:
+        return self._with_state(self.__getstate__())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self._with_state(copy.deepcopy(self.__getstate__(), memo))
+
+    def _with_state(self, state: dict[str, Any]) -> Model:
+        other = type(self).__new__(type(self))
+        other.__setstate__(state)
+        other._device = self._device
+        return other
 
     # -- for people --------------------------------------------------------------------------------------------------
 
@@ -466,9 +506,20 @@ class Sequential(Model):
         self._start(graph.sequential(layers), class_names, seed)
 
 
-def _check_seed(subject: str, seed: int) -> None:
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple[str, ...]:
+    """The names of a network's outputs, if there are any; OptionError unless there is one for each."""
+    names, units = tuple(class_names), network.output.shape.units
+    if names and len(names) != units:
+        rule = "there must be a name for each output of the model, or none at all"
+        hint = f"end the model with Dense({len(names)})."
+        raise OptionError("class_names", rule, names=len(names), outputs=units, hint=hint)
+    return names
+
+
+def _check_seed(subject: str, seed: Any) -> int:
+    if not is_int(seed, 0) or seed >= 2**63:
         raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=seed)
+    return int(seed)
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -479,8 +530,15 @@ def load(path: str | os.PathLike[str]) -> Model:
     """
     file = checkpoint.load(path)
     model = Model.__new__(Model)
-    model._start(file.graph, file.class_names, 0)
-    model.set_weights(file.weights)
+    names, units = file.class_names, file.graph.output.shape.units
+    if names and len(names) != units:
+        rule = "a file should have a name for each output of its model; they are left out"
+        warn(str(path), rule, names=len(names), outputs=units)
+        names = ()
+    model._start(file.graph, names, 0)
+    if broken := not_finite(file.weights):
+        warn(str(path), "the weights of a model should be finite", parameters=", ".join(broken))
+    model._weights = file.weights
     model.history = dict(file.history)
     model.training_state = file.training
     if file.loss:
@@ -494,4 +552,8 @@ def _loss(description: Mapping[str, Any], subject: str) -> Loss:
         hint = near_matches(kind, list(Loss.kinds))
         raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=hint)
     build: Callable[..., Loss] = Loss.kinds[kind]
-    return build(**description["config"])
+    try:
+        return build(**description["config"])
+    except (TypeError, ValueError) as error:
+        received = {"loss": kind, "config": description["config"], "cause": error}
+        raise FileError(subject, "the loss must have arguments that blobnet knows", **received) from error

@@ -22,6 +22,7 @@ import numpy as np
 from blobnet import schedules
 from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
+from blobnet.geometry import plain
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterTable
@@ -94,8 +95,7 @@ class Optimizer(ABC):
         """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {
-            name: value.description() if isinstance(value, Schedule) else schedules.plain(value)
-            for name, value in values.items()
+            name: value.description() if isinstance(value, Schedule) else plain(value) for name, value in values.items()
         }
 
     def description(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blobnet.blob import BlobLayout, Halo, Shape
-from blobnet.errors import OptionError, PlanError
+from blobnet.errors import KernelError, OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import (
@@ -37,6 +37,7 @@ from blobnet.kernel_call import (
 )
 from blobnet.kernel_source import BATCH_SCALARS
 from blobnet.layers.base import Placement, Site
+from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
 from blobnet.plan_report import report
@@ -189,7 +190,7 @@ def make_plan(
         ShapeError: the loss does not fit the output.
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
-    check_count("plan", "batch_size", batch_size)
+    batch_size = check_count("plan", "batch_size", batch_size)
     if training and not loss:
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
@@ -599,7 +600,13 @@ class _Planner:
             if kind == "shared":
                 return Array(name, 0, persistent=True)
             key = f"{vertex.name}/{name}"
-            return self.arrays.setdefault(key, Array(key, elements, per_sample))
+            asked = Array(key, elements, per_sample)
+            found = self.arrays.setdefault(key, asked)
+            if found != asked:
+                rule = "memory of one name must have one size in all calls of a layer"
+                sizes = {"first": _size_text(found), "then": _size_text(asked)}
+                raise KernelError(vertex.layer.subject, rule, memory=name, **sizes)
+            return found
 
         deltas = self.delta_regions
         sources = range(len(vertex.inputs))
@@ -656,7 +663,7 @@ class _Planner:
         calls: list[_Scheduled] = []
         for vertex, site in zip(self.graph.vertices, sites, strict=True):
             if self.computed_by[vertex.index] == vertex.index:
-                calls += [_Scheduled("forward", vertex.index, call) for call in vertex.layer.forward(site)]
+                calls += _made("forward", vertex, FORWARD, vertex.layer.forward(site))
         if self.loss:
             output = self.graph.output.index
             delta = self._blob(self.delta_regions[output]) if output in self.delta_regions else None
@@ -665,8 +672,8 @@ class _Planner:
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
                 if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
-                    made = [*vertex.layer.backward_parameters(site), *vertex.layer.backward_data(site)]
-                    calls += [_Scheduled("backward", vertex.index, call) for call in made]
+                    calls += _made("backward", vertex, BACKWARD_WEIGHTS, vertex.layer.backward_parameters(site))
+                    calls += _made("backward", vertex, BACKWARD_DATA, vertex.layer.backward_data(site))
         return calls
 
     def _persistent(self) -> dict[str, tuple[int, int]]:
@@ -683,6 +690,15 @@ class _Planner:
         if self.loss:
             buffers |= self.loss.memory(self.graph.output.shape)
         return buffers
+
+
+def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall]) -> list[_Scheduled]:
+    """The calls of a layer, which are told whose they are."""
+    return [_Scheduled(phase, vertex.index, replace(call, layer=vertex.name, direction=direction)) for call in calls]
+
+
+def _size_text(array: Array) -> str:
+    return f"{array.elements} elements and {array.per_sample} a sample"
 
 
 #: Batches of samples that a device of a class holds: a GPU fetches the next one while it works.

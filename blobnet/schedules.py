@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.geometry import check_count, plain
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -111,9 +112,7 @@ class Step(Schedule):
     def __post_init__(self) -> None:
         self._check("rate", least=0)
         self._check("factor", above=0)
-        whole = isinstance(self.every_epochs, numbers.Integral) and not isinstance(self.every_epochs, bool)
-        if not (whole and self.every_epochs >= 1):
-            raise OptionError("Step", "every_epochs must be an int of at least 1", every_epochs=self.every_epochs)
+        check_count("Step", "every_epochs", self.every_epochs)
 
     def value(self, step: int, steps_per_epoch: int, epochs: int) -> float:
         return float(self.rate * self.factor ** (step // (self.every_epochs * steps_per_epoch)))
@@ -210,8 +209,3 @@ def from_description(description: Mapping[str, Any], subject: str) -> Schedule:
         return Schedule.kinds[kind](**description["config"])
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(subject, "a learning rate's schedule must have a kind and its config") from error
-
-
-def plain(value: Any) -> Any:
-    """``value`` as JSON holds it: NumPy's numbers become Python's."""
-    return value.item() if isinstance(value, np.generic) else value

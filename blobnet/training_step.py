@@ -228,13 +228,12 @@ class TrainingStep:
         weights = self.parameters.read()
         for call in self.plan.phase("forward"):
             self.executor.launch(self.executor.bind([call], count), count)
-            if call.kernel == "blob/zero_halo":
-                continue  # The data of its blob are still those of another one, whose memory it was.
-            layer = call.label.rsplit(" ", 1)[0]
+            if not call.layer:
+                continue  # It clears a halo; the data there are still those of another blob, whose memory it was.
             for role, access in call.source.blobs.items():
                 if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
-                    broken = [name for name in not_finite(weights) if name.startswith(f"{layer}/")]
-                    return layer + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
+                    broken = [name for name in not_finite(weights) if name.startswith(f"{call.layer}/")]
+                    return call.layer + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
         return "the loss itself"
 
     # -- state -------------------------------------------------------------------------------------------------------

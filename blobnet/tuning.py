@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobnet.cache import cache_folder, write_atomically
+from blobnet.cache import cache_folder, locked, write_atomically
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
 from blobnet.task import Choices, Task
@@ -164,20 +164,21 @@ class Tunings:
         return path
 
     def _save(self, tasks: Mapping[Task, Winner], broken: set[str]) -> None:
-        # What other processes have found meanwhile stays.
-        content = self._read(quiet=True)
-        content.tasks |= tasks
-        content.broken |= broken
         vars(self).pop("choices", None)
-        values = {
-            **self.identity,
-            "kernels": fingerprint(),
-            "broken": sorted(content.broken),
-            "tasks": _winners_text(content.tasks),
-        }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, _json(values))
+            with locked(self.path.parent):
+                # What other processes have found meanwhile stays.
+                content = self._read(quiet=True)
+                content.tasks |= tasks
+                content.broken |= broken
+                values = {
+                    **self.identity,
+                    "kernels": fingerprint(),
+                    "broken": sorted(content.broken),
+                    "tasks": _winners_text(content.tasks),
+                }
+                write_atomically(self.path, _json(values))
         except OSError as error:
             rule, hint = "the tuning cache must be writable", "set XDG_CACHE_HOME to a folder that is."
             raise FileError(str(self.path), rule, cause=error, hint=hint) from error

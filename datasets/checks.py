@@ -74,8 +74,25 @@ def check_label_values(
         _check_labels(y, classes, subject, positions, ignore)
 
 
+def classes_of_one_hot(y: npt.NDArray[Any], units: int | None = None) -> npt.NDArray[Any]:
+    """The class numbers that rows of one 1 among 0s stand for; what is anything else, as it is.
+
+    Args:
+        y: labels or targets, (N, ...).
+        units: how many classes there are, if that is known.
+    """
+    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or units not in (None, y.shape[1]):
+        return y
+    for _, rows in _chunks(y):
+        if not (((rows == 0) | (rows == 1)).all() and ((rows != 0).sum(axis=1) == 1).all()):
+            return y
+    return np.asarray(y.argmax(axis=1))
+
+
 def as_split(x: npt.NDArray[Any], y: npt.NDArray[Any], classes: int | None, subject: str) -> Split:
     """Check arrays and bring them into the types of a :class:`Split`."""
+    if isinstance(y, np.ndarray):
+        y = classes_of_one_hot(y, classes)
     check_arrays(x, y, classes, subject)
     is_target = classes is None and y.dtype.kind == "f"
     return Split(
@@ -108,6 +125,10 @@ def check_array_type(
         raise DataError(
             subject, f"{name} must be a numpy array", hint=f"numpy.asarray({name})", type=type(values).__name__
         )
+    if np.ma.is_masked(values):
+        fill = f"fill the masked values in: {name}.filled(value)"
+        rule = f"{name} must be an array without a mask, which would be ignored"
+        raise DataError(subject, rule, masked=int(np.ma.getmaskarray(values).sum()), hint=fill)
     if values.dtype.kind not in "biuf":
         raise DataError(subject, f"{name} must hold real numbers", hint=hint, dtype=values.dtype)
 

@@ -51,8 +51,8 @@ def read_image_folder(folder: Path, size: tuple[int, int] | None = None) -> Data
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    """The folders in a folder, sorted by name, without hidden ones and what macOS leaves in archives."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__MACOSX")))
 
 
 def _find_pictures(folder: Path, class_names: list[str]) -> list[tuple[Path, int]]:
@@ -80,7 +80,7 @@ def _read_pictures(pictures: list[tuple[Path, int]], size: tuple[int, int] | Non
             raise DataError(
                 str(path),
                 "all pictures must have one size",
-                hint="give size=(height, width) to resize them",
+                hint="give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them",
                 size=picture.shape[1:],
                 first=f"{planes[0].shape[1:]} in {pictures[0][0]}",
             )

@@ -137,6 +137,21 @@ class IndexedSource(Source):
         return batch
 
 
+class Part(Source):
+    """Some samples of a source."""
+
+    def __init__(self, source: Source, rows: Rows) -> None:
+        self._source, self._rows = source, rows
+        self.subject, self.dtype, self.shape = source.subject, source.dtype, (len(rows), *source.shape[1:])
+        self.is_parallel, self.is_quick = source.is_parallel, source.is_quick
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        self._source.read(self._rows[rows], out)
+
+    def check_all(self) -> None:
+        self._source.check_all()
+
+
 def source_of(x: Any, subject: str) -> Source:
     """A source of samples.
 
@@ -154,9 +169,6 @@ def source_of(x: Any, subject: str) -> Source:
         source = IndexedSource(x, subject)
     else:
         check_array_type(x, "x", subject)
-        if isinstance(x, np.ma.MaskedArray):
-            rule = "x must be an array without a mask, which would be ignored"
-            raise DataError(subject, rule, hint="fill the masked values in: x.filled(value)", masked=int(x.mask.sum()))
         source = ArraySource(x, subject)
     check_axes(source.shape, subject)
     return source

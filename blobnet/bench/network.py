@@ -17,7 +17,7 @@ from blobnet.bench.timing import alternate, burst_length, launch_seconds, values
 from blobnet.device import Device
 from blobnet.executor import Launch
 from blobnet.inference import Evaluator, samples_for
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS
+from blobnet.kernel_call import KernelCall
 from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
@@ -47,12 +47,25 @@ class StepTiming:
 
 @dataclass(frozen=True)
 class LaunchTiming:
-    """A launch of a training step: its label and kernel, and the median seconds that it takes on the device."""
+    """A launch of a training step, and the median seconds that it takes on the device."""
 
-    label: str
-    kernel: str
+    call: KernelCall
     global_size: tuple[int, int, int]
     seconds: float
+
+    @property
+    def label(self) -> str:
+        """The call's, for people."""
+        return self.call.label
+
+    @property
+    def kernel(self) -> str:
+        """The call's."""
+        return self.call.kernel
+
+    def belongs_to(self, layer: str, direction: str) -> bool:
+        """Whether it is part of a layer's phase; ``backward`` is both that there are."""
+        return self.call.layer == layer and self.call.direction.startswith(direction)
 
 
 @dataclass(frozen=True)
@@ -138,7 +151,7 @@ class NetworkBench:
         """Every launch of a training step, in order."""
         medians = launch_seconds(self.device, [self._launches], repeats)
         return [
-            LaunchTiming(item.call.label, item.call.kernel, item.global_size, seconds)
+            LaunchTiming(item.call, item.global_size, seconds)
             for item, seconds in zip(self._launches, medians, strict=True)
         ]
 
@@ -163,7 +176,7 @@ class NetworkBench:
                 continue
             case = Case(vertex.layer, graph.input_shapes(vertex)[0])
             for direction in case.directions:
-                seconds = sum(item.seconds for item in profile if _belongs(item.label, vertex.name, direction))
+                seconds = sum(item.seconds for item in profile if item.belongs_to(vertex.name, direction))
                 if seconds > 0:
                     points.append(Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), seconds))
         return points
@@ -176,14 +189,6 @@ def kernel_shares(profile: list[LaunchTiming]) -> list[tuple[str, int, float]]:
         launches, seconds = found.get(item.kernel, (0, 0.0))
         found[item.kernel] = launches + 1, seconds + item.seconds
     return sorted(((kernel, *values) for kernel, values in found.items()), key=lambda row: -row[2])
-
-
-def _belongs(label: str, layer: str, direction: str) -> bool:
-    """Whether a launch is part of a layer's phase; weights are whatever of backward is not data."""
-    if not label.startswith(f"{layer} {direction.partition(' ')[0]}"):
-        return False
-    is_data = label.startswith(f"{layer} backward data")
-    return {BACKWARD_DATA: is_data, BACKWARD_WEIGHTS: not is_data}.get(direction, True)
 
 
 def burst(step: Step, finish: Step, length: int) -> float:

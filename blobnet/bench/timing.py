@@ -20,7 +20,7 @@ from blobnet.executor import Executor, Launch, plan_for
 from blobnet.graph import Graph, from_nodes
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.layers.candidates import FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import Plan
 
@@ -285,16 +285,11 @@ def filled_executor(
 
 def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
     """The layer's calls of each phase."""
-    own = [(phase, call) for phase, call in plan.calls if call.label.startswith(f"{CASE_LAYER} ")]
     found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
-    for phase, call in own:
-        if phase == "forward":
-            direction = FORWARD
-        elif not case.is_product:
-            direction = BACKWARD
-        else:
-            is_data = call.label.startswith(f"{CASE_LAYER} backward data")
-            direction = BACKWARD_DATA if is_data else BACKWARD_WEIGHTS
+    for _, call in plan.calls:
+        if call.layer != CASE_LAYER:
+            continue
+        direction = call.direction if case.is_product or call.direction == FORWARD else BACKWARD
         if direction in found:  # An Add's backward copies, if any, are its neighbours' doing.
             found[direction].append(call)
     return {direction: calls for direction, calls in found.items() if calls}

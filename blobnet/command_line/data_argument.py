@@ -21,5 +21,22 @@ def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> Non
     wanted = model.graph.input.shape.dimensions
     if data.shape != wanted:
         rule = "each sample must have the shape of the model's input"
-        hint = "--image-size resizes the pictures of a folder." if Path(options.dataset).is_dir() else None
+        hint = _hint(data.shape, wanted) if Path(options.dataset).is_dir() else None
         raise DataError(data.name, rule, sample=data.shape, input=wanted, hint=hint)
+
+
+def _hint(sample: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
+    """What to do about the pictures of a folder."""
+    if sample[0] == wanted[0]:
+        return "--image-size resizes the pictures of a folder."
+    kinds = {1: "gray", 3: "RGB"}
+    ours, theirs = (kinds.get(shape[0]) for shape in (sample, wanted))
+    return f"the pictures are {ours}, the model takes {theirs} ones: convert them." if ours and theirs else None
+
+
+def check_classes(data: Dataset) -> None:
+    """Raises DataError where there is nothing to tell apart."""
+    if data.classes == 1:
+        rule = "there must be samples of at least two classes, to learn what tells them apart"
+        hint = "a folder of pictures holds one folder for each class."
+        raise DataError(data.name, rule, classes=data.class_names[0], hint=hint)

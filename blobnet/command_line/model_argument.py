@@ -17,7 +17,7 @@ from typing import Any
 import blobnet
 import blobnet.models
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
-from blobnet.model import Model, load
+from blobnet.model import Model, check_class_names, load
 
 #: What a model's function is given, as far as it takes it.
 _OFFERED = ("input_shape", "classes", "class_names", "seed")
@@ -78,8 +78,10 @@ class ModelSource:
         if not isinstance(model, Model):
             rule = "the function must return a Model (or a Sequential)"
             raise OptionError(self.text, rule, returned=type(model).__name__)
-        if not model.class_names and class_names:
-            model.class_names = tuple(class_names)
+        # Numbers are no names: a model may have outputs for more classes than the data show.
+        are_names = list(class_names) != [str(number) for number in range(len(class_names))]
+        if not model.class_names and (are_names or len(class_names) == model.graph.output.shape.units):
+            model.class_names = check_class_names(model.graph, class_names)
         return model
 
     def _run_user_code(self, offered: dict[str, Any]) -> Any:

@@ -25,10 +25,16 @@ class Parser(argparse.ArgumentParser):
             return
         name = arguments[0].partition("=")[0]
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        hint = f": {near_matches(name, options)}" if name.startswith("-") else ""
+        meant = [option for option in options if _initials(option) == name.strip("-")]
+        hint = f": {near_matches(meant[0] if meant else name, meant or options)}" if name.startswith("-") else ""
         self.error(f"unknown argument {arguments[0]!r}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(action, f"unknown name {value!r}: {near_matches(str(value), known)}")
+
+
+def _initials(option: str) -> str:
+    """What people shorten an option to: ``lr`` for ``--learning-rate``."""
+    return "".join(word[0] for word in option.strip("-").split("-"))

@@ -21,7 +21,7 @@ import numpy as np
 from blobnet import optimizers, plotting, schedules
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
-from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.data_argument import check_classes, check_input, load_dataset
 from blobnet.command_line.model_argument import ModelSource, find_model
 from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
@@ -150,6 +150,7 @@ def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) 
     optimizer = _optimizer(options)
     device = Device(options.device)
     data, held_out = _dataset(options)
+    check_classes(data)
     loss = _loss(options, data)
     model = source.build(data.shape, data.classes or math.prod(data.train.y.shape[1:]), data.class_names, options.seed)
     check_input(model, data, options)

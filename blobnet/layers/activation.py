@@ -34,6 +34,7 @@ class Activation(Layer):
     function: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = self.function in ACTIVATIONS
         hint = None if known else near_matches(str(self.function), list(ACTIVATIONS))
         self._require(known, "the activation must be a known function", function=self.function, hint=hint)
@@ -53,6 +54,10 @@ class Activation(Layer):
     @property
     def slope(self) -> str | None:
         return self.function if self.elementwise else None
+
+    @property
+    def gives_probabilities(self) -> bool:
+        return self.function in ("softmax", "sigmoid")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError, ShapeError
-from blobnet.geometry import check_count
+from blobnet.geometry import check_count, plain
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import Candidate
 from blobnet.task import Task
@@ -171,7 +171,15 @@ class Node:
     shape: Shape
 
     def __add__(self, other: Node) -> Node:
+        if not isinstance(other, Node):
+            rule = "only a node can be added to a node"
+            hint = "Activation and BatchNorm layers change values; Add()([a, b, c]) adds up several nodes."
+            raise OptionError("+", rule, received=repr(other), hint=hint)
         return Layer.kinds["Add"]()([self, other])
+
+    def __radd__(self, other: object) -> Node:
+        """For ``sum(nodes)``, which begins with 0."""
+        return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +198,11 @@ class Layer(ABC):
         super().__init_subclass__()
         if not cls.__name__.startswith("_"):
             Layer.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        """Makes the layer hashable and equal to its like; subclasses check their hyperparameters behind this."""
+        for item in fields(self):
+            object.__setattr__(self, item.name, plain(getattr(self, item.name)))
 
     @property
     def kind(self) -> str:
@@ -242,6 +255,11 @@ class Layer(ABC):
         """For an activation of single cells: the function by whose slope the backward pass multiplies."""
         return None
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether its values are probabilities, which no loss that takes logits should get."""
+        return False
+
     def epilogue(self, site: Site) -> Epilogue | None:
         """What this layer's forward pass is, as the epilogue of the layer before it, if it can be that.
 
@@ -259,7 +277,21 @@ class Layer(ABC):
         Raises:
             ShapeError: the number of inputs or their shapes do not fit the layer.
         """
-        nodes = tuple(node for item in inputs for node in ((item,) if isinstance(item, Node) else item))
+        nodes = tuple(
+            node
+            for item in inputs
+            for node in (item if isinstance(item, Iterable) and not isinstance(item, str) else (item,))
+        )
+        for node in nodes:
+            if not isinstance(node, Node):
+                hint = f"call the layer first: {node.kind}(...)() is a node." if isinstance(node, Layer) else None
+                received = node.kind if isinstance(node, Layer) else repr(node)
+                self._require(
+                    False,
+                    "a layer stands behind nodes: what other layers gave when called",
+                    received=received,
+                    hint=hint,
+                )
         least, most = self.arity
         wanted = str(least) if most == least else f"at least {least}"
         fits = least <= len(nodes) <= (most if most is not None else len(nodes))
@@ -328,18 +360,6 @@ class Layer(ABC):
         for name in names:
             check_count(self.subject, name, getattr(self, name))
 
-    def _lists_to_tuples(self) -> None:
-        """Makes tuples of hyperparameters that came as lists, so that the layer is hashable and equal to its like."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, list):
-                object.__setattr__(self, item.name, tuples(value))
-
     def _require_rank(self, shape: Shape, rank: int) -> None:
         axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
-
-
-def tuples(value: Any) -> Any:
-    """``value`` with tuples in place of lists, at any depth."""
-    return tuple(tuples(item) for item in value) if isinstance(value, list) else value

@@ -82,7 +82,7 @@ class _Convolution(_Product):
     rank: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        self._lists_to_tuples()
+        super().__post_init__()
         self._require_counts("filters", "groups")
         for name in ("kernel_size", "stride", "dilation"):
             pair(self.subject, name, getattr(self, name), self.rank)

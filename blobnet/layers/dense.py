@@ -37,6 +37,7 @@ class Dense(_Product):
     initializer: str = "he_normal"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._require_counts("units")
         self._require(isinstance(self.bias, bool), "bias must be True or False", bias=self.bias)
         check_activation(self, self.activation)

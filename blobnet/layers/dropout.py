@@ -35,6 +35,7 @@ class Dropout(Layer):
     rate: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         is_number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
         self._require(is_number and 0 <= self.rate < 1, "rate must be at least 0 and below 1", rate=self.rate)
 

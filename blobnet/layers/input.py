@@ -40,6 +40,7 @@ class Input(Layer):
     arity: ClassVar[tuple[int, int | None]] = (0, 0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = {"units": self.units, "height": self.height, "width": self.width}
         received: dict[str, Any] = dict(sizes)
         for name, size in sizes.items():

@@ -51,6 +51,7 @@ class BatchNorm(Layer):
     epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         momentum, epsilon = self.momentum, self.epsilon
         self._require(_is_number(momentum) and 0 <= momentum <= 1, "momentum must be from 0 to 1", momentum=momentum)
         # Less is 0 in float32, and 0 / 0 where a unit is constant.

@@ -26,7 +26,7 @@ class _Pool(Layer):
     rank: ClassVar[int]
 
     def __post_init__(self) -> None:
-        self._lists_to_tuples()
+        super().__post_init__()
         pair(self.subject, "pool_size", self.pool_size, self.rank)
         pair(self.subject, "stride", self._stride, self.rank)
         check_padding(self.subject, self.padding, self.rank)

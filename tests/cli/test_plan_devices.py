@@ -258,3 +258,14 @@ def test_state_of_optimizers_is_counted(run, no_devices) -> None:
     rows = [line.split("  ")[0] for line in run("plan", "lenet5", "--optimizer", "sgd").out.splitlines()]
     table = lenet5().plan(128).parameters
     assert [row for row in rows if row.startswith("optimizer")] == [*SGD().memory(table)]
+
+
+def test_a_plan_draws_no_weights(run, monkeypatch) -> None:
+    def draw(*_: object) -> None:
+        raise AssertionError("weights are not needed here")
+
+    monkeypatch.setattr("blobnet.initializers.initialize", draw)
+    assert run("plan", "lenet5").status == 0
+    result = run("plan", "lenet5", "--input-shape", "3,4000,6000")
+    assert result.status == 1
+    assert "must have at most 1073741824 elements. Received of=parameters, elements=2870421776." in result.err

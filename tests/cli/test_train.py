@@ -347,6 +347,26 @@ def test_wrong_data_for_a_users_model(run, net) -> None:
     assert not Path("fixed.h5").exists()
 
 
+def test_gray_pictures_for_a_model_of_colours_and_a_single_class(run, net) -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("colour.py").write_text(
+        "import blobnet as bn\nfrom blobnet import layers\n"
+        "def colour(): return bn.Sequential([layers.Input(3, 9, 7), layers.Flatten(), layers.Dense(2)])\n"
+    )
+    for folder in ("gray/a", "gray/b", "one/a"):
+        Path(folder).mkdir(parents=True)
+        for number in range(20):
+            image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(f"{folder}/{number}.png")
+    assert run("train", "colour.py:colour", "--dataset", "gray").err == (
+        "error: gray: each sample must have the shape of the model's input. Received sample=(1, 9, 7), "
+        "input=(3, 9, 7). Hint: the pictures are gray, the model takes RGB ones: convert them.\n"
+    )
+    assert run("train", net, "--dataset", "one").err == (
+        "error: one: there must be samples of at least two classes, to learn what tells them apart. Received "
+        "classes=a. Hint: a folder of pictures holds one folder for each class.\n"
+    )
+
+
 @pytest.mark.parametrize("columns", [80, 60])
 def test_the_bar_neither_wraps_nor_stays(tmp_path, columns) -> None:
     """What a terminal gets: no line is wider than it, and when all is done only the table is left."""

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,9 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd or rmsprop"),
         ([*DIGITS, "--schedule", "step", "--warmup-epochs", "1"], "--warmup-epochs needs --schedule cosine"),
         ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),
+        ([*DIGITS, "--lr", "0.1"], "unknown argument '--lr': did you mean '--learning-rate'?"),
+        ([*DIGITS, "-lr=0.1"], "unknown argument '-lr=0.1': did you mean '--learning-rate'?"),
+        ([*DIGITS, "--bs", "3"], "unknown argument '--bs': did you mean '--batch-size'?"),
         (["plan", "lenet5", "--input-shape", "1,0,2"], "argument --input-shape: it must be units,height,width such as"),
         (
             ["plan", "lenet5", "--memory", "much"],
@@ -170,6 +174,76 @@ def test_ctrl_c_anywhere_is_one_line(run, monkeypatch) -> None:
     monkeypatch.setattr("blobnet.checkpoint.inspect", interrupt)
     result = run("inspect", "a.h5")
     assert (result.status, result.out, result.err) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("during", ["blobnet.cli", "blobnet.command_line.devices", "pyopencl"])
+def test_ctrl_c_while_modules_load_is_one_line(during: str) -> None:
+    """Also where a library makes another error of it, or none."""
+    code = f"""
+import builtins, os, signal, sys
+load = builtins.__import__
+def interrupted(name, *others):
+    if name == {during!r} or (name == "blobnet" and "cli" in (others[2] or ()) and {during!r} == "blobnet.cli"):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000): pass
+        except BaseException:
+            raise ImportError("it did not load")
+    return load(name, *others)
+builtins.__import__ = interrupted
+import importlib
+find = importlib.import_module
+importlib.import_module = lambda name: interrupted(name) and find(name)
+sys.argv = ["blobnet", "devices"]
+from blobnet.__main__ import main
+sys.exit(main())
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_whoever_ignores_ctrl_c_still_does() -> None:
+    code = """
+import os, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from blobnet.interrupt import while_importing
+with while_importing():
+    os.kill(os.getpid(), signal.SIGINT)
+assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "received"), [("Unable to allocate 23 GiB", " Received cause=Unable to allocate 23 GiB."), ("", "")]
+)
+def test_a_want_of_memory_is_one_line(run, monkeypatch, said: str, received: str) -> None:
+    def fail(path: object) -> str:
+        raise MemoryError(*[said] * bool(said))
+
+    monkeypatch.setattr("blobnet.checkpoint.inspect", fail)
+    rule = "error: memory: this machine must have room for the model and its data."
+    hint = " Hint: use smaller samples or batches.\n"
+    result = run("inspect", "a.h5")
+    assert (result.status, result.out, result.err) == (1, "", rule + received + hint)
+
+
+def test_plugins_of_others_do_not_stop_the_tests(tmp_path) -> None:
+    """pytest-benchmark warns where tests run in several processes, and warnings are errors here."""
+    (tmp_path / "loud.py").write_text("import warnings\ndef pytest_configure(config): warnings.warn('not in xdist')\n")
+    (tmp_path / "loud-1.dist-info").mkdir()
+    (tmp_path / "loud-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1\n")
+    points = tmp_path / "loud-1.dist-info" / "entry_points.txt"
+    test = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/unit/test_floors.py", "-k", "name_what"]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    results = []
+    for name in ("loud", "benchmark"):
+        points.write_text(f"[pytest11]\n{name} = loud\n")
+        environment = {**os.environ, "PYTHONPATH": path}
+        root = Path(__file__).parents[2]
+        results.append(subprocess.run(test, cwd=root, env=environment, capture_output=True, check=False).returncode)
+    assert results[0] != 0, "a warning there is an error"
+    assert results[1] == 0
 
 
 def test_public_names_are_there_when_used() -> None:

@@ -146,6 +146,21 @@ def test_a_source_is_not_blamed_for_what_came_before_it(fresh: Device, monkeypat
     assert len(list(fresh._folder.iterdir())) == len(sources)
 
 
+def test_children_that_died_while_they_waited_blame_nobody(fresh: Device) -> None:
+    if fresh.kind != "cpu":
+        pytest.skip("children of GPUs do not wait")
+    child_builds._IDLE.close()
+    fresh.build_ahead([source(number) for number in range(70, 80)])
+    waiting = list(child_builds._IDLE._children)
+    assert waiting
+    for child in waiting:
+        child.kill()
+        child._process.wait()
+    fresh.build_ahead([source(number) for number in range(80, 84)])
+    assert not fresh._crashed
+    assert len(list(fresh._folder.iterdir())) == 14
+
+
 @pytest.mark.parametrize("cause", ["no interpreter", "no device", "a dead compiler"])
 def test_where_no_child_works_programs_are_built_here(
     fresh: Device, monkeypatch: pytest.MonkeyPatch, cause: str
@@ -248,3 +263,8 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Non
         time.sleep(0.02)
     assert len(list(folder.iterdir())) == before
     assert child is None or child._process.poll() == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

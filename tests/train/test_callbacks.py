@@ -6,6 +6,7 @@ import csv
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from blobnet.callbacks import (
 )
 from blobnet.device import Device
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
+from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
+from blobnet.planner import make_plan
+from blobnet.task import Choices
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
@@ -472,7 +476,7 @@ def test_the_error_names_the_layer_whose_weights_are_broken(device: Device, name
     whole = model.weights[name]
     broken = whole.copy()
     broken.reshape(-1)[1] = math.nan
-    model.set_weights({name: broken})
+    model._weights = {**model._weights, name: broken}
     layer = name.split("/")[0]
     message = rf"epoch=1, step=0, first_layer={layer}, whose {name} are not finite themselves\. Hint"
     with pytest.raises(TrainingError, match=message):
@@ -489,11 +493,31 @@ def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> No
     model = Sequential([*stack, layers.Dense(10, name="logits")])
     bias = np.zeros(4, np.float32)
     bias[2] = math.inf
-    model.set_weights({"conv3/bias": bias})
+    model._weights = {**model._weights, "conv3/bias": bias}
     with pytest.raises(TrainingError, match=r"first_layer=conv3, whose conv3/bias are not finite themselves\."):
         fit(model, device, [])
 
 
+def test_layers_with_split_sums_are_named_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = replace(device.tuning, device_class="gpu", compute_units=64, choices=Choices())
+    monkeypatch.setattr(Device, "tuning", tuning)
+    stack = [layers.Input(1, 8, 8), layers.Conv2D(64, 3, name="conv"), layers.Flatten(), layers.Dense(64, name="head")]
+    model = Sequential(stack)
+    plan = make_plan(model.graph, 8, loss=CrossEntropy(), training=True, tuning=tuning)
+    split = [call for phase, call in plan.calls if phase == "forward" and "split" in call.kernel]
+    assert {call.layer for call in split} >= {"head"}
+    for phase, call in plan.calls:
+        if phase != "loss" and call.kernel != "blob/zero_halo":
+            assert call.label.startswith(f"{call.layer} ")
+            assert call.direction.startswith(phase)
+    bias = np.zeros(64, np.float32)
+    bias[2] = math.inf
+    model._weights = {**model._weights, "head/bias": bias}
+    with pytest.raises(TrainingError, match=r"first_layer=head, whose head/bias are not finite themselves\."):
+        fit(model, device, [])
+
+
+@pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
 def test_the_first_layer_is_that_of_the_batch_that_broke_the_loss(device: Device) -> None:
     # The next batch is on the device by then.
     x, y = digits(16)
@@ -512,6 +536,7 @@ def test_a_loss_that_is_too_large_by_itself(device: Device) -> None:
         fit(model, device, [])
 
 
+@pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
 def test_weights_that_an_epochs_last_step_broke_are_not_kept(device: Device, tmp_path: Path) -> None:
     model = Sequential([layers.Input(1, 8, 8, name="input"), layers.Dense(10, name="logits")])
     before, path = model.weights, tmp_path / "model.h5"

@@ -24,6 +24,9 @@ from blobnet.optimizers import SGD
 from blobnet.schedules import Cosine
 from tests.tiny import digits, tiny_model
 
+#: These samples are what they are.
+pytestmark = pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
+
 COUNT = 37
 
 

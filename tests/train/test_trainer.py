@@ -473,8 +473,8 @@ BAD_FIT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         DataError,
         r"y: x and y must hold the same number of samples\. Received x_shape=\(22, 1, 8, 8\), y_shape=\(21,\)",
     ),
-    "one-hot": (
-        {"y": np.eye(10, dtype=int)[Y]},
+    "two hot": (
+        {"y": np.eye(10, dtype=int)[Y] | np.eye(10, dtype=int)[3]},
         DataError,
         r"y: class numbers must have the shape \(samples,\)\. .*argmax",
     ),

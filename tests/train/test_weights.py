@@ -76,6 +76,17 @@ def test_weights_of_classes_are_those_of_their_samples(device: Device) -> None:
     assert_moved(both, fitted(plain_model(), device, x, y, sample_weights=samples))
 
 
+def test_weights_stay_with_their_samples_when_some_are_held_out(device: Device) -> None:
+    x, y = digits(20)
+    weights = np.linspace(0.1, 3, 20)
+    found = fitted(plain_model(), device, x, y, batch_size=32, sample_weights=weights, validation=0.25)
+    kept = np.sort(np.random.default_rng(0).permutation(20)[5:])
+    wanted = fitted(plain_model(), device, x[kept], y[kept], batch_size=32, sample_weights=weights[kept])
+    assert_same(found, wanted)
+    with pytest.raises(DataError, match=r"sample_weights: there must be one weight for each sample\. .*samples=20"):
+        fitted(plain_model(), device, x, y, sample_weights=weights[kept], validation=0.25)
+
+
 def test_balanced(device: Device) -> None:
     x, y = digits(21)
     found = fitted(plain_model(), device, x, y, class_weights="balanced")

@@ -779,11 +779,20 @@ def test_train_folder_alone(tmp_path: Path) -> None:
     assert repr(datasets.load(tmp_path)) == f"{tmp_path.name}: 1 samples of (1, 3, 9), 1 classes"
 
 
+def test_what_macos_leaves_is_no_class(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / name / "1.png", noise(3, 9))
+    (tmp_path / "__MACOSX" / "a").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "a" / "._1.png").write_bytes(b"no picture")
+    assert datasets.load(tmp_path).class_names == ("a", "b")
+
+
 def test_folder_of_several_sizes(tmp_path: Path) -> None:
     first, second = save(tmp_path / "a" / "1.png", noise(4, 6)), save(tmp_path / "a" / "2.jpg", noise(8, 5))
     with failing(
         DataError,
-        f"{second}: all pictures must have one size. Received size=(8, 5), first=(4, 6) in {first}. Hint: give size=(h",
+        f"{second}: all pictures must have one size. Received size=(8, 5), first=(4, 6) in {first}. Hint: "
+        "give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them",
     ):
         datasets.load(tmp_path)
     dataset = datasets.load(tmp_path, size=(4, 6))

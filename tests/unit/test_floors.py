@@ -14,11 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
-    errors
+    errors interrupt
     cache
     recent building
     blob
-    geometry initializers kernel_source
+    geometry kernel_source
+    initializers
     task
     kernel_call
     layers.candidates
@@ -38,7 +39,7 @@ FLOORS = """
     executor
     optimizers checkpoint datasets kernels metrics sample_weights weight_buffers
     loader progress training_step
-    inference callbacks
+    inference callbacks arguments notes
     trainer
     model
     blobnet

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from blobnet import initializers
 from blobnet.errors import OptionError
-from blobnet.initializers import INITIALIZERS, initialize
+from blobnet.initializers import INITIALIZERS, FirstWeights, initialize
 from blobnet.layers.base import ParameterSpec
 
 Float64Array = npt.NDArray[np.float64]
@@ -140,6 +141,31 @@ def test_layers_keep_the_variance() -> None:
 def test_options(initializer: str, shape: tuple[int, ...], seed: int, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         initialize(ParameterSpec("w", shape, initializer), "a/w", seed)
+
+
+def test_first_weights_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {"a/w": ParameterSpec("w", (3, 4), "he_normal"), "b/w": ParameterSpec("w", (2, 2), "he_uniform")}
+    drawn = []
+
+    def noted(spec: ParameterSpec, name: str, seed: int) -> np.ndarray:
+        drawn.append(name)
+        return initialize(spec, name, seed)
+
+    monkeypatch.setattr(initializers, "initialize", noted)
+    weights = FirstWeights(specs, 5)
+    assert (list(weights), len(weights), drawn) == (["a/w", "b/w"], 2, [])
+    np.testing.assert_array_equal(weights["b/w"], draw((2, 2), "he_uniform", "b/w", 5))
+    assert weights["b/w"] is weights["b/w"]
+    assert drawn == ["b/w"]
+    with pytest.raises(OptionError, match="a/w: the seed must be an int"):
+        FirstWeights(specs, -1)
+
+
+@pytest.mark.parametrize("initializer", ["he_normal", "glorot_uniform"])
+def test_pieces_are_those_of_one_draw(monkeypatch: pytest.MonkeyPatch, initializer: str) -> None:
+    wanted = draw((7, 5, 3), initializer, "a/w")
+    monkeypatch.setattr(initializers, "_PIECE", 4)
+    np.testing.assert_array_equal(draw((7, 5, 3), initializer, "a/w"), wanted)
 
 
 def test_every_initializer_is_tested() -> None:

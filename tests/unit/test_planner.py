@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.errors import OptionError, PlanError, ShapeError
+from blobnet.errors import KernelError, OptionError, PlanError, ShapeError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
@@ -555,3 +555,16 @@ def test_shipped_models_have_no_copies_and_few_launches(name: str) -> None:
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_shipped_models_on_symbols(name: str) -> None:
     assert not differences(plan_of(shipped(name)))
+
+
+@pytest.mark.parametrize(("elements", "per_sample"), [(20, 0), (10, 1), (0, 10)])
+def test_memory_of_one_name_has_one_size(elements: int, per_sample: int) -> None:
+    plan = plan_of(sequential([layers.Input(2, 5, 4), layers.BatchNorm(name="norm")]))
+    array = plan.sites["norm"].array
+    assert array("memory", "mine", 10, 0) == array("memory", "mine", 10, 0)
+    with pytest.raises(KernelError) as caught:
+        array("memory", "mine", elements, per_sample)
+    assert str(caught.value) == (
+        "norm (BatchNorm): memory of one name must have one size in all calls of a layer. Received memory=mine, "
+        f"first=10 elements and 0 a sample, then={elements} elements and {per_sample} a sample."
+    )

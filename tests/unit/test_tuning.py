@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -447,3 +449,19 @@ def test_local_memory_is_what_the_kernels_declare() -> None:
     assert Tile(128, 64, 16, 8, 8, speed=1.0).local_bytes == 4 * (2 * 16 * 132 + 2 * 16 * 68)
     # Here 32 rows of results, of 4 units each, leave through the local memory of the sources.
     assert Tile(128, 32, 8, 4, 8, speed=1.0).local_bytes == 4 * (2 * 8 * 132 + 32 * 36)
+
+
+def test_processes_that_record_at_once_lose_nothing() -> None:
+    """Each reads the file, adds a winner, and writes it: without a lock some would write over others'."""
+    code = f"""
+import sys
+from pathlib import Path
+from blobnet import tuning
+tuning._folder = lambda: Path({str(tuning._folder())!r})
+for number in range(40):
+    tuning.Tunings({{"device": "some gpu"}}).mark_broken(f"{{sys.argv[1]}} {{number}}")
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "abc"]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert Tunings({"device": "some gpu"}).broken == {f"{name} {number}" for name in "abc" for number in range(40)}
+    assert len(list(tuning._folder().iterdir())) == 1

@@ -1,0 +1,332 @@
+"""What users pass in place of objects, and by mistake: what is clear is taken, the rest is explained."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers, losses, optimizers
+from blobnet.arguments import loss_of, optimizer_of, parted
+from blobnet.datasets.checks import as_split, classes_of_one_hot
+from blobnet.device import Device
+from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError, ShapeError
+
+RANDOM = np.random.default_rng(7)
+X = RANDOM.standard_normal((21, 2, 5, 4), dtype=np.float32)
+Y = RANDOM.integers(0, 3, 21)
+
+
+def model(seed: int = 0) -> bn.Sequential:
+    stack = [layers.Input(2, 5, 4), layers.Conv2D(4, 3, name="conv"), layers.Flatten(), layers.Dense(3, name="head")]
+    return bn.Sequential(stack, seed=seed)
+
+
+def trained(device: Device, x: Any = X, y: Any = Y, **settings: Any) -> bn.Model:
+    made = model()
+    made.fit(x, y, epochs=2, batch_size=4, device=device, verbose=False, **settings)
+    return made
+
+
+def assert_same(one: bn.Model, other: bn.Model) -> None:
+    assert one.weights.keys() == other.weights.keys()
+    for name, values in one.weights.items():
+        np.testing.assert_array_equal(values, other.weights[name], name)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mse", "MSE", "mean_squared_error", "MeanSquaredError", "mean squared error"])
+def test_losses_by_name(name: str) -> None:
+    assert loss_of(name) == losses.MeanSquaredError()
+
+
+def test_objects_classes_and_nothing() -> None:
+    assert loss_of(None) is None
+    assert optimizer_of(None) is None
+    assert loss_of(losses.CrossEntropy) == losses.CrossEntropy()
+    smooth = losses.CrossEntropy(0.1)
+    assert loss_of(smooth) is smooth
+    assert loss_of("bce") == losses.BinaryCrossEntropy()
+    assert loss_of("cross-entropy") == losses.CrossEntropy()
+    for name, kind in optimizers.Optimizer.kinds.items():
+        assert type(optimizer_of(name)) is type(optimizer_of(name.lower())) is type(optimizer_of(kind)) is kind
+
+
+def test_names_train_as_objects_do(device: Device) -> None:
+    y = RANDOM.standard_normal((21, 3)).astype(np.float32)
+    wanted = trained(device, y=y, loss=losses.MeanSquaredError(), optimizer=optimizers.SGD())
+    found = trained(device, y=y, loss="mse", optimizer="sgd")
+    assert_same(found, wanted)
+    assert found.evaluate(X, y, loss="mse", device=device) == wanted.evaluate(X, y, device=device)
+    assert found.gradients(X, y, loss="mse", device=device)["input"].any()
+    assert found.plan(4, loss="mse").loss == losses.MeanSquaredError()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "msee"}, "loss: the loss must be one of blobnet's. Received name=msee. Hint: "),
+        (
+            {"optimizer": "adm"},
+            "optimizer: the optimizer must be one of blobnet's. Received name=adm. Hint: did you mean",
+        ),
+        (
+            {"loss": 3},
+            "loss: it must be a Loss, or the name of one. Received received=3. Hint: blobnet.losses.CrossEntropy()",
+        ),
+        (
+            {"optimizer": 0.1},
+            "optimizer: it must be an Optimizer, or the name of one. Received received=0.1. Hint: blobnet.optimizers.",
+        ),
+        ({"loss": max}, "loss: it must be a Loss, or the name of one. Received received=builtin_function_or_method."),
+        (
+            {"validation": 1.5},
+            "validation: it must be (x, y), or a fraction of the samples, above 0 and below 1. Received received=1.5.",
+        ),
+        (
+            {"validation": X},
+            "validation: it must be (x, y), or a fraction of the samples, above 0 and below 1. Received",
+        ),
+        (
+            {"validation": 3},
+            "validation: it must be (x, y), or a fraction of the samples, above 0 and below 1. Received",
+        ),
+        (
+            {"validation": 0.01},
+            "validation: a fraction must leave samples on both sides. Received fraction=0.01, samples=21.",
+        ),
+    ],
+)
+def test_what_is_explained(device: Device, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        trained(device, **settings)
+
+
+# -- a fraction to validate with ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["array", "memmap", "h5py", "float64"])
+def test_a_fraction_is_held_out(device: Device, tmp_path: Path, kind: str) -> None:
+    x: Any = X
+    if kind == "memmap":
+        x = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
+        x[:] = X
+    elif kind == "h5py":
+        x = h5py.File(tmp_path / "x.h5", "w").create_dataset("x", data=X)
+    elif kind == "float64":
+        x = X.astype(np.float64)
+    kept_x, kept_y, (held_x, held_y) = parted(x, Y, 0.3, 5)
+    kept, held = (np.empty((len(part), 2, 5, 4), np.float32) for part in (kept_x, held_x))
+    for part, out in ((kept_x, kept), (held_x, held)):
+        part.read(np.arange(len(part)), out)
+    assert len(held_y) == 6
+    whole = np.concatenate([kept, held]), np.concatenate([kept_y, held_y])
+    order = np.lexsort(whole[0].reshape(21, -1).T)
+    wanted = np.lexsort(X.reshape(21, -1).T)
+    np.testing.assert_array_equal(whole[0][order], X[wanted])
+    np.testing.assert_array_equal(whole[1][order], Y[wanted])
+    assert not np.array_equal(held_y, parted(x, Y, 0.3, 6)[2][1]) or not np.array_equal(kept_y, parted(x, Y, 0.3, 6)[1])
+    found = trained(device, x, validation=0.3, seed=5)
+    explicit = trained(device, kept, kept_y, validation=(held, held_y), seed=5)
+    assert_same(found, explicit)
+    assert found.history == explicit.history
+
+
+def test_streams_have_no_fraction(device: Device) -> None:
+    with pytest.raises(DataError, match=r"^validation: a fraction needs samples with numbers, and their labels\."):
+        trained(device, iter([(X, Y)]), None, validation=0.2)
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, bool])
+def test_one_hot_rows_are_classes(device: Device, dtype: Any) -> None:
+    rows = np.eye(3)[Y].astype(dtype)
+    assert_same(trained(device, y=rows), trained(device))
+    np.testing.assert_array_equal(as_split(X, rows, None, "data").y, Y)
+
+
+def test_what_is_not_one_hot(device: Device) -> None:
+    rows = np.eye(3, dtype=np.float32)[Y]
+    for index, wrong in (((5, 1), 0.5), ((7, 2), np.nan)):
+        other = rows.copy()
+        other[index] = wrong
+        assert classes_of_one_hot(other) is other
+        with pytest.raises(DataError, match=r"^y: "):
+            trained(device, y=other)
+    assert classes_of_one_hot(rows, 4) is rows
+    assert classes_of_one_hot(Y) is Y
+    column = np.ones((21, 1), np.float32)
+    assert classes_of_one_hot(column) is column
+    # A loss of targets takes them as they are.
+    assert trained(device, y=rows, loss="mse").loss == losses.MeanSquaredError()
+
+
+def test_missing_labels(device: Device) -> None:
+    with pytest.raises(DataError, match=r"^y: y must be the labels or targets of the samples\."):
+        trained(device, y=None)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_masks_are_refused(device: Device, name: str) -> None:
+    arrays = {"x": X, "y": Y}
+    arrays[name] = np.ma.masked_array(arrays[name], mask=np.zeros(arrays[name].shape, bool))
+    assert_same(trained(device, arrays["x"], arrays["y"]), trained(device))
+    arrays[name][3] = np.ma.masked
+    count = arrays[name][3].size
+    rule = rf"{name}: {name} must be an array without a mask, which would be ignored\. Received masked={count}\. Hint: "
+    with pytest.raises(DataError, match=rule):
+        trained(device, arrays["x"], arrays["y"])
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        (
+            [0, np.nan, 1],
+            OptionError,
+            "head/bias: every weight must be finite in float32. Received index=(1,), value=nan.",
+        ),
+        (
+            [0, 1, 1e39],
+            OptionError,
+            "head/bias: every weight must be finite in float32. Received index=(2,), value=inf.",
+        ),
+        ("abc", OptionError, "head/bias: the values must be an array of numbers. Received cause="),
+        (None, ShapeError, "head/bias: the array must have the parameter's shape. Received array=(), wanted=(3,)."),
+        ([[1], [2, 3]], ShapeError, "head/bias: the values must be an array of numbers. Received cause="),
+        (np.ma.masked_less(np.arange(3.0), 1), OptionError, "head/bias: the values must go without a mask"),
+    ],
+)
+def test_weights_are_finite_numbers(values: Any, kind: type[Exception], message: str) -> None:
+    made = model()
+    before = made.weights
+    with pytest.raises(kind, match=re.escape(message)):
+        made.set_weights({"conv/bias": np.ones(4), "head/bias": values})
+    for name, array in made.weights.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_normalization_of_no_numbers() -> None:
+    with pytest.raises(
+        OptionError, match=r"^set_normalization: the values must be an array of numbers\. Received cause="
+    ):
+        model().set_normalization("a", [1])
+
+
+def test_weights_of_a_file_that_are_not_finite(tmp_path: Path) -> None:
+    made = model()
+    made._weights = {**made._weights, "head/bias": np.array([1, np.nan, 2], np.float32)}
+    made.save(tmp_path / "a.h5")
+    with pytest.warns(
+        BlobnetWarning, match=r"a\.h5: the weights of a model should be finite\. Received parameters=head/bias"
+    ):
+        loaded = bn.load(tmp_path / "a.h5")
+    np.testing.assert_array_equal(loaded.weights["head/bias"], made.weights["head/bias"])
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, copy.copy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_copies(device: Device, way: Any) -> None:
+    made = trained(device)
+    wanted = made.predict(X, device=device)
+    other = way(made)
+    assert isinstance(other, bn.Sequential)
+    assert_same(made, other)
+    assert (other.history, other.loss, other.class_names) == (made.history, made.loss, made.class_names)
+    other.set_weights({"head/bias": np.full(3, 9)})
+    np.testing.assert_array_equal(made.predict(X, device=device), wanted)
+    np.testing.assert_allclose(
+        other.predict(X, device=device), wanted - made.weights["head/bias"] + 9, rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_array_equal(made.predict(X, device=device), wanted)
+
+
+def test_copies_stay_on_their_device(device: Device) -> None:
+    made = trained(device)
+    assert copy.deepcopy(made)._device is copy.copy(made)._device is made._device
+
+
+def test_sums_of_nodes() -> None:
+    start = layers.Input(2, 5, 4)()
+    nodes = [layers.Conv2D(3, 1)(start) for _ in range(3)]
+    total = bn.Model(start, layers.Flatten()(sum(nodes)))
+    weights = total.weights
+    x = X.astype(np.float64)
+    wanted = sum(
+        np.einsum("nihw,oi->nohw", x, weights[f"conv2d_{number}/weight"][:, :, 0, 0].astype(np.float64))
+        + weights[f"conv2d_{number}/bias"].reshape(3, 1, 1)
+        for number in (1, 2, 3)
+    )
+    np.testing.assert_allclose(total.predict(X), wanted.reshape(21, -1), rtol=1e-4, atol=1e-5)
+    for wrong in (lambda: nodes[0] + 1, lambda: 1 + nodes[0], lambda: nodes[0] + X, lambda: sum(nodes, 2)):
+        with pytest.raises(OptionError, match=r"^\+: only a node can be added to a node\. Received received="):
+            wrong()
+
+
+def test_layers_stand_behind_nodes() -> None:
+    rule = r"^Conv2D: a layer stands behind nodes: what other layers gave when called\. Received received="
+    with pytest.raises(
+        OptionError, match=rule + r"Input\. Hint: call the layer first: Input\(\.\.\.\)\(\) is a node\."
+    ):
+        layers.Conv2D(8, 3)(layers.Input(1, 8, 8))
+    for wrong in (X[0, 0, 0, 0], "input", None, [layers.Input(1, 8, 8)], 3):
+        with pytest.raises(OptionError, match=rule):
+            layers.Conv2D(8, 3)(wrong)
+
+
+def test_names_of_outputs(device: Device, tmp_path: Path) -> None:
+    rule = (
+        "class_names: there must be a name for each output of the model, or none at all. Received names=2, outputs=3."
+    )
+    with pytest.raises(OptionError, match=re.escape(rule)):
+        bn.Sequential([layers.Input(2), layers.Dense(3)], class_names=("cat", "dog"))
+    made = model()
+    made.class_names = ("cat", "dog")
+    made.save(tmp_path / "a.h5")
+    with pytest.warns(BlobnetWarning, match=r"they are left out\. Received names=2, outputs=3"):
+        assert bn.load(tmp_path / "a.h5").class_names == ()
+
+
+def test_a_loss_that_a_file_describes_wrongly(tmp_path: Path) -> None:
+    made = model()
+    made.loss = losses.CrossEntropy(0.1)
+    made.save(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        text = file["loss"][()]
+        del file["loss"]
+        file.create_dataset("loss", data=np.bytes_(text.replace(b"label_smoothing", b"label_smoothong")))
+    with pytest.raises(
+        FileError, match=r"a\.h5: the loss must have arguments that blobnet knows\. Received loss=CrossEntropy"
+    ):
+        bn.load(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "a"])
+def test_a_file_that_this_process_has_open(tmp_path: Path, mode: str) -> None:
+    made = model(3)
+    made.save(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", mode) as file:
+        assert "architecture" in file
+        assert_same(bn.load(tmp_path / "a.h5"), made)
+        assert "architecture" in file
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["architecture"]
+        file.flush()
+        with pytest.raises(FileError, match="architecture"):
+            bn.load(tmp_path / "a.h5")

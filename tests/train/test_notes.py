@@ -1,0 +1,77 @@
+"""Notes on trainings that run, but hardly as they were meant."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.device import Device
+from blobnet.errors import BlobnetWarning
+
+RANDOM = np.random.default_rng(1)
+PICTURES = RANDOM.integers(0, 256, (30, 1, 6, 6)).astype(np.uint8)
+Y = RANDOM.integers(0, 3, 30)
+OTHER_SCALE = r"^x: normalised samples should have a deviation of about 1; these seem to have another scale"
+NOT_NORMALISED = r"^x: samples should be normalised: with values as large as these a model hardly learns\."
+
+
+def model(*behind: layers.Layer, last: str | None = None) -> bn.Sequential:
+    return bn.Sequential([layers.Input(1, 6, 6), *behind, layers.Flatten(), layers.Dense(3, activation=last)])
+
+
+def fit(made: bn.Model, x: Any, device: Device, y: Any = Y, **settings: Any) -> None:
+    made.fit(x, y, batch_size=10, device=device, verbose=False, **settings)
+
+
+def test_samples_in_another_scale(device: Device) -> None:
+    made = model()
+    made.set_normalization([PICTURES.mean()], [PICTURES.std()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(made, PICTURES, device)
+        made.predict(PICTURES, device=device)
+        made.predict(PICTURES[:1], device=device)
+        made.set_weights(made.weights)
+        made.predict(PICTURES[:1] / 255, device=device)  # One picture may be anything.
+    for use in (
+        lambda x: made.predict(x, device=device),
+        lambda x: made.evaluate(x, Y, device=device),
+        lambda x: fit(made, x, device),
+    ):
+        made.set_weights(made.weights)
+        with pytest.warns(BlobnetWarning, match=OTHER_SCALE + r".*deviation=0\.00\d+\. Hint: "):
+            use((PICTURES / 255).astype(np.float32))
+    small = model()
+    small.set_normalization([0.5], [0.29])
+    with pytest.warns(BlobnetWarning, match=OTHER_SCALE):
+        small.predict(PICTURES, device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small.predict(PICTURES, device=device)  # Once is enough.
+
+
+def test_large_samples_without_normalization(device: Device) -> None:
+    with pytest.warns(BlobnetWarning, match=NOT_NORMALISED + r".*set_normalization"):
+        fit(model(), PICTURES, device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(model(layers.BatchNorm()), PICTURES, device)
+        fit(model(), PICTURES / 255, device)
+        model().predict(PICTURES, device=device)  # Weights may have been made for these.
+
+
+@pytest.mark.parametrize(("last", "loss"), [("softmax", "cross_entropy"), ("sigmoid", "bce")])
+def test_probabilities_where_logits_belong(device: Device, last: str, loss: str) -> None:
+    x = (PICTURES / 255).astype(np.float32)
+    y = Y if loss == "cross_entropy" else np.eye(3, dtype=np.float32)[Y]
+    with pytest.warns(BlobnetWarning, match=r"\(Activation\): \w+ takes logits, and does itself what this layer does"):
+        fit(model(last=last), x, device, y, loss=loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(model(last=last), x, device, np.eye(3, dtype=np.float32)[Y], loss="mse")
+        fit(model(), x, device, y, loss=loss)
