@@ -71,10 +71,11 @@ class Checkpoint(Callback):
 def _check_room(path: str | os.PathLike[str], progress: Progress) -> None:
     """Raises FileError if :func:`_save` will not be able to write."""
     step = progress.trainer.step
-    arrays = 1 + len(step.optimizer.state_slots) + (step.average is not None)
+    table, slots = step.parameters.table, len(step.optimizer.state_slots)
+    elements = table.elements * (1 + (step.average is not None)) + table.trainable_elements * slots
     # The new file is complete before the old one goes.
     files = 1 if Path(path).exists() else 2
-    check_writable(path, files * 4 * step.parameters.table.elements * arrays)
+    check_writable(path, files * 4 * elements)
 
 
 def _save(path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...]) -> None:

@@ -50,8 +50,14 @@ resuming:
   --resume goes on from it, and ends with the same weights, bit for bit, as if
   it had never been interrupted.
 
+from another training:
+  --init-from takes the weights of a file. The layers up to --freeze-until keep
+  them, cost what they cost in prediction, and need no memory for training.
+  Samples are normalised by the statistics of the new data set.
+
 examples:
   blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
+  blobnet train --init-from lenet5.h5 --freeze-until pool2 --dataset mnist
   blobnet train resnet8 --dataset mnist --warmup-epochs 1 --save-best
   blobnet train nets/small.py:small --dataset pictures/ --image-size 32x32
 """
@@ -198,7 +204,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         return commands[name]
 
     data, file = "--dataset DATA [options]", "FILE.h5"
-    _add_train(command("train", f"MODEL {data}", "train a model and keep it in an HDF5 file", _TRAIN_EPILOG))
+    _add_train(command("train", f"[MODEL] {data}", "train a model and keep it in an HDF5 file", _TRAIN_EPILOG))
     _add_evaluate(command("evaluate", f"{file} {data}", "measure a trained model on a data set"))
     summary = "say what a trained model sees in pictures"
     _add_predict(command("predict", f"{file} IMAGE [IMAGE ...] [options]", summary, _PREDICT_EPILOG))
@@ -212,7 +218,9 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 def _add_train(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help=f"{_MODEL}; with --init-from, without it that of the file"
+    )
     group = parser.add_argument_group("data")
     _add_data(group)
     group.add_argument(
@@ -312,6 +320,20 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--seed", metavar="N", type=option_types.seed, default=0, help="of weights, order and dropout (default: 0)"
     )
+    group = parser.add_argument_group("weights of another training")
+    group.add_argument(
+        "--init-from",
+        metavar="FILE.h5",
+        type=Path,
+        help="start from the weights of this file, with a new last layer; with MODEL, where layers have the same names",
+    )
+    group.add_argument(
+        "--classes",
+        metavar="N",
+        type=option_types.count,
+        help="outputs of the model (default: the classes of the data)",
+    )
+    _add_freeze(group)
     group = parser.add_argument_group("files")
     group.add_argument(
         "--output", metavar="FILE.h5", type=Path, help="the model file (default: the model's name and .h5)"
@@ -378,6 +400,7 @@ def _add_plan(parser: Parser) -> None:
     )
     parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: the model's own, or 10")
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
+    _add_freeze(parser)
     _add_optimizer(parser, "whose state is counted: ")
     parser.add_argument(
         "--memory",
@@ -497,6 +520,18 @@ def _add_optimizer(parser: _Options, purpose: str = "") -> None:
     )
 
 
+def _add_freeze(parser: _Options) -> None:
+    parser.add_argument(
+        "--freeze",
+        metavar="NAME",
+        action="append",
+        help="do not train this layer or parameter; also a pattern, 'stage1*' or '*/bias' say; may come several times",
+    )
+    parser.add_argument(
+        "--freeze-until", metavar="LAYER", help="do not train this layer, and none that its values depend on"
+    )
+
+
 def _add_device(parser: _Options) -> None:
     parser.add_argument("--device", metavar="DEVICE", help=_DEVICE)
 
@@ -533,6 +568,8 @@ def _check_bench(parser: Parser, options: argparse.Namespace) -> None:
 
 def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     """Ends with a usage error if an option belongs to another choice."""
+    if options.model is None and options.init_from is None:
+        parser.error("the following arguments are required: MODEL (or --init-from FILE.h5)")
     if options.warmup_epochs is not None and options.schedule != "cosine":
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from blobnet.blob import Shape
+from blobnet.blob import FloatArray, Shape
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import plain
 from blobnet.layers.base import Layer, Node, ParameterSpec
@@ -68,6 +68,43 @@ class Graph:
         """All parameters as ``<layer>/<parameter>``, in the order of the vertices."""
         return {f"{vertex.name}/{spec.name}": spec for vertex in self.vertices for spec in self.parameters(vertex)}
 
+    @cached_property
+    def trainable(self) -> tuple[str, ...]:
+        """The names of the parameters that can be trained."""
+        return tuple(name for name, spec in self.named_parameters.items() if spec.trainable)
+
+    def vertex(self, name: str, subject: str) -> Vertex:
+        """The vertex of a layer; OptionError, which begins with ``subject``, if there is no such layer."""
+        found = [vertex for vertex in self.vertices if vertex.name == name]
+        if not found:
+            hint = near_matches(str(name), [vertex.name for vertex in self.vertices])
+            raise OptionError(subject, "it must name a layer of the model", layer=name, hint=hint)
+        return found[0]
+
+    def up_to(self, name: str, subject: str) -> tuple[Vertex, ...]:
+        """The vertices that a layer's values depend on, itself included, in order; errors as for :meth:`vertex`."""
+        wanted = {self.vertex(name, subject).index}
+        for vertex in reversed(self.vertices):
+            wanted |= set(vertex.inputs) if vertex.index in wanted else set()
+        return tuple(vertex for vertex in self.vertices if vertex.index in wanted)
+
+    def nodes(self, weights: Mapping[str, FloatArray], replaced: Mapping[str, Layer] | None = None) -> dict[str, Node]:
+        """Nodes for a new graph, by layer name, that carry the weights of their layers.
+
+        Args:
+            weights: all parameters by name.
+            replaced: layers to put in the place of others, by name; these carry no weights.
+        """
+        nodes: list[Node] = []
+        for vertex in self.vertices:
+            layer = (replaced or {}).get(vertex.name, vertex.layer)
+            node = layer(*(nodes[source] for source in vertex.inputs))
+            if layer is vertex.layer:
+                own = {spec.name: weights[f"{vertex.name}/{spec.name}"] for spec in self.parameters(vertex)}
+                node = replace(node, weights=own)
+            nodes.append(node)
+        return {vertex.name: node for vertex, node in zip(self.vertices, nodes, strict=True)}
+
     def description(self) -> list[dict[str, Any]]:
         """The graph as plain data that :func:`from_description` takes (JSON)."""
         return [
@@ -111,6 +148,20 @@ def from_nodes(inputs: Node | Sequence[Node], outputs: Node | Sequence[Node]) ->
     order.remove(source)
     _check_layers_differ(order)
     return _build([source, *order], {node: node.inputs for node in order})
+
+
+def carried_weights(outputs: Node | Sequence[Node]) -> dict[str, FloatArray]:
+    """The weights that nodes and those before them carry, as ``<layer>/<parameter>``."""
+    stack = [outputs] if isinstance(outputs, Node) else list(outputs)
+    found: dict[str, FloatArray] = {}
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            found |= {f"{node.layer.name}/{name}": values for name, values in node.weights.items()}
+            stack += node.inputs
+    return found
 
 
 def _check_layers_differ(nodes: Sequence[Node]) -> None:

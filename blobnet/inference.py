@@ -170,7 +170,8 @@ class Evaluator:
     ) -> None:
         self.loss = loss
         self.parameters = parameters
-        self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type)
+        table = parameters.table
+        self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
         self.executor = Executor(device, self.plan, {"parameters": parameters.buffer}, debug=debug)
         self.loader = Loader(self.executor)
         self._version: int | None = None

@@ -29,6 +29,8 @@ from blobnet.losses import CrossEntropy, Loss
 from blobnet.metrics import Metric, Report, measured, named
 from blobnet.notes import note_loss, note_scale
 from blobnet.optimizers import Optimizer
+from blobnet.parameters import parameter_table
+from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planner import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
 from blobnet.schedules import check_number
@@ -41,9 +43,9 @@ class Model:
 
     Args:
         inputs: the node of an Input layer.
-        outputs: the node whose value is the result.
+        outputs: the node whose value is the result. Nodes of :meth:`trunk` bring the weights of their model along.
         class_names: names of the outputs, kept in files.
-        seed: of the initial weights.
+        seed: of the initial weights of all other layers.
 
     Raises:
         OptionError: the nodes do not make a network with one input and one output.
@@ -58,6 +60,7 @@ class Model:
         seed: int = 0,
     ) -> None:
         self._start(graph.from_nodes(inputs, outputs), class_names, seed)
+        self.set_weights(graph.carried_weights(outputs))
 
     def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
         self.graph = network
@@ -122,6 +125,112 @@ class Model:
         name = self.graph.input.name
         self.set_weights({f"{name}/mean": mean, f"{name}/deviation": deviation})
 
+    # -- transfer ----------------------------------------------------------------------------------------------------
+
+    def trunk(self, *names: str) -> tuple[Node, ...]:
+        """Nodes to build a new model on: that of the input, and that of each layer that is named.
+
+        They carry the weights of now. A new head on a model in a file:
+
+            inputs, features = bn.load("resnet50.h5").trunk("pool")
+            model = bn.Model(inputs, layers.Dense(5, name="head")(features))
+            model.fit(x, y, freeze=model.layers_until("pool"))
+
+        Args:
+            names: of layers (``print(model)`` lists them). A layer that was made with an activation is two of them:
+                ``conv1`` and, with the activation, ``conv1_relu``.
+
+        Raises:
+            OptionError: there is no such layer.
+        """
+        nodes = self.graph.nodes(self._weights)
+        wanted = [self.graph.input, *(self.graph.vertex(name, "trunk") for name in names)]
+        return tuple(nodes[vertex.name] for vertex in wanted)
+
+    def outputs_of(self, name: str) -> Model:
+        """A model whose output is that of a layer, with the weights of now: its ``predict`` gives the inner values.
+
+        Raises:
+            OptionError: there is no such layer.
+        """
+        self.graph.vertex(name, "outputs_of")
+        return Model(*self.trunk(name))
+
+    def layers_until(self, name: str) -> list[str]:
+        """The layers with weights that a layer's values depend on, itself included, for ``freeze`` of :meth:`fit`.
+
+        Raises:
+            OptionError: there is no such layer.
+        """
+        trainable = {parameter.rpartition("/")[0] for parameter in self.graph.trainable}
+        return [item.name for item in self.graph.up_to(name, "layers_until") if item.name in trainable]
+
+    def with_classes(self, classes: int, class_names: Sequence[str] = (), *, seed: int = 0) -> Model:
+        """The same layers and weights, but for the last one with weights: it has ``classes`` outputs, and starts anew.
+
+        Args:
+            classes: outputs of the new model.
+            class_names: their names.
+            seed: of the weights of the last layer.
+
+        Raises:
+            OptionError: that layer cannot have another number of outputs (it is no Dense or convolution).
+            ShapeError: the layers behind it do not take that, or make another number of outputs of it.
+        """
+        check_count("with_classes", "classes", classes)
+        owners = [vertex for vertex in self.graph.vertices if self.graph.parameters(vertex)][1:]
+        if not owners:
+            raise OptionError(
+                "with_classes", "the model must have a layer with weights", layers=len(self.graph.vertices)
+            )
+        head = owners[-1]
+        nodes = self.graph.nodes(self._weights, {head.name: head.layer.with_outputs(classes)})
+        output = nodes[self.graph.output.name]
+        if output.shape.units != classes:
+            rule = "the model's outputs must be those of its last layer with weights"
+            raise ShapeError("with_classes", rule, layer=head.name, output=output.shape, classes=classes)
+        return Model(nodes[self.graph.input.name], output, class_names=class_names, seed=seed)
+
+    def take_weights(self, other: Model) -> list[str]:
+        """Takes the weights of all layers that another model has under the same names; the others stay.
+
+        What the input layer does to samples stays too (:meth:`set_normalization`).
+
+        Returns:
+            The layers with weights that the other model does not have; and the last one, if its number of outputs
+            differs.
+
+        Raises:
+            OptionError: the other model has none of the layers.
+            ShapeError: a layer before the last one has other shapes there.
+        """
+        own, given = self.graph.named_parameters, other.graph.named_parameters
+        start = f"{self.graph.input.name}/"
+        layers = list(dict.fromkeys(name.rpartition("/")[0] for name in own if not name.startswith(start)))
+        taken: dict[str, FloatArray] = {}
+        left = []
+        for layer in layers:
+            names = [name for name in own if name.rpartition("/")[0] == layer]
+            there = [name for name in given if name.rpartition("/")[0] == layer]
+            shapes = [
+                {name.rpartition("/")[2]: specs[name].shape for name in found}
+                for specs, found in ((own, names), (given, there))
+            ]
+            if there and shapes[0] == shapes[1]:
+                taken |= {name: other._weights[name] for name in names}
+            elif not there or layer == layers[-1]:
+                left.append(layer)
+            else:
+                rule = "a layer before the last one must have the same parameters in both models"
+                hint = "give it another name to start it anew."
+                raise ShapeError(f"weights of {layer}", rule, wanted=shapes[0], given=shapes[1], hint=hint)
+        if not taken:
+            rule = "the models must have layers with weights of the same names and shapes"
+            theirs = list(dict.fromkeys(name.rpartition("/")[0] for name in given))
+            raise OptionError("take_weights", rule, wanted=", ".join(layers[:4]), given=", ".join(theirs[1:5]))
+        self._weights = {**self._weights, **taken}
+        return left
+
     # -- training and inference --------------------------------------------------------------------------------------
 
     def _on(self, device: Device | str | None) -> Device:
@@ -145,6 +254,7 @@ class Model:
         validation: tuple[Any, Any] | float | None = None,
         metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
+        freeze: str | Iterable[str] | None = None,
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | None = None,
         accumulate: int = 1,
@@ -162,6 +272,10 @@ class Model:
         history begins again; ``resume`` goes on with the last one. What a training that ends early (Ctrl-C, an error)
         leaves is the model after its last full epoch.
 
+        What is frozen stays as it is, and costs what it costs in prediction: no gradients, no optimizer state, and no
+        deltas below the lowest layer that is trained. A batch norm whose scale and shift are frozen runs on its stored
+        statistics, and keeps them. Dropout has nothing to freeze and goes on dropping.
+
         Args:
             x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
                 h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
@@ -175,6 +289,8 @@ class Model:
                 then not trained on.
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: see blobnet.callbacks.
+            freeze: names of layers or parameters that are not trained, or patterns of them ("stage1*", "*/bias"); see
+                also :meth:`layers_until`. None is nothing, or with ``resume`` what the interrupted training froze.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
                 classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
                 evaluate, goes without weights.
@@ -223,6 +339,10 @@ class Model:
         note_loss(self.graph, loss)
         self._note_scale(data.source, training=True)
         self._evaluators.clear()  # They would only hold memory that training needs.
+        if freeze is not None or state is None:
+            frozen = frozen_parameters(self.graph, freeze or ())
+        else:
+            frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -232,6 +352,7 @@ class Model:
             batch_size,
             seed,
             sample_type=data.reader.sample_type,
+            frozen=frozen,
             class_weights=prepare_class_weights(
                 class_weights, loss, self.graph.output.shape.units, data.labels, self.class_names
             ),
@@ -387,6 +508,7 @@ class Model:
         y: npt.NDArray[Any],
         *,
         loss: Loss | str | None = None,
+        freeze: str | Iterable[str] = (),
         seed: int = 0,
         device: Device | str | None = None,
         precision: str = "fp32",
@@ -394,7 +516,7 @@ class Model:
     ) -> dict[str, FloatArray]:
         """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are.
 
-        ``precision`` is as for :meth:`fit`.
+        ``freeze`` and ``precision`` are as for :meth:`fit`; what is frozen has no gradient.
         """
         seed = _check_seed("gradients", seed)
         loss = loss_of(loss) or self.loss or CrossEntropy()
@@ -410,6 +532,7 @@ class Model:
             len(x),
             seed,
             input_delta=True,
+            frozen=frozen_parameters(self.graph, freeze),
             debug=debug,
         )
         step.compute_gradients(step.load_batch(x, labels))
@@ -419,11 +542,19 @@ class Model:
         return {**step.gradients(), "input": (delta / deviation).reshape(x.shape)}
 
     def plan(
-        self, batch_size: int = 128, *, training: bool = True, loss: Loss | str | None = None, device_class: str = "cpu"
+        self,
+        batch_size: int = 128,
+        *,
+        training: bool = True,
+        loss: Loss | str | None = None,
+        freeze: str | Iterable[str] = (),
+        device_class: str = "cpu",
     ) -> Plan:
-        """The memory plan, which can be printed; needs no device."""
+        """The memory plan, which can be printed; needs no device. ``freeze`` is as for :meth:`fit`."""
         wanted = (loss_of(loss) or self.loss or CrossEntropy()) if training else None
-        return make_plan(self.graph, batch_size, loss=wanted, training=training, tuning=Tuning(device_class))
+        table = parameter_table(self.graph, frozen_parameters(self.graph, freeze))
+        tuning = Tuning(device_class)
+        return make_plan(self.graph, batch_size, loss=wanted, training=training, tuning=tuning, parameters=table)
 
     # -- files -------------------------------------------------------------------------------------------------------
 

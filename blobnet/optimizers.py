@@ -1,8 +1,9 @@
-"""Optimizers: one launch over all trainable parameters, in PyTorch's definitions.
+"""Optimizers: one launch over all trained parameters (with one learning rate), in PyTorch's definitions.
 
 All parameters lie in one buffer (:class:`blobnet.parameters.ParameterTable`), their gradients in another at the same
 offsets. The zeros between two parameters have gradients of 0, so that every optimizer leaves them 0. Weight decay
-applies to the decayed parameters alone, which come first.
+applies to the decayed parameters alone, which come first. Where ``rates`` give parameters learning rates of their own,
+those with the same one lie in a row (:class:`blobnet.parameters.ParameterGroup`), and each row has its launch.
 
 In the equations w is a parameter, g its gradient, t = 1, 2, ... the step, and everything else starts as 0. With
 ``clip_norm``, every g is first multiplied by min(1, clip_norm / (norm + 1e-6)), norm = sqrt(sum of g^2 over all
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.geometry import plain
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
-from blobnet.parameters import ParameterTable
+from blobnet.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
@@ -55,6 +56,7 @@ class Optimizer(ABC):
     learning_rate: float | Schedule | Callable[[int], float]
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
+    rates: Mapping[str, float] | Sequence[tuple[str, float]] = field(default=(), kw_only=True)
 
     #: Every optimizer by the name of its class, for files and options.
     kinds: ClassVar[dict[str, type[Optimizer]]] = {}
@@ -75,6 +77,26 @@ class Optimizer(ABC):
         self._check("weight_decay", least=0)
         if self.clip_norm is not None:
             self._check("clip_norm", above=0)
+        object.__setattr__(self, "rates", self.factors)
+
+    @property
+    def factors(self) -> tuple[tuple[str, float], ...]:
+        """Patterns of names (blobnet/patterns.py), and what they multiply the learning rate by: the first that matches.
+
+        Raises:
+            OptionError: ``rates`` are something else.
+        """
+        pairs: Any = self.rates.items() if isinstance(self.rates, Mapping) else self.rates
+        try:
+            factors = tuple((pattern, float(factor)) for pattern, factor in pairs)
+            fits = all(isinstance(pattern, str) and 0 < factor < math.inf for pattern, factor in factors)
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            rule = "rates must map patterns of names to finite factors above 0"
+            hint = "{'head/*': 1.0, '*': 0.1}, say; freeze what should not learn at all."
+            raise OptionError(self._subject, rule, rates=self.rates, hint=hint)
+        return factors
 
     @property
     def _subject(self) -> str:
@@ -93,7 +115,11 @@ class Optimizer(ABC):
 
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        # NOTE: an optimizer without rates is described as in files that were written before there were any.
+        names = [item.name for item in fields(self) if item.name != "rates" or self.rates]
+        values = {name: getattr(self, name) for name in names}
+        if self.rates:
+            values["rates"] = [list(pair) for pair in self.rates]
         return {
             name: value.description() if isinstance(value, Schedule) else plain(value) for name, value in values.items()
         }
@@ -128,6 +154,11 @@ class Optimizer(ABC):
         values[0] = learning_rate
         return values
 
+    def hyperparameters(self, table: ParameterTable, step: int, learning_rate: float) -> FloatArray:
+        """:meth:`step_values` for each group of parameters, as they lie in HYPERPARAMETERS."""
+        factors = [group.factor for group in table.groups] or [1.0]
+        return np.concatenate([self.step_values(step, learning_rate * factor) for factor in factors])
+
     # -- memory and calls --------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -138,35 +169,36 @@ class Optimizer(ABC):
     def memory(self, table: ParameterTable) -> dict[str, int]:
         """Elements of each float32 buffer that a trainer must allocate, by storage."""
         buffers = {self.storage(slot): max(1, table.trainable_elements) for slot in self.state_slots}
-        buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT
+        buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT * max(1, len(table.groups))
         if self.clip_norm is not None:
             buffers |= {_CLIP_PARTIALS: _MOST_PARTIALS, CLIP_SCALE: 1}
         return buffers
 
     def calls(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
-        """The calls of one step: with clipping first those that find its factor, then one over all parameters."""
+        """The calls of one step: with clipping first those that find its factor, then one over each group."""
         if not table.trainable_elements:
             return []
         clipping = self._clipping(table, tuning) if self.clip_norm is not None else []
-        return [*clipping, self._step(table, tuning)]
+        return [*clipping, *(self._step(part, number, tuning) for number, part in enumerate(table.groups))]
 
-    def _step(self, table: ParameterTable, tuning: Tuning) -> KernelCall:
-        gradients, hyperparameters = _array("gradients", table.elements), _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
+    def _step(self, part: ParameterGroup, number: int, tuning: Tuning) -> KernelCall:
+        def of_part(storage: str) -> Array:
+            return _array(storage, part.elements, part.offset)
+
+        gradients = of_part("gradients")
+        hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
         tunables = tuning.of(self.kernel)
-        runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))
+        runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
         group = 1 if tuning.device_class == "cpu" else _GROUP
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
-        states = {
-            role: _array(self.storage(slot), table.trainable_elements) if slot else gradients
-            for role, slot in self._roles().items()
-        }
+        states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
         return KernelCall(
             self.kernel,
             f"{self._subject} step",
             GlobalSize(min(-(-runs // group) * group, _MOST_ITEMS), per_sample=False),
             arrays={
-                "PARAMETERS": _array("parameters", table.elements),
+                "PARAMETERS": of_part("parameters"),
                 "GRADIENTS": gradients,
                 **states,
                 "HYPERPARAMETERS": hyperparameters,
@@ -174,8 +206,8 @@ class Optimizer(ABC):
                 "TOTALS": _array("totals", 1),
             },
             macros={
-                "TRAINABLE_ELEMENTS": table.trainable_elements,
-                "DECAYED_ELEMENTS": table.decayed_elements if self.weight_decay else 0,
+                "TRAINABLE_ELEMENTS": part.elements,
+                "DECAYED_ELEMENTS": part.decayed_elements if self.weight_decay else 0,
                 "WEIGHT_DECAY": float(self.weight_decay),
                 "HAS_CLIPPING": int(self.clip_norm is not None),
                 **self._macros(),
@@ -197,7 +229,7 @@ class Optimizer(ABC):
                 "optimizer/sum_of_squares",
                 "gradient norm",
                 GlobalSize(groups * group, per_sample=False),
-                arrays={"GRADIENTS": _array("gradients", table.elements), "CLIP_PARTIALS": partials},
+                arrays={"GRADIENTS": _array("gradients", table.trainable_elements), "CLIP_PARTIALS": partials},
                 macros={"TRAINABLE_ELEMENTS": table.trainable_elements, "RUN": run, "LANES": lanes},
                 local_size=(group, 1, 1),
             ),
@@ -211,8 +243,8 @@ class Optimizer(ABC):
         ]
 
 
-def _array(storage: str, elements: int) -> Array:
-    return Array(storage, elements, persistent=True)
+def _array(storage: str, elements: int, offset: int = 0) -> Array:
+    return Array(storage, elements, offset=offset, persistent=True)
 
 
 @dataclass(frozen=True)
@@ -227,6 +259,7 @@ class SGD(Optimizer):
         nesterov: look ahead along the momentum.
         weight_decay: an L2 penalty on the decayed parameters.
         clip_norm: the largest norm of all gradients together; None for any.
+        rates: factors of the learning rate by patterns of names, as {"head/*": 1, "*": 0.1}: the first that matches.
 
     Raises:
         OptionError: a value out of its range, or nesterov without momentum.
@@ -275,6 +308,7 @@ class RMSprop(Optimizer):
         momentum: from 0 to below 1.
         weight_decay: an L2 penalty on the decayed parameters.
         clip_norm: the largest norm of all gradients together; None for any.
+        rates: factors of the learning rate by patterns of names, as {"head/*": 1, "*": 0.1}: the first that matches.
 
     Raises:
         OptionError: a value out of its range.
@@ -366,6 +400,7 @@ class Adam(_Moments):
         epsilon: keeps the quotient finite.
         weight_decay: an L2 penalty on the decayed parameters.
         clip_norm: the largest norm of all gradients together; None for any.
+        rates: factors of the learning rate by patterns of names, as {"head/*": 1, "*": 0.1}: the first that matches.
 
     Raises:
         OptionError: a value out of its range.
@@ -387,6 +422,7 @@ class AdamW(_Moments):
         epsilon: keeps the quotient finite.
         weight_decay: what a step takes away of the decayed parameters, as a part of the learning rate.
         clip_norm: the largest norm of all gradients together; None for any.
+        rates: factors of the learning rate by patterns of names, as {"head/*": 1, "*": 0.1}: the first that matches.
 
     Raises:
         OptionError: a value out of its range.

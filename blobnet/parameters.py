@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,13 +30,46 @@ class ParameterSlice:
 
 
 @dataclass(frozen=True)
+class ParameterGroup:
+    """A run of trained parameters, in which those that decay come first.
+
+    Attributes:
+        offset: where it begins in the buffer.
+        elements: how long it is.
+        decayed_elements: how many of them decay.
+        factor: of the learning rate.
+    """
+
+    offset: int
+    elements: int
+    decayed_elements: int
+    factor: float
+
+
+@dataclass(frozen=True)
 class ParameterTable:
-    """All parameters of a graph in one buffer: first those that decay, then the other trainable ones, then the rest."""
+    """All parameters of a graph in one buffer: first those that are trained, then the frozen ones and the statistics.
+
+    Every plan that runs on one buffer of parameters must have the same table. What is trained follows from it alone.
+
+    Attributes:
+        slices: where each parameter lies, by name.
+        groups: the trained parameters, one group behind the other, from the start of the buffer on.
+        elements: all of them, with the gaps between them.
+    """
 
     slices: Mapping[str, ParameterSlice]
-    decayed_elements: int
-    trainable_elements: int
+    groups: tuple[ParameterGroup, ...]
     elements: int
+
+    @property
+    def trainable_elements(self) -> int:
+        """Elements of the trained parameters, and so of the gradients."""
+        return sum(group.elements for group in self.groups)
+
+    def trains(self, name: str) -> bool:
+        """Whether a parameter is trained, and so has a gradient."""
+        return self.slices[name].offset < self.trainable_elements
 
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """All parameters in one flat array, as they lie in the buffer."""
@@ -46,25 +79,53 @@ class ParameterTable:
         return flat
 
     def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:
-        """Every parameter (or gradient), by name, of a flat array."""
+        """Every parameter, by name, of a flat array."""
+        return self._unpack(flat, self.slices)
+
+    def unpack_gradients(self, flat: FloatArray) -> dict[str, FloatArray]:
+        """The gradient of every trained parameter, by name, of a flat array."""
+        return self._unpack(flat, filter(self.trains, self.slices))
+
+    def _unpack(self, flat: FloatArray, names: Iterable[str]) -> dict[str, FloatArray]:
+        pieces = {name: self.slices[name] for name in names}
         return {
             name: flat[piece.offset : piece.offset + piece.elements].reshape(piece.shape).copy()
-            for name, piece in self.slices.items()
+            for name, piece in pieces.items()
         }
 
 
-def parameter_table(graph: Graph) -> ParameterTable:
-    """Lays out all parameters of a graph."""
-    ranked = sorted(graph.named_parameters.items(), key=lambda item: (not item[1].trainable, not item[1].decayed))
+def parameter_table(
+    graph: Graph, frozen: Collection[str] = (), factors: Mapping[str, float] | None = None
+) -> ParameterTable:
+    """Lays out all parameters of a graph.
+
+    Args:
+        graph: whose they are.
+        frozen: names of trainable parameters that are not to be trained.
+        factors: of the learning rate, by name; 1 for those that are not named.
+    """
+    factors = factors or {}
+    ranks = {
+        name: (not spec.trainable or name in frozen, -factors.get(name, 1.0), not spec.decayed)
+        for name, spec in graph.named_parameters.items()
+    }
     slices: dict[str, ParameterSlice] = {}
-    offset = decayed = trainable = 0
-    for name, spec in ranked:
+    groups: dict[float, ParameterGroup] = {}
+    offset = 0
+    for name in sorted(ranks, key=lambda name: ranks[name]):
+        spec = graph.named_parameters[name]
         slices[name] = ParameterSlice(offset, spec.shape, spec.elements)
-        offset += -(-spec.elements // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-        if spec.trainable:
-            trainable = offset
-            decayed = offset if spec.decayed else decayed
-    return ParameterTable(slices, decayed, trainable, max(offset, 1))
+        room = -(-spec.elements // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+        is_fixed, _, is_plain = ranks[name]
+        if not is_fixed:
+            factor = factors.get(name, 1.0)
+            group = groups.get(factor, ParameterGroup(offset, 0, 0, factor))
+            decayed = 0 if is_plain else room
+            groups[factor] = replace(
+                group, elements=group.elements + room, decayed_elements=group.decayed_elements + decayed
+            )
+        offset += room
+    return ParameterTable(slices, tuple(groups.values()), max(offset, 1))
 
 
 class DeviceParameters:
@@ -73,6 +134,7 @@ class DeviceParameters:
     Args:
         device: where they are.
         graph: whose they are.
+        table: where each of them lies; if None, with all trainable ones trained.
 
     Attributes:
         table: where each of them lies.
@@ -80,8 +142,8 @@ class DeviceParameters:
         version: another number whenever they have changed: plans that hold something made of them make it anew.
     """
 
-    def __init__(self, device: Device, graph: Graph) -> None:
-        self.table = parameter_table(graph)
+    def __init__(self, device: Device, graph: Graph, table: ParameterTable | None = None) -> None:
+        self.table = table or parameter_table(graph)
         self.buffer: Any = device.allocate(4 * (self.table.elements + READ_OVERRUN))
         self.version = 0
         self._device = device

@@ -122,6 +122,7 @@ class Plan:
             share=self.share,
             reuse=self.reuse,
             every_halo=self.every_halo,
+            parameters=self.parameters,
         )
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
@@ -170,8 +171,12 @@ def make_plan(
     share: bool = True,
     reuse: bool = True,
     every_halo: bool = False,
+    parameters: ParameterTable | None = None,
 ) -> Plan:
     """Plans a graph for training, or for inference.
+
+    What is not trained costs what it costs in inference: a layer whose parameters are all frozen runs as there, and
+    where neither a layer nor any before it is trained there are no deltas, and nothing is kept for the backward pass.
 
     Args:
         graph: what to plan.
@@ -184,6 +189,7 @@ def make_plan(
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
+        parameters: where the parameters lie, and which of them are trained; if None, all that are trainable.
 
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
@@ -195,7 +201,8 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     if loss:
         loss.check(graph.output.shape)
-    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share)
+    table = parameters or parameter_table(graph)
+    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share, table)
     return planner.plan(reuse, every_halo)
 
 
@@ -251,6 +258,7 @@ class _Planner:
         input_delta: bool,
         sample_type: str,
         share: bool,
+        parameters: ParameterTable,
     ) -> None:
         self.graph = graph
         self.batch_size = batch_size
@@ -262,7 +270,9 @@ class _Planner:
         self.share = share
         self.storages: list[_Storage] = []
         self.arrays: dict[str, Array] = {}
-        self.parameters = parameter_table(graph)
+        self.parameters = parameters
+        #: For each vertex whether it runs as in training.
+        self.in_training = [training and not self._is_frozen(vertex) for vertex in graph.vertices]
         self.planes = self._physical_planes()
         self.regions: dict[int, _Region] = {}
         self.in_place_of: dict[int, int] = {}
@@ -377,13 +387,28 @@ class _Planner:
             for reader in readers
         )
 
+    def _trainable(self, vertex: Vertex) -> list[str]:
+        return [spec.name for spec in self.graph.parameters(vertex) if spec.trainable]
+
+    def _trained(self, vertex: Vertex) -> list[str]:
+        return [name for name in self._trainable(vertex) if self.parameters.trains(f"{vertex.name}/{name}")]
+
+    def _is_frozen(self, vertex: Vertex) -> bool:
+        """Whether all parameters that a vertex could train are frozen, of which it has some."""
+        return bool(self._trainable(vertex)) and not self._trained(vertex)
+
     def _needs_delta(self) -> list[bool]:
         needed: list[bool] = []
         for vertex in self.graph.vertices:
-            trained = any(spec.trainable for spec in self.graph.parameters(vertex))
-            wanted = trained or any(needed[source] for source in vertex.inputs)
+            wanted = bool(self._trained(vertex)) or any(needed[source] for source in vertex.inputs)
             needed.append(wanted or (self.input_delta and not vertex.inputs))
         return needed
+
+    def _backward_reads_inputs(self, index: int) -> bool:
+        """Whether the backward calls of a vertex read what it reads."""
+        layer = self.graph.vertices[index].layer
+        reads = layer.backward_reads_inputs if self.in_training[index] else layer.frozen_reads_inputs
+        return reads and self.needs_delta[index] and index not in self.absorbed
 
     def _absorbed_activations(self) -> frozenset[int]:
         """The activations that the layer before them takes on in training, forward and backward: nothing but names.
@@ -396,6 +421,7 @@ class _Planner:
             readers = self.graph.readers[vertex.index]
             if (
                 vertex.layer.fuses_slope
+                and self.in_training[vertex.index]
                 and readers == (vertex.index + 1,)
                 and self.graph.vertices[readers[0]].layer.slope
             ):
@@ -403,7 +429,8 @@ class _Planner:
         return frozenset(found)
 
     def _placement(self, vertex: Vertex) -> Placement:
-        return Placement.SHARED if vertex.index in self.absorbed else vertex.layer.placement(self.training)
+        absorbed = vertex.index in self.absorbed
+        return Placement.SHARED if absorbed else vertex.layer.placement(self.in_training[vertex.index])
 
     # -- pass 1: forward storage -------------------------------------------------------------------------------------
 
@@ -465,11 +492,8 @@ class _Planner:
         if source == self.graph.output.index:
             return _NEVER
         if self.training and (
-            (vertex.layer.backward_reads_output and source not in self.absorbed)
-            or any(
-                self.graph.vertices[reader].layer.backward_reads_inputs and reader not in self.absorbed
-                for reader in readers
-            )
+            (vertex.layer.backward_reads_output and self.needs_delta[source] and source not in self.absorbed)
+            or any(self._backward_reads_inputs(reader) for reader in readers)
         ):
             return _NEVER - 1
         last = max(readers, default=source)
@@ -593,10 +617,14 @@ class _Planner:
     # -- pass 4: calls -----------------------------------------------------------------------------------------------
 
     def _site(self, vertex: Vertex) -> Site:
+        trained = self._trained(vertex)
+
         def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
             if kind in ("parameter", "gradient"):
                 piece = self.parameters.slices[f"{vertex.name}/{name}"]
-                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+                if kind == "parameter" or name in trained:
+                    return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+                name, elements = f"{name} gradient", piece.elements
             if kind == "shared":
                 return Array(name, 0, persistent=True)
             key = f"{vertex.name}/{name}"
@@ -621,7 +649,8 @@ class _Planner:
             ),
             output_delta=self._blob(deltas[vertex.index]) if vertex.index in deltas else None,
             accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
-            training=self.training,
+            training=self.in_training[vertex.index],
+            frozen=frozenset(self._trainable(vertex)) - frozenset(trained),
             slope=self.graph.vertices[vertex.index + 1].layer.slope if vertex.index + 1 in self.absorbed else None,
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
@@ -672,7 +701,8 @@ class _Planner:
         if self.training:
             for vertex, site in zip(reversed(self.graph.vertices), reversed(sites), strict=True):
                 if self.needs_delta[vertex.index] and vertex.index not in self.absorbed:
-                    calls += _made("backward", vertex, BACKWARD_WEIGHTS, vertex.layer.backward_parameters(site))
+                    if site.training:
+                        calls += _made("backward", vertex, BACKWARD_WEIGHTS, vertex.layer.backward_parameters(site))
                     calls += _made("backward", vertex, BACKWARD_DATA, vertex.layer.backward_data(site))
         return calls
 
@@ -686,7 +716,7 @@ class _Planner:
             "step": (STEP_WORDS, 0),
         }
         if self.training:
-            buffers["gradients"] = (self.parameters.elements, 0)
+            buffers["gradients"] = (max(1, self.parameters.trainable_elements), 0)
         if self.loss:
             buffers |= self.loss.memory(self.graph.output.shape)
         return buffers

@@ -32,6 +32,12 @@ from blobnet.training_step import TrainingStep, not_finite
 
 #: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
+#: What settings are called, where that is not their name, and what to do where one differs.
+_SETTINGS = {"frozen": "set of frozen parameters"}
+_SETTING_HINTS = {
+    "epochs": "a constant learning rate can go on for any number of epochs.",
+    "frozen": "without resume, training goes on from the same weights with a new optimizer.",
+}
 _DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
@@ -83,6 +89,7 @@ class Trainer:
             "accumulate": accumulate,
             "average": step.average,
             "class_weights": weights,
+            "frozen": sorted(step.frozen),
         }
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
 
@@ -126,10 +133,12 @@ class Trainer:
     def _settle(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
         for name, value in now.items():
-            if saved.get(name, value) != value:
-                rule = f"the {name.replace('_', ' ')} must be that of the interrupted training"
-                hint = "a constant learning rate can go on for any number of epochs." if name == "epochs" else None
-                raise OptionError("resume", rule, saved=f"{name}={saved[name]}", now=f"{name}={value}", hint=hint)
+            # Files from before anything could be frozen do not say so.
+            before = saved.get(name, [] if name == "frozen" else value)
+            if before != value:
+                rule = f"the {_SETTINGS.get(name, name.replace('_', ' '))} must be that of the interrupted training"
+                shown = {"saved": f"{name}={_shortened(before)}", "now": f"{name}={_shortened(value)}"}
+                raise OptionError("resume", rule, hint=_SETTING_HINTS.get(name), **shown)
         self._settings = {**saved, **now}
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -300,10 +309,11 @@ class Trainer:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         step, info = self.step, self.step.device.info
         room = info.memory, info.largest_allocation, step.bytes
-        sample_type = data.reader.sample_type
-        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, sample_type=sample_type)
+        settings: dict[str, Any] = {"sample_type": data.reader.sample_type, "parameters": step.parameters.table}
+        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, **settings)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         debug = step.executor.debug
+        sample_type = data.reader.sample_type
         return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, sample_type, debug)
 
 
@@ -346,6 +356,13 @@ def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> Non
         history[name] = [*values, *[math.nan] * (epochs - len(values))]
         if name in record:
             history[name].append(record[name])
+
+
+def _shortened(value: Any) -> str:
+    """A setting; of a long list of names the first ones."""
+    if not isinstance(value, list):
+        return str(value)
+    return ", ".join(value[:4]) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
 
 
 def _unlike(value: Any, other: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy.typing as npt
 from blobnet import weight_buffers
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
+from blobnet.errors import OptionError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
+from blobnet.patterns import rate_factors
 from blobnet.planner import STEP_WORDS, Plan
 from blobnet.weight_buffers import (
     AVERAGE,
@@ -39,20 +41,24 @@ def fitting_plan(
     loss: Loss,
     optimizer: Optimizer,
     *,
+    frozen: Collection[str] = (),
     accumulate: bool = False,
     average: bool = False,
     **settings: Any,
 ) -> Plan:
     """A training plan that fits a device beside what a step keeps besides, and whose kernels are built.
 
-    ``settings`` are as for make_plan.
+    Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. Other ``settings`` are as for
+    make_plan.
 
     Raises:
         PlanError: it does not fit.
         ShapeError: the loss does not fit the model's output.
     """
-    reserved = _state_bytes(parameter_table(graph), optimizer, accumulate, average)
-    return plan_for(device, graph, batch_size, reserved=reserved, loss=loss, training=True, **settings)
+    table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
+    reserved = _state_bytes(table, optimizer, accumulate, average)
+    settings |= {"loss": loss, "training": True, "parameters": table}
+    return plan_for(device, graph, batch_size, reserved=reserved, **settings)
 
 
 def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> dict[str, int]:
@@ -78,6 +84,7 @@ class TrainingStep:
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
         sample_type: NumPy's name for the type of the samples.
+        frozen: names of trainable parameters that stay as they are.
         class_weights: a number for each class, for a loss of classes; all 1 if None.
         accumulate: whether a step may be made of several batches.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
@@ -87,6 +94,7 @@ class TrainingStep:
         plan: what runs.
         executor: runs it.
         parameters: the parameters on the device.
+        frozen: the names of those that stay as they are.
         result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
 
@@ -106,6 +114,7 @@ class TrainingStep:
         *,
         input_delta: bool = False,
         sample_type: str = "float32",
+        frozen: Collection[str] = (),
         class_weights: FloatArray | None = None,
         accumulate: bool = False,
         average: float | None = None,
@@ -115,15 +124,15 @@ class TrainingStep:
         self.graph = graph
         self.loss = loss
         self.optimizer = optimizer
+        self.frozen = frozenset(frozen)
         self.seed = seed
         self.number = 0
         self.class_weights = class_weights
         self.average = average
         keeps = {"accumulate": accumulate, "average": average is not None}
-        self.plan = fitting_plan(
-            device, graph, batch_size, loss, optimizer, input_delta=input_delta, sample_type=sample_type, **keeps
-        )
-        self.parameters = self.result = DeviceParameters(device, graph)
+        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
+        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
+        self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         table, tuning = self.parameters.table, self.plan.tuning
         self._state_bytes = _state_bytes(table, optimizer, **keeps)
@@ -131,7 +140,7 @@ class TrainingStep:
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
         buffers = {"parameters": self.parameters.buffer, **self._state}
         if average is not None:
-            self.result = DeviceParameters(device, graph)
+            self.result = DeviceParameters(device, graph, table)
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
         self.executor = Executor(device, self.plan, buffers, debug=debug)
@@ -190,7 +199,8 @@ class TrainingStep:
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
-        self.executor.feed(HYPERPARAMETERS, self.optimizer.step_values(self.number, learning_rate))
+        table = self.parameters.table
+        self.executor.feed(HYPERPARAMETERS, self.optimizer.hyperparameters(table, self.number, learning_rate))
         if self.average is not None:
             rate = average_rate(self.number, self.average)
             self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
@@ -239,11 +249,10 @@ class TrainingStep:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def gradients(self) -> dict[str, FloatArray]:
-        """The gradients of all trainable parameters, by name."""
+        """The gradients of all parameters that are trained, by name."""
         table = self.parameters.table
-        flat = self.device.read(self.executor.buffers["gradients"], table.elements)
-        trainable = {name for name, spec in self.graph.named_parameters.items() if spec.trainable}
-        return {name: values for name, values in table.unpack(flat).items() if name in trainable}
+        flat = self.device.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
+        return table.unpack_gradients(flat)
 
     def optimizer_state(self) -> dict[str, FloatArray]:
         """A flat array for each slot of the optimizer; with an average also the parameters themselves."""
@@ -256,7 +265,14 @@ class TrainingStep:
         return slots
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
-        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave."""
+        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit."""
+        table = self.parameters.table
+        wanted = dict.fromkeys(self.optimizer.state_slots, table.trainable_elements)
+        wanted |= {} if self.average is None else {_PARAMETERS: table.elements}
+        sizes = {slot: values.size for slot, values in optimizer_state.items()}
+        if sizes != wanted:
+            rule = "the optimizer's state must be that of the parameters that are trained"
+            raise OptionError("resume", rule, saved=sizes, wanted=wanted)
         self.number = number
         for slot, values in optimizer_state.items():
             self.device.write(self.parameters.buffer if slot == _PARAMETERS else self._slot(slot), values)

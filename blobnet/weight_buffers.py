@@ -52,7 +52,7 @@ def _call(
 ) -> list[KernelCall]:
     if not table.trainable_elements:
         return []
-    sizes = {GRADIENT_SUM: table.trainable_elements, AVERAGE_RATE: 1, SUM_SCALE: 1}
+    sizes = dict.fromkeys(("gradients", GRADIENT_SUM), table.trainable_elements) | {AVERAGE_RATE: 1, SUM_SCALE: 1}
     tunables = tuning.of(kernel)
     group = 1 if tuning.device_class == "cpu" else _GROUP
     runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))

@@ -6,7 +6,7 @@ has H = 1 and vectors H = W = 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,15 +46,21 @@ def run(
     operations: Operations,
     *,
     training: bool,
+    frozen: Collection[str] = (),
     seed: int = 0,
     step: int = 0,
 ) -> Any:
-    """The output (N, units, height, width) of a network; in training with the statistics and masks of training."""
+    """The output (N, units, height, width) of a network; in training with the statistics and masks of training.
+
+    A layer whose trainable parameters are all ``frozen`` runs as in inference.
+    """
     values: list[Any] = []
     for vertex in graph.vertices:
         inputs = [values[source] for source in vertex.inputs] or [x]
         parameters = {spec.name: weights[f"{vertex.name}/{spec.name}"] for spec in graph.parameters(vertex)}
-        value = _layer(graph, vertex, inputs, parameters, operations, training, (seed, step))
+        trainable = {f"{vertex.name}/{spec.name}" for spec in graph.parameters(vertex) if spec.trainable}
+        trains = training and not (trainable and trainable <= set(frozen))
+        value = _layer(graph, vertex, inputs, parameters, operations, trains, (seed, step))
         shape = vertex.shape
         values.append(operations.shaped(value, (len(x), shape.units, shape.height, shape.width)))
     return values[-1]
@@ -253,16 +259,27 @@ class TorchOperations:
 
 
 def torch_gradients(
-    torch: Any, graph: Graph, weights: Mapping[str, Any], x: Any, labels: Any, kind: str, seed: int = 0, step: int = 0
+    torch: Any,
+    graph: Graph,
+    weights: Mapping[str, Any],
+    x: Any,
+    labels: Any,
+    kind: str,
+    seed: int = 0,
+    step: int = 0,
+    frozen: Collection[str] = (),
 ) -> tuple[float, dict[str, Any]]:
-    """The loss of a training batch, and by name its derivatives by all trainable parameters and by ``input``."""
+    """The loss of a training batch, and by name its derivatives by all trainable parameters and by ``input``.
+
+    The ``frozen`` ones have requires_grad=False, and their batch norms are in eval mode.
+    """
     operations = TorchOperations(torch)
     tensors = {name: operations.array(values) for name, values in weights.items()}
     tensors["input"] = operations.array(x)
-    wanted = [name for name, spec in graph.named_parameters.items() if spec.trainable] + ["input"]
+    wanted = [name for name in graph.trainable if name not in frozen] + ["input"]
     for name in wanted:
         tensors[name].requires_grad_()
-    output = run(graph, tensors, tensors["input"], operations, training=True, seed=seed, step=step)
+    output = run(graph, tensors, tensors["input"], operations, training=True, frozen=frozen, seed=seed, step=step)
     loss = operations.loss(kind, output, labels)
     loss.backward()
     return float(loss.detach()), {name: tensors[name].grad.numpy() for name in wanted if tensors[name].grad is not None}

@@ -35,6 +35,7 @@ _CELL_BY_CELL = (
     "dropout/forward",
     "dropout/backward",
     "normalization/forward_inference",
+    "normalization/backward_inference",
     "blob/copy",
     "join/add",
 )
@@ -197,7 +198,8 @@ class SymbolicMemory:
         if call.kernel == "activation/forward":
             return _activated(inputs[0], function)
         if call.kernel == "activation/backward":
-            return _combined(_word(call.kernel, function), *inputs)
+            # A batch norm that takes it on does nothing for it either.
+            return inputs[1] if function == "ACTIVATION_linear" else _combined(_word(call.kernel, function), *inputs)
         if call.kernel in _CELL_BY_CELL:
             residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
             result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
@@ -337,8 +339,11 @@ class _OwnMemory(SymbolicMemory):
 
     def array(self, kind: str, name: str, elements: int, per_sample: int, count: int) -> Array:
         if kind in ("parameter", "gradient"):
-            piece = self.table.slices[f"{self.vertex.name}/{name}"]
-            return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            parameter = f"{self.vertex.name}/{name}"
+            piece = self.table.slices[parameter]
+            if kind == "parameter" or self.table.trains(parameter):
+                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            name, elements = f"{name} gradient", piece.elements
         if kind == "shared":
             return Array(name, 0, persistent=True)
         key = f"{self.vertex.name} {name}"
@@ -356,7 +361,7 @@ def expected(
 
     Args:
         graph: the model.
-        table: where the parameters lie in their buffer.
+        table: where the parameters lie in their buffer, and which of them are trained.
         count: samples.
         batch: see SymbolicMemory.
         training: whether there is a backward pass.
@@ -382,6 +387,8 @@ def expected(
             return found
 
         shapes = graph.input_shapes(vertex)
+        trainable = {spec.name for spec in graph.parameters(vertex) if spec.trainable}
+        frozen = frozenset(name for name in trainable if not table.trains(f"{vertex.name}/{name}"))
         site = Site(
             name=vertex.name,
             inputs=tuple(memory.blob(f"input {place}", shape, count) for place, shape in enumerate(shapes)),
@@ -390,7 +397,8 @@ def expected(
             input_deltas=tuple(memory.blob(f"input delta {place}", shape, count) for place, shape in enumerate(shapes)),
             output_delta=memory.blob("delta", vertex.shape, count),
             accumulate=(False,) * len(shapes),
-            training=training,
+            training=training and (not trainable or frozen != trainable),
+            frozen=frozen,
             tuning=TUNING,
             ordinal=vertex.index,
         )
@@ -409,7 +417,8 @@ def expected(
         memory, site = sites[vertex.index]
         target = memory.data(site.delta, count)
         target[...] = deltas[vertex.index].reshape(target.shape)
-        run(memory, vertex.layer.backward_parameters(site))
+        if site.training:
+            run(memory, vertex.layer.backward_parameters(site))
         run(memory, vertex.layer.backward_data(site))
         for delta, source in zip(site.input_deltas, vertex.inputs, strict=True):
             assert delta is not None

@@ -6,11 +6,14 @@ import argparse
 
 from blobnet import device
 from blobnet.command_line.model_argument import find_model, is_model_file
+from blobnet.command_line.transfer import frozen_patterns
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
 from blobnet.optimizers import Optimizer
+from blobnet.parameters import parameter_table
+from blobnet.patterns import frozen_parameters
 from blobnet.plan_report import Limits, report
 from blobnet.planner import make_plan
 
@@ -22,7 +25,8 @@ def run(options: argparse.Namespace) -> int:
     training = not options.inference
     loss = (model.loss or CrossEntropy()) if training else None
     tuning = Tuning(kind)
-    plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning)
+    table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
+    plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
     print(f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind}\n")
     if not training:
         print(report(plan, limits=limits))

@@ -21,8 +21,9 @@ import numpy as np
 from blobnet import optimizers, plotting, schedules
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
+from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import check_classes, check_input, load_dataset
-from blobnet.command_line.model_argument import ModelSource, find_model
+from blobnet.command_line.model_argument import ModelSource
 from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
 from blobnet.errors import FileError, OptionError, TrainingError
@@ -130,7 +131,7 @@ class _Plot(Callback):
 
 def run(options: argparse.Namespace) -> int:
     """Trains a model and keeps it in a file."""
-    source = find_model(options.model)
+    source = transfer.find_source(options)
     output = options.output or Path(f"{source.name}.h5")
     _check_paths(options, output)
     # Who waits for as many epochs as there are keeps the best one, and never stops.
@@ -145,14 +146,14 @@ def run(options: argparse.Namespace) -> int:
         raise
 
 
-def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) -> int:
+def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSource, file: _OutputFile) -> int:
     saved = _resumed(file) if options.resume else None
     optimizer = _optimizer(options)
     device = Device(options.device)
     data, held_out = _dataset(options)
     check_classes(data)
     loss = _loss(options, data)
-    model = source.build(data.shape, data.classes or math.prod(data.train.y.shape[1:]), data.class_names, options.seed)
+    model, anew = transfer.build(options, source, data)
     check_input(model, data, options)
     model.set_normalization(*data.statistics())
     if saved is not None:
@@ -165,17 +166,21 @@ def _train(options: argparse.Namespace, source: ModelSource, file: _OutputFile) 
         )
         return 0
     file.class_names = model.class_names
+    freeze = transfer.frozen_patterns(options, model)
     print(f"data    {data}{f', {len(held_out)} held out for validation' if held_out else ''}", file=sys.stderr)
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
+    for line in transfer.describe(options, model, anew, freeze):
+        print(line, file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file)
     with file.ctrl_c:
-        _fit(options, model, data, held_out, device=device, optimizer=optimizer, loss=loss, callbacks=callbacks)
+        chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
+        _fit(options, model, data, held_out, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
     results = [_measured(model.history, file.epoch)] if held_out or data.test is None else []
     if data.test is not None:
-        settings = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
+        settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
         results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
     print(f"{', '.join(results)} after {_epochs(file.epoch)}; saved {file.path}")
     return 0
@@ -219,8 +224,9 @@ def _check_paths(options: argparse.Namespace, output: Path) -> None:
     """Refuses, before any work, files that cannot be written or that would destroy others."""
     written = {"--output": output, "--csv": options.csv, "--plot": options.plot}
     paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
-    for (one, path), (other, same) in itertools.combinations({**paths, "--dataset": options.dataset}.items(), 2):
-        if path == os.path.realpath(same):
+    read = {"--dataset": options.dataset, "--init-from": options.init_from}
+    for (one, path), (other, same) in itertools.product(paths.items(), {**paths, **read}.items()):
+        if one != other and same is not None and path == os.path.realpath(same):
             raise OptionError(one, f"it must not name the same file as {other}", file=written[one])
     if options.plot is not None:
         plotting.check(options.plot)

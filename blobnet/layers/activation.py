@@ -63,7 +63,7 @@ class Activation(Layer):
         return inputs[0]
 
     def placement(self, training: bool) -> Placement:
-        return Placement.SEPARATE if training and self.backward_reads_inputs else Placement.IN_PLACE
+        return Placement.IN_PLACE
 
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import Halo, Shape
+from blobnet.blob import FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
@@ -100,7 +100,9 @@ class Site:
         input_deltas: dL/d input, None for an input that needs none.
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
-        training: whether this is a training plan (batch statistics, dropout).
+        training: whether the layer runs as in training (batch statistics, dropout): not in an inference plan, and not
+            where all its trainable parameters are frozen.
+        frozen: the trainable parameters that are not trained, where others of the layer are.
         epilogue: what to do for the layers behind; only stages that the layer ``fuses``.
         slope: the function of the activation behind the layer, if the backward calls take it on (``fuses_slope``):
             ``output_delta`` is then that activation's.
@@ -120,6 +122,7 @@ class Site:
     output_delta: Blob | None = None
     accumulate: tuple[bool, ...] = ()
     training: bool = False
+    frozen: frozenset[str] = frozenset()
     epilogue: Epilogue = field(default_factory=Epilogue)
     slope: str | None = None
     in_place_of: int | None = None
@@ -133,8 +136,12 @@ class Site:
         return self.array("parameter", name, 0, 0)
 
     def gradient(self, name: str) -> Array:
-        """The gradient of a parameter of this layer."""
+        """The gradient of a parameter of this layer; of a frozen one work space, which nobody reads but the layer."""
         return self.array("gradient", name, 0, 0)
+
+    def trains(self, name: str) -> bool:
+        """Whether the gradient of a parameter is wanted."""
+        return self.training and name not in self.frozen
 
     def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
         """Memory of the layer's own: ``elements + count * per_sample`` elements of 4 bytes.
@@ -164,11 +171,19 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A layer's output in a graph that is being built; ``shape`` is known at once."""
+    """A layer's output in a graph that is being built.
+
+    Attributes:
+        layer: whose.
+        inputs: what it reads.
+        shape: of a sample, known at once.
+        weights: the values of the layer's parameters, by name, of a node that was taken out of a model.
+    """
 
     layer: Layer
     inputs: tuple[Node, ...]
     shape: Shape
+    weights: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
 
     def __add__(self, other: Node) -> Node:
         if not isinstance(other, Node):
@@ -220,6 +235,11 @@ class Layer(ABC):
         return False
 
     @property
+    def frozen_reads_inputs(self) -> bool:
+        """Whether it reads them even where all parameters of the layer are frozen, and only deltas are wanted."""
+        return self.backward_reads_inputs
+
+    @property
     def backward_reads_output(self) -> bool:
         """Whether the backward pass reads the output: the planner then keeps it."""
         return False
@@ -247,6 +267,7 @@ class Layer(ABC):
         """Whether the backward calls can multiply the output's delta by the slope of ``site.slope`` as they read it.
 
         They find the slope from what they keep anyway, so that the activation needs no calls and no blob of its own.
+        Not asked of a layer whose parameters are all frozen.
         """
         return False
 
@@ -319,7 +340,7 @@ class Layer(ABC):
         return self.elementwise
 
     def placement(self, training: bool) -> Placement:
-        """Where the output may lie."""
+        """Where the output may lie, if ``site.training`` is ``training``; never over what the backward pass reads."""
         return Placement.SEPARATE
 
     def delta_placement(self) -> Placement:
@@ -331,7 +352,7 @@ class Layer(ABC):
         """Calls that write ``site.output``."""
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        """Calls that set the gradients of all trainable parameters."""
+        """Calls that set the gradients of all parameters that ``site.trains``; not asked for where all are frozen."""
         return []
 
     def backward_data(self, site: Site) -> list[KernelCall]:
@@ -345,6 +366,10 @@ class Layer(ABC):
     def expanded(self) -> tuple[Layer, ...]:
         """The layers that this one stands for: itself, with an activation split off behind it."""
         return (self,)
+
+    def with_outputs(self, count: int) -> Layer:
+        """The same layer with ``count`` output units; OptionError if their number is not the layer's to choose."""
+        raise OptionError(self.subject, "the number of its outputs must be one that can be chosen", outputs=count)
 
     # -- checks for subclasses -----------------------------------------------------------------------------------
 

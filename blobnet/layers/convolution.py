@@ -113,6 +113,9 @@ class _Convolution(_Product):
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, replace(self, activation=None), self.activation)
 
+    def with_outputs(self, count: int) -> Layer:
+        return replace(self, filters=count)
+
     def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
         kernel, stride, dilation = (
             pair(self.subject, name, getattr(self, name), self.rank) for name in ("kernel_size", "stride", "dilation")

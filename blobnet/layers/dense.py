@@ -54,6 +54,9 @@ class Dense(_Product):
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, replace(self, activation=None), self.activation)
 
+    def with_outputs(self, count: int) -> Layer:
+        return replace(self, units=count)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(self.units)
 

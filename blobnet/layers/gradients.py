@@ -8,8 +8,8 @@ from blobnet.layers.blocking import splits_for
 
 
 def bias_gradient(site: Site, bias_mode: int) -> list[KernelCall]:
-    """The gradient of ``bias``: mode 0 has none, 1 has one a unit, 2 one a position."""
-    if not bias_mode:
+    """The gradient of ``bias``: mode 0 has none, 1 has one a unit, 2 one a position; a frozen one is not wanted."""
+    if not bias_mode or not site.trains("bias"):
         return []
     label = f"{site.name} backward bias"
     blobs = {"OUTPUT_DELTA": site.delta}

@@ -18,6 +18,7 @@ from blobnet.kernel_call import (
     row_group,
     units_at_once,
 )
+from blobnet.kernel_source import Macro
 from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 
@@ -38,6 +39,7 @@ class BatchNorm(Layer):
     Conventions are PyTorch's: the population variance (sum / M, for M values of a unit in the batch) normalizes, the
     unbiased one (sum / (M - 1)) goes into running_variance, running = (1 - momentum) * running + momentum * batch.
     Where M is 1 (one sample of 1x1 planes, say the last batch) both variances are 0, and the output is the shift.
+    With scale and shift frozen it runs in training as in inference, and keeps its running statistics.
 
     Args:
         momentum: the weight of a batch in the running statistics, from 0 to 1.
@@ -61,6 +63,10 @@ class BatchNorm(Layer):
     @property
     def backward_reads_inputs(self) -> bool:
         return True
+
+    @property
+    def frozen_reads_inputs(self) -> bool:
+        return False
 
     @property
     def fuses(self) -> Collection[str]:
@@ -167,18 +173,22 @@ class BatchNorm(Layer):
         target = site.input_deltas[0]
         if target is None:
             return []
+        in_place: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == target)}
+        label = f"{site.name} backward data"
+        if not site.training:
+            blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target}
+            arrays = {"RUNNING_VARIANCE": site.parameter("running_variance"), "SCALE": site.parameter("scale")}
+            macros = {"EPSILON": float(self.epsilon), **in_place}
+            kernel = "normalization/backward_inference"
+            return [cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)]
         return [
             cell_call(
                 "normalization/backward_data",
-                f"{site.name} backward data",
+                label,
                 {"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
                 site.tuning,
                 arrays={"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)},
-                macros={
-                    "ACCUMULATE": int(site.accumulate[0]),
-                    "IN_PLACE": int(site.delta == target),
-                    **activation_macro(site.slope),
-                },
+                macros={**in_place, **activation_macro(site.slope)},
             )
         ]
 

@@ -149,7 +149,7 @@ class _MaxPool(_Pool):
     """Base of max pooling."""
 
     def forward(self, site: Site) -> list[KernelCall]:
-        if not site.training:
+        if not any(site.input_deltas):
             return [self._forward_call(site, "pooling/max_forward")]
         call = self._forward_call(site, "pooling/max_forward_training")
         winners = site.memory("winners", per_sample=site.output.shape.elements)

@@ -27,17 +27,21 @@ class _Product(Layer):
     def backward_reads_inputs(self) -> bool:
         return True
 
+    @property
+    def frozen_reads_inputs(self) -> bool:
+        return False
+
     def alternatives(self, site: Site) -> dict[Task, list[Candidate]]:
         directions = [FORWARD]
-        if site.training:
-            directions += [BACKWARD_WEIGHTS] + [BACKWARD_DATA] * (site.input_deltas[0] is not None)
+        directions += [BACKWARD_WEIGHTS] * site.trains("weight")
+        directions += [BACKWARD_DATA] * any(site.input_deltas)
         return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
 
     def forward(self, site: Site) -> list[KernelCall]:
         return self._calls(site, FORWARD)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, BACKWARD_WEIGHTS)
+        return self._calls(site, BACKWARD_WEIGHTS) if site.trains("weight") else []
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)

@@ -116,6 +116,7 @@ def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
         "accumulate": 1,
         "average": None,
         "class_weights": None,
+        "frozen": [],
         "samples": 36,
         "epochs": 1,
     }

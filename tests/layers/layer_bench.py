@@ -240,7 +240,7 @@ class Bench:
     # -- layouts -----------------------------------------------------------------------------------------------------
 
     def _in_place_of(self) -> int | None:
-        if self.arrangement.by_placement and self.problem.layer.placement(self.arrangement.training) in (
+        if self.arrangement.by_placement and placed(self.problem.layer, self.arrangement.training) in (
             Placement.IN_PLACE,
             Placement.SHARED,
         ):
@@ -284,7 +284,7 @@ class Bench:
     def _is_shared(self, key: tuple[str, int]) -> bool:
         """Whether this blob takes over the planes of the blob that it is (Flatten)."""
         layer = self.problem.layer
-        forward = layer.placement(self.arrangement.training) is Placement.SHARED
+        forward = placed(layer, self.arrangement.training) is Placement.SHARED
         backward = layer.delta_placement() is Placement.SHARED
         return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
 
@@ -299,7 +299,7 @@ class Bench:
         if not arrangement.by_placement:
             return places
         starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
-        placement = layer.placement(arrangement.training)
+        placement = placed(layer, arrangement.training)
         if placement in (Placement.IN_PLACE, Placement.SHARED):
             places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
         elif placement is Placement.CONCAT:
@@ -398,7 +398,7 @@ class Bench:
             calls=tuple((phase, call) for phase, calls in self.calls.items() for call in calls),
             buffers=self._buffers,
             placed={name: name for name in self._buffers},
-            parameters=ParameterTable({}, 0, 0, 1),
+            parameters=ParameterTable({}, (), 1),
             outputs={},
             deltas={},
         )
@@ -556,6 +556,13 @@ class Bench:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
         offset, spec = self._slices[name]
         return self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape).copy()
+
+
+def placed(layer: Layer, training: bool) -> Placement:
+    """Where the planner lets the output lie if nobody else is in the way: not over what the backward pass reads."""
+    placement = layer.placement(training)
+    keeps = training and layer.backward_reads_inputs
+    return Placement.SEPARATE if placement is Placement.IN_PLACE and keeps else placement
 
 
 def poison(elements: int, number: int = 0) -> FloatArray:

@@ -18,7 +18,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
-from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem
+from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem, placed
 from tests.reference.activation import ACTIVATIONS
 from tests.reference.compare import assert_close
 
@@ -149,15 +149,15 @@ def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
     ]
     if inputs > 1 and training:
         found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))
-    if layer.placement(training) is Placement.IN_PLACE:
+    if placed(layer, training) is Placement.IN_PLACE:
         positions = range(inputs)
     else:
-        special = (layer.placement(training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
+        special = (placed(layer, training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
         positions = range(1 if special else 0)
     for position in positions:
-        name = f"by placement ({layer.placement(training).value} {position}, delta {layer.delta_placement().value})"
+        name = f"by placement ({placed(layer, training).value} {position}, delta {layer.delta_placement().value})"
         found.append(Arrangement(name, by_placement=True, in_place_of=position, same_pitch=True, training=training))
-    if training and layer.placement(False) is not layer.placement(True):
+    if training and placed(layer, False) is not placed(layer, True):
         found.append(Arrangement("by placement, inference", by_placement=True, training=False))
     return found
 
@@ -281,7 +281,7 @@ def _check_launches(bench: Bench, run: Run) -> None:
     """SHARED and CONCAT need no launch, and an input without a delta gets none."""
     layer, arrangement = bench.problem.layer, bench.arrangement
     free = (Placement.SHARED, Placement.CONCAT)
-    if arrangement.by_placement and layer.placement(arrangement.training) in free:
+    if arrangement.by_placement and placed(layer, arrangement.training) in free:
         assert not run.calls["forward"], f"{bench.name}: forward must launch nothing"
     if arrangement.training:
         if arrangement.by_placement and layer.delta_placement() in free:

@@ -9,6 +9,8 @@ from blobnet.blob import BlobLayout, Shape
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
+from blobnet.parameters import parameter_table
+from blobnet.patterns import frozen_parameters
 from blobnet.planner import make_plan
 from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
@@ -42,6 +44,11 @@ def compared_calls() -> Iterator[KernelCall]:
             for training in (True, False):
                 plan = make_plan(graph, 3, loss=CrossEntropy(), training=training, input_delta=training, tuning=tuning)
                 yield from (call for _, call in plan.calls)
+        # With frozen norms (tests/train/test_transfer.py).
+        graph = KNOWN_GRAPHS["residual"]()
+        table = parameter_table(graph, frozen_parameters(graph, "batchnorm_*"))
+        plan = make_plan(graph, 3, loss=CrossEntropy(), training=True, tuning=tuning, parameters=table)
+        yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
         # What a step does besides: tests/train/test_weights.py.

@@ -68,7 +68,7 @@ class LossBench:
             calls=tuple(("loss", call) for call in calls),
             buffers=buffers,
             placed={name: name for name in buffers},
-            parameters=ParameterTable({}, 0, 0, 1),
+            parameters=ParameterTable({}, (), 1),
             outputs={},
             deltas={},
         )

@@ -14,9 +14,10 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.layers.base import ParameterSpec, Placement, Site
 from tests.layers.layer_bench import Arrangement
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation, normalization
@@ -232,6 +233,70 @@ def test_a_constant_unit_is_shifted_only(device: Device) -> None:
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
 def test_central_differences(device: Device, tuning: Tuning) -> None:
     check_central_differences(device, BatchNorm(), [Shape(3, 4, 5)], count=3, tuning=tuning)
+
+
+# -- frozen -----------------------------------------------------------------------------------------------------------
+
+
+class _Frozen(BatchNorm):
+    """A norm as a plan for training runs it where scale and shift are frozen."""
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        return self.frozen_reads_inputs
+
+    @property
+    def fuses_slope(self) -> bool:
+        return False
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        return tuple(replace(spec, trainable=False) for spec in super().parameters(inputs))
+
+    def placement(self, training: bool) -> Placement:
+        return super().placement(False)
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return super().forward(replace(site, training=False))
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        return []
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        return super().backward_data(replace(site, training=False))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "tuning"),
+    [(SHAPES[0][0], SHAPES[0][1], TUNINGS[0]), (SHAPES[0][0], SHAPES[0][1], TUNINGS[1]), (Shape(9), 3, TUNINGS[0])],
+    ids=lambda value: value.device_class if isinstance(value, Tuning) else str(value),
+)
+def test_frozen_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
+    """Statistics and gradients are constants: the delta is multiplied by scale / deviation, in place and added too."""
+    layer = _Frozen(0.3, 0.01)
+
+    def infer(inputs: Arrays, values: Parameters) -> npt.NDArray[np.float64]:
+        return normalization.batch_norm_inference(inputs[0], **values, epsilon=layer.epsilon)
+
+    def backward(
+        inputs: Arrays, values: Parameters, delta: npt.NDArray[np.float64]
+    ) -> tuple[Arrays, dict[str, npt.NDArray[np.float64]]]:
+        factor = values["scale"] / np.sqrt(values["running_variance"] + layer.epsilon)
+        return [delta * factor.reshape(1, -1, 1, 1)], {}
+
+    report = run_layer_contract(
+        device,
+        layer,
+        [shape],
+        reference_forward=infer,
+        reference_backward=backward,
+        count=count,
+        relative=1e-5,
+        absolute=1e-5,
+        tuning=tuning,
+        fused=(),
+    )
+    assert report.kernels == {"normalization/forward_inference", "normalization/backward_inference"}
+    assert "by placement (in place 0, delta in place)" in report.runs
 
 
 # -- in a model -------------------------------------------------------------------------------------------------------

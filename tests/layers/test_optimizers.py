@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,17 +53,21 @@ OPTIMIZERS: list[Optimizer] = [
 EVERY = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 
 
-def make_table(**elements: int) -> ParameterTable:
+def make_table(factors: Mapping[str, float] | None = None, /, **elements: int) -> ParameterTable:
     """A table of parameters called ``decayed...``, ``plain...`` and ``fixed...`` (not trainable)."""
     specs = {
         name: ParameterSpec(name, (size,), "zeros", decayed=name.startswith("decayed"), trainable=name[:5] != "fixed")
         for name, size in elements.items()
     }
-    return parameter_table(cast(Graph, SimpleNamespace(named_parameters=specs)))
+    return parameter_table(cast(Graph, SimpleNamespace(named_parameters=specs)), factors=factors)
 
+
+#: The same with three learning rates, each for decayed parameters, others or both.
+RATED = {"plain_1": 0.1, "decayed_2": 0.1, "plain_2": 3.0}
 
 #: Gaps behind every parameter, several runs, and a border between decayed and other parameters within a run.
 TABLE = make_table(plain_1=70, decayed_1=37, fixed_1=11, decayed_2=6001, plain_2=3, fixed_2=33, plain_3=3333)
+GROUPED = make_table(RATED, plain_1=70, decayed_1=37, fixed_1=11, decayed_2=6001, plain_2=3, fixed_2=33, plain_3=3333)
 
 
 def mask_of(table: ParameterTable, *kinds: str) -> npt.NDArray[np.bool_]:
@@ -94,7 +99,8 @@ class Memory:
     def bind(self, call: KernelCall) -> Any:
         source = call.source
         kernel = self.device.kernel(call.assemble(), source.entry, call.label)
-        pairs = [(self.buffers[call.arrays[role].storage], np.int32(0)) for role in source.arrays]
+        arrays = [call.arrays[role] for role in source.arrays]
+        pairs = [(self.buffers[array.storage], np.int32(array.offset)) for array in arrays]
         kernel.set_args(*[argument for pair in pairs for argument in pair])
         return kernel
 
@@ -110,7 +116,8 @@ class Memory:
 
     def step(self, gradients: npt.ArrayLike, learning_rate: float) -> None:
         self.write("gradients", gradients)
-        self.write(optimizers.HYPERPARAMETERS, self.optimizer.step_values(self.steps, learning_rate))
+        values = self.optimizer.hyperparameters(self.table, self.steps, learning_rate)
+        self.write(optimizers.HYPERPARAMETERS, values)
         for call, kernel in self.launches:
             self.device.prepare(kernel, call.work_size(1), call.local_size)()
         self.device.finish()
@@ -148,15 +155,37 @@ def reference_parameters(optimizer: Optimizer, table: ParameterTable = TABLE, st
     options = optimizer.config()
     clip_norm = options.pop("clip_norm")
     options.pop("learning_rate")
-    decays = np.arange(table.trainable_elements) < table.decayed_elements
+    decays = mask_of(table, "decayed")[trainable]
     options["weight_decay"] = options["weight_decay"] * decays
+    factors = np.ones(table.trainable_elements)
+    for name, piece in table.slices.items():
+        if table.trains(name):
+            factors[piece.offset : piece.offset + piece.elements] = RATED.get(name, 1.0) if table is GROUPED else 1.0
     state: dict[str, Float64Array] = {}
     for step in range(steps):
         gradient = random_values(table, step + 1)[trainable].astype(np.float64)
         if clip_norm is not None:
             gradient, _ = reference.clip_by_global_norm(gradient, clip_norm)
-        parameters, state = function(parameters, gradient, state, learning_rate=RATES[step], **options)
+        parameters, state = function(parameters, gradient, state, learning_rate=RATES[step] * factors, **options)
     return parameters
+
+
+@CLASSES
+@EVERY
+def test_rates_of_groups(device: Device, optimizer: Optimizer, device_class: str) -> None:
+    """A launch for each rate; what clipping divides by is of all of them."""
+    memory = run_steps(device, optimizer, device_class, GROUPED)
+    assert [(group.factor, group.decayed_elements > 0) for group in GROUPED.groups] == [
+        (3.0, False),
+        (1.0, True),
+        (0.1, True),
+    ]
+    assert len([call for call, _ in memory.launches if call.kernel == optimizer.kernel]) == 3
+    parameters = memory.read("parameters")
+    wanted = reference_parameters(optimizer, GROUPED)
+    assert_close(parameters[: wanted.size], wanted, relative=3e-6, absolute=3e-6, what="parameters")
+    changed = random_values(GROUPED, 0).view(np.uint32) != parameters.view(np.uint32)
+    assert not changed[~mask_of(GROUPED, "decayed", "plain")].any()
 
 
 @CLASSES

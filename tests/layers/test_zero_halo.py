@@ -36,7 +36,7 @@ def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, devic
         calls=(("forward", call),),
         buffers={"a": Buffer("a", 0, layout.memory_elements)},
         placed={"a": "a"},
-        parameters=ParameterTable({}, 0, 0, 1),
+        parameters=ParameterTable({}, (), 1),
         outputs={},
         deltas={},
     )

@@ -241,8 +241,8 @@ def outcome(
     # With the running statistics of batch norms.
     found |= plan.parameters.unpack(device.read(executor.buffers["parameters"], plan.parameters.elements))
     if plan.training:
-        gradients = device.read(executor.buffers["gradients"], plan.parameters.elements)
-        found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack(gradients).items()}
+        gradients = device.read(executor.buffers["gradients"], plan.parameters.trainable_elements)
+        found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack_gradients(gradients).items()}
         found["dL/d input"] = executor.read_blob(plan.deltas[plan.graph.input.name], len(x))
     return found
 

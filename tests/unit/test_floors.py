@@ -32,7 +32,7 @@ FLOORS = """
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
-    parameters plan_report
+    parameters patterns plan_report
     planner
     tuning child_builds
     device

@@ -489,8 +489,8 @@ def test_parameters_lie_by_kind_and_pack_both_ways() -> None:
         assert np.array_equal(values, weights[name]), name
     for name, piece in table.slices.items():
         end = piece.offset + piece.elements
-        assert (end <= table.decayed_elements) == (specs[name].decayed and specs[name].trainable), name
-        assert (end <= table.trainable_elements) == specs[name].trainable, name
+        assert (end <= table.groups[0].decayed_elements) == (specs[name].decayed and specs[name].trainable), name
+        assert (end <= table.trainable_elements) == table.trains(name) == specs[name].trainable, name
     ranges = sorted((piece.offset, piece.offset + piece.elements) for piece in table.slices.values())
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(ranges))
 

@@ -1,0 +1,101 @@
+"""--init-from, --classes, --freeze and --freeze-until: trainings that start from the weights of another one."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blobnet.command_line.model_argument import ModelSource, find_model
+from blobnet.datasets import Dataset
+from blobnet.errors import OptionError
+from blobnet.model import Model, load
+from blobnet.patterns import frozen_parameters
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """The model in a file, with a new last layer; it stands in the place of a ModelSource."""
+
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """What the user wrote."""
+        return str(self.path)
+
+    @property
+    def name(self) -> str:
+        """What the file of a training is called."""
+        return f"{self.path.stem}-tuned"
+
+    def build(self, input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int) -> Model:
+        """The model, for so many classes; whether it takes the samples is not looked at here."""
+        return load(self.path).with_classes(classes, class_names, seed=seed)
+
+
+def find_source(options: argparse.Namespace) -> ModelSource | FileSource:
+    """The model that the options name: MODEL, or without it that of --init-from."""
+    return find_model(options.model) if options.model else FileSource(options.init_from)
+
+
+def build(options: argparse.Namespace, source: ModelSource | FileSource, data: Dataset) -> tuple[Model, list[str]]:
+    """The model to train, for the samples and classes of the data, with the weights of --init-from.
+
+    Also the layers that start anew all the same. With --resume the weights are not those, but the output file's.
+
+    Raises:
+        OptionError: --classes does not fit the data, or the models have no layers in common.
+        ShapeError: the file's layers have other shapes.
+    """
+    outputs = data.classes or math.prod(data.train.y.shape[1:])
+    names = data.class_names
+    if options.classes is not None:
+        if not data.classes:
+            rule = "the data set must have classes, not targets"
+            raise OptionError("--classes", rule, classes=options.classes, data=data.name)
+        if options.classes < data.classes:
+            rule = "there must be an output for each class of the data"
+            raise OptionError("--classes", rule, classes=options.classes, data=f"{data.name} with {data.classes}")
+        outputs, names = options.classes, names if len(names) == options.classes else ()
+    model = source.build(data.shape, outputs, names, options.seed)
+    last = model.graph.trainable[-1].rpartition("/")[0]
+    if options.init_from and options.model and not options.resume:
+        return model, model.take_weights(load(options.init_from))
+    return model, [last]
+
+
+def frozen_patterns(options: argparse.Namespace, model: Model) -> list[str] | None:
+    """What --freeze and --freeze-until ask for, as ``fit`` takes it; None if there is neither.
+
+    Raises:
+        OptionError: there is no such layer, nothing with weights up to it, or nothing would be left to train.
+    """
+    patterns = list(options.freeze or ())
+    if options.freeze_until is not None:
+        model.graph.vertex(options.freeze_until, "--freeze-until")
+        layers = model.layers_until(options.freeze_until)
+        if not layers:
+            rule = "there must be a layer with weights to freeze"
+            raise OptionError("--freeze-until", rule, layer=options.freeze_until, hint="blobnet inspect lists layers.")
+        patterns += layers
+    if patterns:
+        frozen_parameters(model.graph, patterns)  # now, and not when the device is at work
+    return patterns or None
+
+
+def describe(
+    options: argparse.Namespace, model: Model, anew: Sequence[str], patterns: Sequence[str] | None
+) -> list[str]:
+    """A line for where the weights come from, and which layers start ``anew``, and one for what is frozen."""
+    lines = []
+    if options.init_from and not options.resume:
+        more = f" and {len(anew) - 6} more" if len(anew) > 6 else ""
+        lines.append(f"init    weights of {options.init_from}; new: {', '.join(anew[:6]) or 'nothing'}{more}")
+    if patterns:
+        specs = model.graph.named_parameters
+        frozen = sum(specs[name].elements for name in frozen_parameters(model.graph, patterns))
+        lines.append(f"frozen  {frozen:,} of {model.parameter_count:,} trainable parameters")
+    return lines
