@@ -118,11 +118,12 @@ class Optimizer(ABC):
         # NOTE: an optimizer without rates is described as in files that were written before there were any.
         names = [item.name for item in fields(self) if item.name != "rates" or self.rates]
         values = {name: getattr(self, name) for name in names}
-        if self.rates:
-            values["rates"] = [list(pair) for pair in self.rates]
-        return {
+        config = {
             name: value.description() if isinstance(value, Schedule) else plain(value) for name, value in values.items()
         }
+        if self.rates:
+            config["rates"] = [list(pair) for pair in self.rates]
+        return config
 
     def description(self) -> dict[str, Any]:
         """Kind and config, as plain data that :func:`from_description` takes."""

@@ -362,7 +362,7 @@ def _shortened(value: Any) -> str:
     """A setting; of a long list of names the first ones."""
     if not isinstance(value, list):
         return str(value)
-    return ", ".join(value[:4]) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
+    return ", ".join(map(str, value[:4])) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
 
 
 def _unlike(value: Any, other: Any) -> str:
