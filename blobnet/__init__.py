@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blobnet import callbacks, datasets, errors, layers, losses, optimizers, schedules
+    from blobnet import callbacks, datasets, errors, layers, losses, metrics, optimizers, schedules
     from blobnet.model import Model, Sequential, load
 
 __version__ = "0.1.0"
@@ -24,6 +24,7 @@ __all__ = [
     "layers",
     "load",
     "losses",
+    "metrics",
     "optimizers",
     "schedules",
 ]

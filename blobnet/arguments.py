@@ -14,6 +14,7 @@ from blobnet.datasets.source import Part, source_of
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
 from blobnet.losses import Loss
 from blobnet.optimizers import Optimizer
+from blobnet.sample_weights import prepare_sample_weights
 
 
 def loss_of(value: Any) -> Loss | None:
@@ -69,21 +70,22 @@ def _kind(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else type(value).__name__
 
 
-def parted(x: Any, y: Any, validation: Any, seed: int) -> tuple[Any, Any, tuple[Any, Any] | None]:
-    """Samples and labels to train on, and those to validate with.
+def parted(x: Any, y: Any, weights: Any, validation: Any, seed: int) -> tuple[Any, Any, Any, tuple[Any, Any] | None]:
+    """Samples, labels and weights to train on, and samples and labels to validate with.
 
     Args:
         x: samples, as ``fit`` takes them.
         y: their labels.
+        weights: of the samples; None for none.
         validation: None; (x, y); or a fraction of the samples, which are then drawn and not trained on.
         seed: of the drawing.
 
     Raises:
         OptionError: it is something else, or a fraction that leaves one of the two without samples.
-        DataError: there are no labels for the samples to part.
+        DataError: there are no labels for the samples to part, or not as many weights.
     """
     if validation is None or (isinstance(validation, tuple | list) and len(validation) == 2):
-        return x, y, validation if validation is None else tuple(validation)
+        return x, y, weights, validation if validation is None else tuple(validation)
     is_number = isinstance(validation, float | np.floating)
     if not is_number or not 0 < validation < 1:
         rule = "it must be (x, y), or a fraction of the samples, above 0 and below 1"
@@ -100,7 +102,9 @@ def parted(x: Any, y: Any, validation: Any, seed: int) -> tuple[Any, Any, tuple[
         raise OptionError("validation", rule, fraction=validation, samples=len(source))
     order = np.random.default_rng(seed).permutation(len(source))
     kept, held_out = np.sort(order[count:]), np.sort(order[:count])
-    return Part(source, kept), labels[kept], (Part(source, held_out), labels[held_out])
+    given = prepare_sample_weights(weights, len(source))
+    parts = Part(source, kept), labels[kept], None if given is None else given[kept]
+    return *parts, (Part(source, held_out), labels[held_out])
 
 
 def as_float32(values: npt.ArrayLike, subject: str) -> FloatArray:

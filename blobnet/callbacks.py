@@ -7,12 +7,14 @@ import itertools
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count
+from blobnet.metrics import FALLING
+from blobnet.schedules import check_number
 
 if TYPE_CHECKING:
     from blobnet.trainer import Progress
@@ -50,12 +52,7 @@ class Checkpoint(Callback):
         self._saved = 0
 
     def begin(self, progress: Progress) -> None:
-        step = progress.trainer.step
-        slots = len(step.optimizer.state_slots)
-        # The new file is complete before the old one goes.
-        files = 1 if Path(self.path).exists() else 2
-        table = step.parameters.table
-        check_writable(self.path, files * 4 * (table.elements + slots * table.trainable_elements))
+        _check_room(self.path, progress)
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
@@ -67,23 +64,162 @@ class Checkpoint(Callback):
             self._save(progress)
 
     def _save(self, progress: Progress) -> None:
-        trainer = progress.trainer
-        loss = trainer.step.loss
-        save(
-            self.path,
-            ModelFile(
-                description=trainer.step.graph.description(),
-                weights=trainer.weights(),
-                class_names=self.class_names or progress.class_names,
-                history=progress.history,
-                loss={"kind": type(loss).__name__, "config": loss.config()},
-                training=trainer.state(),
-            ),
-        )
-        self._saved = trainer.epoch
+        _save(self.path, progress, self.class_names)
+        self._saved = progress.trainer.epoch
 
 
-class EarlyStopping(Callback):
+def _check_room(path: str | os.PathLike[str], progress: Progress) -> None:
+    """Raises FileError if :func:`_save` will not be able to write."""
+    step = progress.trainer.step
+    table, slots = step.parameters.table, len(step.optimizer.state_slots)
+    elements = table.elements * (1 + (step.average is not None)) + table.trainable_elements * slots
+    # The new file is complete before the old one goes.
+    files = 1 if Path(path).exists() else 2
+    check_writable(path, files * 4 * elements)
+
+
+def _save(path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...]) -> None:
+    """The model of now, with what resuming needs."""
+    trainer = progress.trainer
+    loss = trainer.step.loss
+    save(
+        path,
+        ModelFile(
+            description=trainer.step.graph.description(),
+            weights=trainer.weights(),
+            class_names=class_names or progress.class_names,
+            history=progress.history,
+            loss={"kind": type(loss).__name__, "config": loss.config()},
+            training=trainer.state(),
+        ),
+    )
+
+
+class _Monitor(Callback):
+    """What the callbacks share that look for the best value of the history.
+
+    Attributes:
+        waited: epochs since the best one; 0 right after it.
+    """
+
+    def __init__(self, monitor: str, minimum_change: float, falls: bool | None) -> None:
+        self.monitor = monitor
+        self.minimum_change = minimum_change
+        is_error = "loss" in monitor or monitor.removeprefix("validation_") in FALLING
+        self.falls = is_error if falls is None else falls
+        self.waited = 0
+        self._best: float | None = None
+
+    def begin(self, progress: Progress) -> None:
+        if self.monitor not in progress.metrics:
+            rule = "monitor must be one of the values that this training measures"
+            hint = near_matches(self.monitor, progress.metrics)
+            if self.monitor.startswith("validation_"):
+                hint = "train with validation data, or monitor another value."
+                if any(name.startswith("validation_") for name in progress.metrics):
+                    hint = "fit(metrics=...) measures more of the validation data."
+            raise OptionError(type(self).__name__, rule, monitor=self.monitor, hint=hint)
+        self._best, self.waited = None, 0
+        # A resumed training goes on waiting.
+        for value in progress.history.get(self.monitor, []):
+            self._judge(value)
+
+    def epoch_end(self, progress: Progress) -> None:
+        self._judge(progress.history[self.monitor][-1])
+
+    def _judge(self, value: float) -> None:
+        gain = 0.0 if self._best is None else self._best - value if self.falls else value - self._best
+        if not math.isnan(value) and (self._best is None or gain > self.minimum_change):
+            self._best, self.waited = value, 0
+        else:
+            self.waited += 1
+
+
+class SaveBest(_Monitor):
+    """Saves a file whenever a value of the history has become better than it ever was, all or nothing.
+
+    Args:
+        path: the HDF5 file; training can be resumed from it, behind its epoch.
+        monitor: a name in the history: ``validation_loss``, ``validation_accuracy``, ``loss``, ...
+        minimum_change: what counts as better.
+        falls: whether less is better; None: for losses and errors (``loss``, ``mae``, ``rmse``).
+        class_names: names of the classes, kept with the model; those of the model itself if there are none.
+
+    Raises:
+        FileError: (before the first epoch) the file cannot be written.
+        OptionError: (before the first epoch) nothing measures ``monitor``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        monitor: str = "validation_loss",
+        minimum_change: float = 0.0,
+        falls: bool | None = None,
+        class_names: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(monitor, minimum_change, falls)
+        self.path = path
+        self.class_names = class_names
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        _check_room(self.path, progress)
+
+    def epoch_end(self, progress: Progress) -> None:
+        super().epoch_end(progress)
+        if not self.waited:
+            _save(self.path, progress, self.class_names)
+
+
+class ReduceOnPlateau(_Monitor):
+    """Multiplies the learning rate by ``factor`` when a value has not become better for ``patience`` epochs.
+
+    It does so again after as many further epochs. The factor is one of the schedule's rates, whatever schedule that is.
+
+    Args:
+        monitor: a name in the history: ``validation_loss``, ``validation_accuracy``, ``loss``, ...
+        factor: above 0 and below 1.
+        patience: epochs to wait.
+        minimum_change: what counts as better.
+        falls: whether less is better; None: for losses and errors (``loss``, ``mae``, ``rmse``).
+
+    Raises:
+        OptionError: a value out of its range; or, before the first epoch, nothing measures ``monitor``.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "validation_loss",
+        factor: float = 0.5,
+        patience: int = 3,
+        minimum_change: float = 0.0,
+        falls: bool | None = None,
+    ) -> None:
+        check_number("ReduceOnPlateau", "factor", factor, above=0, below=1)
+        super().__init__(monitor, minimum_change, falls)
+        self.factor = factor
+        self.patience = check_count("ReduceOnPlateau", "patience", patience)
+        self._reductions = 0
+
+    def begin(self, progress: Progress) -> None:
+        self._reductions = 0
+        super().begin(progress)
+        progress.trainer.rate_factor *= self.factor**self._reductions
+
+    def epoch_end(self, progress: Progress) -> None:
+        before = self._reductions
+        super().epoch_end(progress)
+        progress.trainer.rate_factor *= self.factor ** (self._reductions - before)
+
+    def _judge(self, value: float) -> None:
+        super()._judge(value)
+        if self.waited >= self.patience:
+            self.waited = 0
+            self._reductions += 1
+
+
+class EarlyStopping(_Monitor):
     """Stops when a value of the history has not become better for ``patience`` epochs.
 
     Args:
@@ -91,6 +227,7 @@ class EarlyStopping(Callback):
         patience: epochs to wait.
         minimum_change: what counts as better.
         restore_best: whether to end with the weights of the best epoch.
+        falls: whether less is better; None: for losses and errors (``loss``, ``mae``, ``rmse``).
 
     Raises:
         OptionError: patience is not a positive int; or, before the first epoch, nothing measures ``monitor``.
@@ -102,59 +239,36 @@ class EarlyStopping(Callback):
         patience: int = 3,
         minimum_change: float = 0.0,
         restore_best: bool = True,
+        falls: bool | None = None,
     ) -> None:
-        self.monitor = monitor
+        super().__init__(monitor, minimum_change, falls)
         self.patience = check_count("EarlyStopping", "patience", patience)
-        self.minimum_change = minimum_change
         self.restore_best = restore_best
-        self._best: float | None = None
-        self._waited = 0
         self._weights: dict[str, FloatArray] = {}
 
-    @property
-    def waited(self) -> int:
-        """Epochs since the best one; 0 right after it."""
-        return self._waited
-
     def begin(self, progress: Progress) -> None:
-        if self.monitor not in progress.metrics:
-            rule = "monitor must be one of the values that this training measures"
-            hint = near_matches(self.monitor, progress.metrics)
-            if self.monitor.startswith("validation_"):
-                hint = "train with validation data, or monitor another value."
-            raise OptionError("EarlyStopping", rule, monitor=self.monitor, hint=hint)
-        self._best, self._waited, self._weights = None, 0, {}
-        # A resumed training goes on waiting; the best epoch's weights are there only if it was the last one.
-        values = progress.history.get(self.monitor, [])
-        for value in values:
-            self._judge(value)
-        if values and self.restore_best:
-            if self._waited:
+        self._weights = {}
+        super().begin(progress)
+        # The best epoch's weights are there only if it was the last one.
+        if progress.history.get(self.monitor) and self.restore_best:
+            if self.waited:
                 rule = "a training that was interrupted after its best epoch cannot restore that epoch's weights"
                 hint = "resume from the best epoch's file, or give restore_best=False."
-                raise OptionError("EarlyStopping", rule, epochs_since=self._waited, hint=hint)
+                raise OptionError("EarlyStopping", rule, epochs_since=self.waited, hint=hint)
             self._weights = progress.trainer.weights()
 
     def epoch_end(self, progress: Progress) -> None:
-        self._judge(progress.history[self.monitor][-1])
-        if not self._waited:
+        super().epoch_end(progress)
+        if not self.waited:
             self._weights = progress.trainer.weights() if self.restore_best else {}
-        elif self._waited >= self.patience:
+        elif self.waited >= self.patience:
             best = "NaN" if self._best is None else f"{self._best:.4f}"
             progress.stop = f"{self.monitor} has not become better than {best} for {self.patience} epochs"
 
-    def _judge(self, value: float) -> None:
-        # Losses should fall, everything else should rise.
-        gain = 0.0 if self._best is None else self._best - value if "loss" in self.monitor else value - self._best
-        if not math.isnan(value) and (self._best is None or gain > self.minimum_change):
-            self._best, self._waited = value, 0
-        else:
-            self._waited += 1
-
     def end(self, progress: Progress) -> None:
         if self._weights:
-            progress.trainer.step.parameters.write(self._weights)
-            progress.is_resumable = not self._waited
+            progress.trainer.step.result.write(self._weights)
+            progress.is_resumable = not self.waited
 
 
 class CSVLog(Callback):
@@ -184,3 +298,43 @@ class CSVLog(Callback):
                     writer.writerow([epoch, *values])
         except OSError as error:
             raise FileError(str(self.path), "the CSV log must be writable", cause=error) from error
+
+
+class TensorBoard(Callback):
+    """Writes the history, and the learning rate, for TensorBoard; needs tensorboardX.
+
+    Args:
+        folder: where its event files go; it is made if there is none.
+
+    Raises:
+        OptionError: tensorboardX is not installed.
+        FileError: (before the first epoch) the folder cannot be written to.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError as error:
+            hint = 'pip install "blobnet[tensorboard]"'
+            raise OptionError("TensorBoard", "logging needs tensorboardX", cause=error, hint=hint) from error
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def begin(self, progress: Progress) -> None:
+        from tensorboardX import SummaryWriter
+
+        try:
+            self._writer = SummaryWriter(str(self.folder))
+        except OSError as error:
+            raise FileError(str(self.folder), "the logs must be writable", cause=error) from error
+
+    def epoch_end(self, progress: Progress) -> None:
+        epoch = progress.trainer.epoch
+        values = {name: values[-1] for name, values in progress.history.items()}
+        for name, value in {**values, "learning_rate": progress.trainer.learning_rate}.items():
+            part, _, rest = name.partition("validation_")
+            self._writer.add_scalar(f"{rest}/validation" if not part else f"{name}/training", value, epoch)
+        self._writer.flush()
+
+    def end(self, progress: Progress) -> None:
+        self._writer.close()

@@ -29,6 +29,8 @@ _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file w
 _DATASET += "holds a folder of PNG or JPEG pictures for each class"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
+_LOSSES = ("cross-entropy", "focal", "mean-squared-error", "mean-absolute-error", "huber", "binary-cross-entropy")
+
 _MAIN_EPILOG = """\
 first steps:
   blobnet train lenet5 --dataset digits     (ships with blobnet, takes seconds)
@@ -56,7 +58,7 @@ from another training:
 examples:
   blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
   blobnet train --init-from lenet5.h5 --freeze-until pool2 --dataset mnist
-  blobnet train resnet8 --dataset mnist --schedule cosine --warmup-epochs 1
+  blobnet train resnet8 --dataset mnist --warmup-epochs 1 --save-best
   blobnet train nets/small.py:small --dataset pictures/ --image-size 32x32
 """
 _PREDICT_EPILOG = """\
@@ -225,7 +227,8 @@ def _add_train(parser: Parser) -> None:
         "--validation-fraction",
         metavar="F",
         type=option_types.fraction,
-        help="the part of a data set without a test split that is held out for validation (default: 0.1)",
+        help="the part of the training samples that is held out for validation (default: 0.1 if something is chosen by "
+        "it or there is no test split, else none)",
     )
     group = parser.add_argument_group("training")
     group.add_argument(
@@ -245,14 +248,48 @@ def _add_train(parser: Parser) -> None:
         "--clip-norm", metavar="X", type=option_types.number, help="the largest norm of all gradients together"
     )
     group.add_argument(
-        "--label-smoothing", metavar="X", type=option_types.number, help="of the cross-entropy (default: 0)"
+        "--loss",
+        metavar="NAME",
+        choices=(
+            "cross-entropy",
+            "focal",
+            "mean-squared-error",
+            "mean-absolute-error",
+            "huber",
+            "binary-cross-entropy",
+        ),
+        help="cross-entropy or focal for classes; mean-squared-error, mean-absolute-error, huber or "
+        "binary-cross-entropy for targets (default: the first of each)",
+    )
+    group.add_argument(
+        "--label-smoothing", metavar="X", type=option_types.number, help="of the cross-entropies and focal (default: 0)"
+    )
+    group.add_argument(
+        "--class-weights",
+        metavar="balanced",
+        choices=("balanced",),
+        help="balanced: all classes weigh the same, however many samples they have",
+    )
+    group.add_argument(
+        "--accumulate",
+        metavar="N",
+        type=option_types.count,
+        default=1,
+        help="batches of a step, whose gradients are added up (default: 1)",
+    )
+    group.add_argument(
+        "--average",
+        metavar="X",
+        type=option_types.number,
+        help="keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)",
     )
     group.add_argument(
         "--schedule",
-        choices=("constant", "decay", "step", "cosine"),
-        default="decay",
+        choices=("constant", "step", "cosine"),
+        default="cosine",
         metavar="NAME",
-        help="of the learning rate: constant, decay (x0.8 every epoch), step (x0.1 every few), cosine (default: decay)",
+        help="of the learning rate: constant, step (x0.1 every few epochs), cosine (down to 0 over --epochs; the "
+        "default)",
     )
     group.add_argument(
         "--step-epochs", metavar="N", type=option_types.count, help="epochs of a step (default: a third of --epochs)"
@@ -268,6 +305,17 @@ def _add_train(parser: Parser) -> None:
         metavar="N",
         type=option_types.count,
         help="stop when the validation loss has not fallen for N epochs; the file keeps the best epoch",
+    )
+    group.add_argument(
+        "--save-best",
+        action="store_true",
+        help="keep the epoch with the lowest validation loss, not the last",
+    )
+    group.add_argument(
+        "--plateau",
+        metavar="N",
+        type=option_types.count,
+        help="halve the learning rate when the validation loss has not fallen for N epochs",
     )
     group.add_argument(
         "--seed", metavar="N", type=option_types.seed, default=0, help="of weights, order and dropout (default: 0)"
@@ -297,6 +345,9 @@ def _add_train(parser: Parser) -> None:
         "--plot", metavar="FILE", type=Path, help="draw the training curves (.png, .pdf or .svg; needs matplotlib)"
     )
     group.add_argument("--csv", metavar="FILE", type=Path, help="log the metrics, a line an epoch")
+    group.add_argument(
+        "--tensorboard", metavar="DIR", type=Path, help="log the metrics for TensorBoard (needs tensorboardX)"
+    )
     group = parser.add_argument_group("device")
     _add_device_and_precision(group)
     group.add_argument(
@@ -308,17 +359,33 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     _add_data(parser)
     _add_batch_size(parser)
+    parser.add_argument(
+        "--report", action="store_true", help="print precision, recall, F1, IoU and AUC of each class (classes only)"
+    )
+    parser.add_argument(
+        "--matrix",
+        metavar="FILE",
+        type=Path,
+        help="draw the confusion matrix (.png, .pdf or .svg; needs matplotlib; classes only)",
+    )
     _add_device_and_precision(parser)
 
 
 def _add_predict(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     parser.add_argument(
-        "images", metavar="IMAGE", nargs="+", help="a PNG or JPEG picture (needs Pillow), or a .npy array"
+        "images",
+        metavar="IMAGE",
+        nargs="+",
+        help="a PNG or JPEG picture (needs Pillow), a .npy array, or a folder of these",
     )
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"
     )
+    parser.add_argument(
+        "--csv", metavar="FILE", type=Path, help="write all probabilities, a line a picture, instead of printing"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all probabilities as JSON instead of printing")
     _add_device_and_precision(parser)
 
 

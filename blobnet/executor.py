@@ -40,6 +40,7 @@ class Launch:
         global_size: work-items, for the batch that was set last.
         local_size: work-items of a group.
         enqueue: puts it into the queue, for the batch that was set last.
+        takes_step: whether two batches of as many samples may differ for it, by their place in a step.
     """
 
     def __init__(self, device: Device, call: KernelCall, memory: Mapping[str, Any], batch: Batch) -> None:
@@ -54,6 +55,7 @@ class Launch:
         for index, argument in [*enumerate(arguments), *sizes.items()]:
             self.kernel.set_arg(index, argument)
         self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
+        self.takes_step = not {"DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
         self.set_batch(batch)
 
     def set_batch(self, batch: Batch) -> None:
@@ -210,6 +212,9 @@ class Executor:
         # The batch is what comes first, until somebody says otherwise.
         if "rows" in plan.buffers:
             self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
+        if plan.loss:
+            for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
+                self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
@@ -232,8 +237,10 @@ class Executor:
         if phase not in self._bound:
             self._bound[phase] = bind(self.device, self.plan.phase(phase), self._placed, batch)
         elif self._batches[phase] != batch:
+            is_as_large = self._batches[phase].count == batch.count
             for item in self._bound[phase]:
-                item.set_batch(batch)
+                if item.takes_step or not is_as_large:
+                    item.set_batch(batch)
         self._batches[phase] = batch
         self.launch(self._bound[phase], batch.count)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,19 +59,19 @@ def prepare_labels(graph: Graph, loss: Loss, x_shape: tuple[int, ...], y: Any, s
     loss.check(output)
     if not isinstance(y, np.ndarray) and hasattr(y, "shape") and hasattr(y, "__getitem__"):
         y = np.asarray(y[()])  # an h5py data set
-    if loss.takes_classes and isinstance(y, np.ndarray):
+    if loss.takes_classes and not output.rank and isinstance(y, np.ndarray):
         y = classes_of_one_hot(y, output.units)
     check_label_array(y, x_shape, subject)
     if loss.takes_classes:
-        check_label_values(y, output.units, subject)
-        return np.ascontiguousarray(y, np.int32)
+        check_label_values(y, output.units, subject, positions=output.dimensions[1:], ignore=loss.ignored_label)
+        return loss.device_labels(y)
     check_label_values(y.astype(np.float32) if y.dtype.kind in "biu" else y, None, subject)
     target = tuple(y.shape[1:])
     # One value may go without an axis of its own, and several may come as one row.
     if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
         raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
     loss.check_targets(y, subject)
-    return np.ascontiguousarray(y, np.float32).reshape(len(y), -1)
+    return loss.device_labels(y)
 
 
 class LabelledData:
@@ -86,6 +87,7 @@ class LabelledData:
     Attributes:
         reader: reads batches.
         source: the samples by their numbers; None where they come in a stream.
+        labels: theirs, as :func:`prepare_labels` gives them; None where they come in a stream.
         count: how many samples there are; None where nobody knows yet.
         bytes: of all samples that have numbers.
         steps: how many batches of so many samples there are; None where nobody knows.
@@ -98,6 +100,7 @@ class LabelledData:
     def __init__(self, graph: Graph, loss: Loss, x: Any, y: Any, subject: str = "") -> None:
         prefix = f"{subject} " if subject else ""
         self.source: Source | None = None
+        self.labels: npt.NDArray[Any] | None = None
         self.reader: Reader
         self.count: int | None = None
         self.bytes = 0
@@ -119,9 +122,9 @@ class LabelledData:
             hint = "only an iterable of batches, pairs of x and y, goes without it."
             raise DataError(f"{prefix}y", rule, y=None, hint=hint)
         self.source = samples_for(graph, x, f"{prefix}x")
-        labels = prepare_labels(graph, loss, self.source.shape, y, f"{prefix}y")
+        self.labels = prepare_labels(graph, loss, self.source.shape, y, f"{prefix}y")
         self.source.check_all()
-        self.reader, self.count = IndexedReader(self.source, labels), len(self.source)
+        self.reader, self.count = IndexedReader(self.source, self.labels), len(self.source)
         self.bytes, count = self.source.bytes, len(self.source)
         self.steps, self._jobs = lambda size: -(-count // size), lambda size: runs(count, size)
 
@@ -137,8 +140,9 @@ def metric_names(loss: Loss) -> tuple[str, ...]:
 
 def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
     """The means of the totals that a loss kept on the device; accuracies only where labels are classes."""
-    samples = max(float(totals[-1]), 1.0)
-    return {name: float(total) / samples for name, total in zip(metric_names(loss), totals[:-1], strict=False)}
+    total, weight, right, among_five, counted = (float(value) for value in totals[:-1])
+    means = {"loss": (total, weight), "accuracy": (right, counted), "top_5": (among_five, counted)}
+    return {name: means[name][0] / means[name][1] if means[name][1] else math.nan for name in metric_names(loss)}
 
 
 class Evaluator:

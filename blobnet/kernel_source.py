@@ -183,13 +183,9 @@ def load(name: str) -> KernelSource:
 
 def parse(name: str, text: str) -> KernelSource:
     """A :class:`KernelSource` from a file's text; what the headers of its includes list comes behind its own."""
-    header = _header(text)
-    if header is None:
+    if _header(text) is None:
         raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
-    purpose, sections = _sections(header)
-    for include in re.findall(_INCLUDE, text, re.MULTILINE):
-        for section, listed in _sections(_header(_read(include)) or "")[1].items():
-            sections[section] |= listed
+    purpose, sections = _listed(text)
     accesses = {}
     sized = sections.pop(_SIZED_BLOBS)
     sections["Blobs"] = sized | sections["Blobs"]
@@ -218,6 +214,15 @@ def parse(name: str, text: str) -> KernelSource:
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
         moves=next(iter(sections["Moves"]), None),
     )
+
+
+def _listed(text: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """The purpose of a file, and what its header lists in each section, and behind it those of its includes."""
+    purpose, sections = _sections(_header(text) or "")
+    for include in re.findall(_INCLUDE, text, re.MULTILINE):
+        for section, listed in _listed(_read(include))[1].items():
+            sections[section] |= listed
+    return purpose, sections
 
 
 def _header(text: str) -> str | None:

@@ -191,6 +191,9 @@ class Loader:
 
     Args:
         executor: whose ``samples``, ``rows`` and ``labels`` are to be filled.
+
+    Attributes:
+        labels: those of the batch that was sent last, for as long as no other is asked for; None without labels.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -200,6 +203,7 @@ class Loader:
         self._shape = plan.graph.input.shape.dimensions
         self._sample_bytes = math.prod(self._shape) * self._type.itemsize
         self._label_words = plan.buffers["labels"].per_sample if "labels" in plan.buffers else 0
+        self.labels: Labels | None = None
         self._free: deque[_Piece] = deque()
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._is_resident = False
@@ -345,4 +349,5 @@ class Loader:
                 self._rows = first
             piece.copies.append(copy)
         if piece.labels is not None:
+            self.labels = piece.labels[:count]
             piece.copies.append(self._device.fetch(executor.buffers["labels"], piece.labels[:count]))

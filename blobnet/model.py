@@ -17,7 +17,7 @@ from blobnet.blob import FloatArray
 from blobnet.building import announced
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.datasets.source import Source
+from blobnet.datasets.source import Source, runs
 from blobnet.device import Device, choose
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
@@ -26,11 +26,14 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Layer, Node
 from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy, Loss
+from blobnet.metrics import Metric, Report, measured, named
 from blobnet.notes import note_loss, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planner import Plan, make_plan
+from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
+from blobnet.schedules import check_number
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep, not_finite
 
@@ -249,8 +252,13 @@ class Model:
         optimizer: Optimizer | str | None = None,
         loss: Loss | str | None = None,
         validation: tuple[Any, Any] | float | None = None,
+        metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         freeze: str | Iterable[str] | None = None,
+        class_weights: ClassWeights | None = None,
+        sample_weights: npt.ArrayLike | None = None,
+        accumulate: int = 1,
+        average: float | None = None,
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
@@ -279,9 +287,18 @@ class Model:
             loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training.
             validation: (x, y) to measure after each epoch; or a fraction of the samples, drawn by the seed, which are
                 then not trained on.
+            metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: see blobnet.callbacks.
             freeze: names of layers or parameters that are not trained, or patterns of them ("stage1*", "*/bias"); see
                 also :meth:`layers_until`. None is nothing, or with ``resume`` what the interrupted training froze.
+            class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
+                classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
+                evaluate, goes without weights.
+            sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight.
+            accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
+                as large, but for batch norms, which normalise each batch by itself.
+            average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
+                files and validation then have the average. None: there is none.
             seed: of the samples' order and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
@@ -300,6 +317,9 @@ class Model:
             TrainingError: the loss or the weights are not finite.
         """
         epochs = check_count("fit", "epochs", epochs)
+        accumulate = check_count("fit", "accumulate", accumulate)
+        if average is not None:
+            check_number("fit", "average", average, least=0, below=1)
         seed = _check_seed("fit", seed)
         loss, optimizer = loss_of(loss), optimizer_of(optimizer)
         state = self.training_state if resume else None
@@ -313,7 +333,7 @@ class Model:
             loss = self.loss
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
         loss = loss or CrossEntropy()
-        x, y, validation = parted(x, y, validation, seed)
+        x, y, sample_weights, validation = parted(x, y, sample_weights, validation, seed)
         data = LabelledData(self.graph, loss, x, y)
         held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
         note_loss(self.graph, loss)
@@ -333,15 +353,22 @@ class Model:
             seed,
             sample_type=data.reader.sample_type,
             frozen=frozen,
+            class_weights=prepare_class_weights(
+                class_weights, loss, self.graph.output.shape.units, data.labels, self.class_names
+            ),
+            accumulate=accumulate > 1,
+            average=average,
             debug=debug,
         )
-        trainer = Trainer(step)
+        trainer = Trainer(step, accumulate)
         if state is not None:
             trainer.restore(state)
         trainer.fit(
             data,
             epochs,
+            sample_weights=prepare_sample_weights(sample_weights, data.count),
             validation=held_out,
+            metrics=metrics,
             callbacks=callbacks,
             keep=self._keep,
             history=self.history if resume else None,
@@ -364,21 +391,63 @@ class Model:
         y: Any = None,
         *,
         loss: Loss | str | None = None,
+        metrics: Sequence[Metric | str] = (),
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
-        ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
+        ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
+        that module says what they get; not of iterables. ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
         """
         batch_size = check_count("evaluate", "batch_size", batch_size)
         loss = loss_of(loss) or self.loss or CrossEntropy()
+        asked = named(metrics, loss)
         data = LabelledData(self.graph, loss, x, y)
+        if asked and data.labels is None:
+            raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=list(asked))
         self._note_scale(data.source)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
         with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
-            return evaluator.evaluate(data)
+            found = evaluator.evaluate(data)
+            if asked and data.labels is not None:
+                outputs = evaluator.predict(data.reader, len(data.labels))
+                found |= measured(asked, loss, data.labels, outputs)
+        return found
+
+    def report(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        loss: Loss | str | None = None,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> Report:
+        """What a classifier gets right, class by class: a table to print, and the confusion matrix.
+
+        ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`. With a class for each position
+        there is no area below a curve, for which all probabilities would have to be in memory.
+
+        Raises:
+            OptionError: the loss takes no classes.
+        """
+        loss = loss_of(loss) or self.loss or CrossEntropy()
+        batch_size = check_count("report", "batch_size", batch_size)
+        source = samples_for(self.graph, x, "x")
+        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
+        settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+        if not self.graph.output.shape.rank:
+            return Report.of(loss, labels, self.predict(x, **settings), self.class_names)
+
+        def of_some(rows: npt.NDArray[np.int64]) -> Report:
+            samples = np.empty((len(rows), *source.shape[1:]), source.dtype)
+            source.read(rows, samples)
+            return Report.of(loss, labels[rows], self.predict(samples, **settings), self.class_names, has_auc=False)
+
+        return Report.summed([of_some(rows) for rows in runs(len(source), batch_size)])
 
     def predict(
         self,
@@ -400,6 +469,29 @@ class Model:
         settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
             return evaluator.predict(IndexedReader(source), len(source))
+
+    def predict_proba(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> FloatArray:
+        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[, height][, width]).
+
+        A softmax over the units for the losses of classes (also where the model does not know its loss), the sigmoid of
+        each output for BinaryCrossEntropy.
+
+        Raises:
+            OptionError: the model was trained with a loss whose outputs are no logits.
+        """
+        loss = self.loss or CrossEntropy()
+        scores = loss.scores(self.predict(x, batch_size=batch_size, device=device, precision=precision))
+        if scores is None:
+            rule = "the loss of the model must take logits"
+            raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
+        return scores.astype(np.float32)
 
     def _note_scale(self, source: Source | None, *, training: bool = False) -> None:
         """Looks at the scale of samples, once for the same weights."""
@@ -443,8 +535,7 @@ class Model:
             frozen=frozen_parameters(self.graph, freeze),
             debug=debug,
         )
-        step.load_batch(x, labels)
-        step.compute_gradients(len(x))
+        step.compute_gradients(step.load_batch(x, labels))
         delta = step.executor.read_blob(step.plan.deltas[self.graph.input.name], len(x))
         # The input's delta is that of the normalised sample.
         deviation = self._weights[f"{self.graph.input.name}/deviation"][:, None, None]

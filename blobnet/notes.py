@@ -21,7 +21,7 @@ _LARGE, _SMALL = 10.0, 0.05
 def note_loss(graph: Graph, loss: Loss) -> None:
     """Warns where a loss that takes logits gets probabilities."""
     layer = graph.output.layer
-    if layer.gives_probabilities and loss.scores(np.zeros(2, np.float32)) is not None:
+    if layer.gives_probabilities and loss.scores(np.zeros((1, 2), np.float32)) is not None:
         rule = f"{type(loss).__name__} takes logits, and does itself what this layer does: the model learns slowly"
         warn(layer.subject, rule, hint="leave it out; predictions are then logits.")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from blobnet.geometry import plain
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterGroup, ParameterTable
-from blobnet.schedules import Constant, Schedule, check_number
+from blobnet.schedules import Constant, Custom, Schedule, check_number
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
 HYPERPARAMETERS = "optimizer hyperparameters"
@@ -53,7 +53,7 @@ class Optimizer(ABC):
     launches :meth:`calls`; and it saves and restores :attr:`state_slots`.
     """
 
-    learning_rate: float | Schedule
+    learning_rate: float | Schedule | Callable[[int], float]
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
     rates: Mapping[str, float] | Sequence[tuple[str, float]] = field(default=(), kw_only=True)
@@ -69,6 +69,9 @@ class Optimizer(ABC):
             Optimizer.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        if callable(self.learning_rate):
+            # NOTE: the dataclass is frozen; so is what it is told to hold.
+            object.__setattr__(self, "learning_rate", Custom(self.learning_rate))
         if not isinstance(self.learning_rate, Schedule):
             self._check("learning_rate", least=0)
         self._check("weight_decay", least=0)
@@ -107,7 +110,8 @@ class Optimizer(ABC):
     @property
     def schedule(self) -> Schedule:
         """The learning rate as a schedule; a number stands for a constant one."""
-        return self.learning_rate if isinstance(self.learning_rate, Schedule) else Constant(self.learning_rate)
+        rate = self.learning_rate
+        return rate if isinstance(rate, Schedule) else Constant(rate)  # type: ignore[arg-type]
 
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
@@ -248,7 +252,7 @@ class SGD(Optimizer):
     g += weight_decay * w;  m = momentum * m + g;  w -= learning_rate * (g + momentum * m if nesterov else m)
 
     Args:
-        learning_rate: a number or a Schedule.
+        learning_rate: a number, a Schedule, or a function of the step (counted from 0).
         momentum: from 0 to below 1.
         nesterov: look ahead along the momentum.
         weight_decay: an L2 penalty on the decayed parameters.
@@ -259,7 +263,7 @@ class SGD(Optimizer):
         OptionError: a value out of its range, or nesterov without momentum.
     """
 
-    learning_rate: float | Schedule = 0.01
+    learning_rate: float | Schedule | Callable[[int], float] = 0.01
     momentum: float = 0.0
     nesterov: bool = False
     kernel: ClassVar[str] = "optimizer/sgd"
@@ -296,7 +300,7 @@ class RMSprop(Optimizer):
     w -= learning_rate * m
 
     Args:
-        learning_rate: a number or a Schedule.
+        learning_rate: a number, a Schedule, or a function of the step (counted from 0).
         alpha: how much of the mean square a step keeps, from 0 to below 1.
         epsilon: keeps the quotient finite.
         momentum: from 0 to below 1.
@@ -308,7 +312,7 @@ class RMSprop(Optimizer):
         OptionError: a value out of its range.
     """
 
-    learning_rate: float | Schedule = 1e-3
+    learning_rate: float | Schedule | Callable[[int], float] = 1e-3
     alpha: float = 0.99
     epsilon: float = 1e-8
     momentum: float = 0.0
@@ -341,7 +345,7 @@ class RMSprop(Optimizer):
 class _Moments(Optimizer):
     """What Adam and AdamW share: all but the place where weight decay enters."""
 
-    learning_rate: float | Schedule = 1e-3
+    learning_rate: float | Schedule | Callable[[int], float] = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -388,7 +392,7 @@ class Adam(_Moments):
     w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
     Args:
-        learning_rate: a number or a Schedule.
+        learning_rate: a number, a Schedule, or a function of the step (counted from 0).
         beta1: how much of the mean gradient a step keeps, from 0 to below 1.
         beta2: how much of the mean square a step keeps, from 0 to below 1.
         epsilon: keeps the quotient finite.
@@ -410,7 +414,7 @@ class AdamW(_Moments):
     w -= learning_rate * weight_decay * w for the decayed parameters, then Adam's step without decay.
 
     Args:
-        learning_rate: a number or a Schedule.
+        learning_rate: a number, a Schedule, or a function of the step (counted from 0).
         beta1: how much of the mean gradient a step keeps, from 0 to below 1.
         beta2: how much of the mean square a step keeps, from 0 to below 1.
         epsilon: keeps the quotient finite.

@@ -718,9 +718,7 @@ class _Planner:
         if self.training:
             buffers["gradients"] = (max(1, self.parameters.trainable_elements), 0)
         if self.loss:
-            buffers["totals"] = (Loss.SAMPLE_METRICS + 1, 0)
-            buffers["labels"] = (0, self.loss.label_elements(self.graph.output.shape))
-            buffers["sample_metrics"] = (0, Loss.SAMPLE_METRICS)
+            buffers |= self.loss.memory(self.graph.output.shape)
         return buffers
 
 

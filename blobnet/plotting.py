@@ -7,28 +7,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from blobnet.errors import FileError, OptionError
 
 #: What matplotlib draws without a screen or further programs.
 SUFFIXES = (".png", ".pdf", ".svg")
 _PANELS = ("loss", "accuracy")
+#: The most classes of a matrix whose cells, and whose rows, are labelled.
+_MOST_NUMBERS, _MOST_NAMES = 30, 100
 _COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
 
 
-def check(path: str | os.PathLike[str]) -> None:
+def check(path: str | os.PathLike[str], option: str = "--plot") -> None:
     """Finds out before a long run whether the functions below will be able to draw.
+
+    Args:
+        path: of the picture.
+        option: what errors call it.
 
     Raises:
         OptionError: matplotlib is not installed, or the file's name does not end in one of SUFFIXES.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
         rule = f"the file's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        raise OptionError("--plot", rule, file=path)
+        raise OptionError(option, rule, file=path)
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         hint = 'pip install "blobnet[plots]"'
-        raise OptionError("--plot", "drawing needs matplotlib", cause=error, hint=hint) from error
+        raise OptionError(option, "drawing needs matplotlib", cause=error, hint=hint) from error
 
 
 def save_curves(path: str | os.PathLike[str], history: Mapping[str, Sequence[float]], title: str) -> None:
@@ -55,6 +64,40 @@ def save_curves(path: str | os.PathLike[str], history: Mapping[str, Sequence[flo
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
         axes.legend()
+    _save(figure, path)
+
+
+def save_matrix(
+    path: str | os.PathLike[str], matrix: npt.NDArray[np.int64], class_names: Sequence[str], title: str
+) -> None:
+    """Draws a confusion matrix, its colours by the part of each class's samples; the file is replaced whole.
+
+    Args:
+        path: a file that ends in one of SUFFIXES.
+        matrix: how many of each class (row) were taken for each class (column).
+        class_names: a name for each class.
+        title: of the picture.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    classes = len(matrix)
+    parts = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = min(max(5.0, 0.5 * classes), 20.0)
+    figure = _figure(side, title, side)
+    axes = figure.subplots()
+    axes.imshow(parts, cmap="Blues", vmin=0, vmax=1)
+    if classes <= _MOST_NUMBERS:
+        for row, column in np.ndindex(matrix.shape):
+            colour = "white" if parts[row, column] > 0.5 else "black"
+            axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour, fontsize=8)
+    if classes <= _MOST_NAMES:
+        # NOTE: a dollar sign would begin a formula.
+        names = [name.replace("$", r"\$") for name in class_names]
+        axes.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(range(classes), names)
+    axes.set_xlabel("taken for")
+    axes.set_ylabel("class")
     _save(figure, path)
 
 
@@ -96,11 +139,11 @@ def save_roofline(
     _save(figure, path)
 
 
-def _figure(width: float, title: str) -> Any:
+def _figure(width: float, title: str, height: float = 4) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, 4), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     return figure

@@ -34,19 +34,20 @@ class Table:
     def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool) -> None:
         metrics = ["loss", "accuracy"] if has_accuracy else ["loss"]
         names = metrics + [f"validation_{name}" for name in metrics if has_validation]
-        columns = {"epoch": "epoch", "time": "time", "rate": "img/s"}
+        columns = {"epoch": "epoch", "time": "time", "speed": "img/s", "rate": "rate"}
         columns |= {name: name.replace("validation_", "val. ") for name in names}
         self.epochs = epochs
-        widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "rate": 6}
+        widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "speed": 6, "rate": 7}
         self._widths = {name: max(len(title), widths.get(name, 6)) for name, title in columns.items()}
         self.header = self._line(columns)
 
-    def row(self, epoch: int, seconds: float, samples: int, record: Mapping[str, float]) -> str:
-        """The row of an epoch that took ``seconds`` without its validation."""
+    def row(self, epoch: int, seconds: float, samples: int, learning_rate: float, record: Mapping[str, float]) -> str:
+        """The row of an epoch that took ``seconds`` without its validation; the learning rate is the last step's."""
         cells = {name: _short(value) for name, value in record.items() if name in self._widths}
         cells["epoch"] = f"{epoch}/{self.epochs}"
         cells["time"] = f"{seconds:.1f} s" if seconds < 100 else tqdm.format_interval(seconds)
-        cells["rate"] = f"{samples / seconds:.0f}"
+        cells["speed"] = f"{samples / seconds:.0f}"
+        cells["rate"] = f"{learning_rate:.2g}"
         return self._line(cells)
 
     def _line(self, cells: Mapping[str, str]) -> str:

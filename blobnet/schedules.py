@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -155,6 +155,37 @@ class Cosine(Schedule):
         return float(self.final_rate + (self.rate - self.final_rate) * (1.0 + math.cos(math.pi * progress)) / 2.0)
 
 
+@dataclass(frozen=True)
+class Custom(Schedule):
+    """A function of the step: ``rate(step)``, steps counted from 0; what optimizers make of a function.
+
+    A file keeps its name alone: who resumes gives the optimizer again.
+
+    Args:
+        function: takes the step, returns the learning rate.
+
+    Raises:
+        OptionError: (at a step) it returns anything but a number of at least 0.
+    """
+
+    function: Callable[[int], float]
+    depends_on_steps: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise OptionError(
+                "Custom", "function must take a step and return its learning rate", function=self.function
+            )
+
+    def value(self, step: int, steps_per_epoch: int, epochs: int) -> float:
+        rate = self.function(step)
+        check_number(f"learning rate of step {step}", "rate", rate, least=0)
+        return float(rate)
+
+    def config(self) -> dict[str, Any]:
+        return {"function": getattr(self.function, "__qualname__", type(self.function).__name__)}
+
+
 def from_description(description: Mapping[str, Any], subject: str) -> Schedule:
     """Rebuilds what :meth:`Schedule.description` gave.
 
@@ -171,6 +202,10 @@ def from_description(description: Mapping[str, Any], subject: str) -> Schedule:
         if kind not in Schedule.kinds:
             hint = near_matches(kind, list(Schedule.kinds))
             raise FileError(subject, "the learning rate's schedule must be one of blobnet's", kind=kind, hint=hint)
+        if kind == Custom.__name__:
+            hint = "give fit the optimizer again."
+            function = description["config"]["function"]
+            raise FileError(subject, "a file cannot hold the function of a schedule", function=function, hint=hint)
         return Schedule.kinds[kind](**description["config"])
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(subject, "a learning rate's schedule must have a kind and its config") from error

@@ -10,7 +10,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,9 @@ from blobnet.datasets.source import parts
 from blobnet.device import Reading
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
+from blobnet.kernel_call import Batch
 from blobnet.loader import Loader
+from blobnet.metrics import Metric, measured, named
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -67,21 +69,37 @@ class Trainer:
 
     Args:
         step: what a batch goes through; its seed is that of the order too.
+        accumulate: batches of a step, whose gradients are added up.
+
+    Attributes:
+        epoch: finished epochs.
+        rate_factor: what callbacks multiply the schedule's learning rates by.
+        learning_rate: that of the last step.
     """
 
-    def __init__(self, step: TrainingStep) -> None:
+    def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
         self.step = step
+        self.accumulate = accumulate
         self.epoch = 0
-        self._settings: dict[str, Any] = {"batch_size": step.batch_size, "frozen": sorted(step.frozen)}
+        self.rate_factor = 1.0
+        self.learning_rate = 0.0
+        weights = None if step.class_weights is None else [float(weight) for weight in step.class_weights]
+        self._settings: dict[str, Any] = {
+            "batch_size": step.batch_size,
+            "accumulate": accumulate,
+            "average": step.average,
+            "class_weights": weights,
+            "frozen": sorted(step.frozen),
+        }
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, FloatArray]:
-        """All parameters, by name; not to be changed."""
-        version = self.step.parameters.version
+        """All parameters, or their averages, by name; not to be changed."""
+        version = self.step.result.version
         if self._weights is None or self._weights[0] != version:
-            self._weights = version, self.step.parameters.read()
+            self._weights = version, self.step.result.read()
         return self._weights[1]
 
     def state(self) -> TrainingState:
@@ -130,7 +148,9 @@ class Trainer:
         data: LabelledData,
         epochs: int,
         *,
+        sample_weights: FloatArray | None = None,
         validation: LabelledData | None = None,
+        metrics: Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
@@ -139,18 +159,23 @@ class Trainer:
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
 
-        ``keep`` is called after every epoch, before the callbacks, and at the end, behind them.
+        ``sample_weights`` are those of prepare_sample_weights, for data that are no stream. ``keep`` is called after
+        every epoch, before the callbacks, and at the end, behind them.
 
         Raises:
-            DataError: samples or labels that cannot be trained on.
+            DataError: samples or labels that cannot be used.
             TrainingError: the loss or the weights are not finite.
         """
         loss = self.step.loss
+        asked = named(metrics, loss)
+        if asked and (validation is None or validation.labels is None):
+            rule = "metrics are measured on validation data that are no stream"
+            raise OptionError("fit", rule, validation=None if validation is None else "a stream")
         schedule = self.step.optimizer.schedule
         if schedule.depends_on_steps and data.steps(self.step.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
-        planned = {} if data.count is None else {"samples": data.count}
+        planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
         if schedule.depends_on_epochs:
             planned["epochs"] = epochs
         self._settle(self._settings, planned)
@@ -158,7 +183,7 @@ class Trainer:
         progress.class_names = class_names
         progress.metrics += metric_names(loss)
         if validation is not None:
-            progress.metrics += [f"validation_{name}" for name in metric_names(loss)]
+            progress.metrics += [f"validation_{name}" for name in (*metric_names(loss), *asked)]
         evaluator = None if validation is None else self._evaluator(validation)
         for callback in callbacks:
             callback.begin(progress)
@@ -173,15 +198,18 @@ class Trainer:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record, count = self._run_epoch(loader, data, epochs, verbose)
+            record, count = self._run_epoch(loader, data, sample_weights, epochs, verbose)
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None:
                 with bar("validation", validation.count, verbose) as shown:
-                    measured = evaluator.evaluate(validation, shown.update)
-                record |= {f"validation_{name}": value for name, value in measured.items()}
+                    found = evaluator.evaluate(validation, shown.update)
+                if asked and validation.labels is not None:
+                    outputs = evaluator.predict(validation.reader, len(validation.labels))
+                    found |= measured(asked, loss, validation.labels, outputs)
+                record |= {f"validation_{name}": value for name, value in found.items()}
             self.epoch += 1
             if verbose:
-                print(table.row(self.epoch, seconds, count, record), file=sys.stderr)
+                print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
             _record(progress.history, record)
             keep(progress)
             for callback in callbacks:
@@ -193,11 +221,12 @@ class Trainer:
         return progress
 
     def _run_epoch(
-        self, loader: Loader, data: LabelledData, epochs: int, verbose: bool
+        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, epochs: int, verbose: bool
     ) -> tuple[dict[str, float], int]:
         """One pass over the data, with a progress bar that is gone when it ends; the metrics, and how many samples."""
         step, size, done = self.step, self.step.batch_size, 0
-        steps, first_step, schedule = data.steps(size), step.number, step.optimizer.schedule
+        first_step, batches = step.number, data.steps(size)
+        steps = None if batches is None else -(-batches // self.accumulate)
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -205,7 +234,7 @@ class Trainer:
                 return
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[-1]) // size) - 1
-            step.number = first_step + number
+            step.number = first_step + number // self.accumulate
             layer = {}
             if data.count is not None:
                 count = loader.load(data.reader, next(itertools.islice(self._order(data), number, None)))
@@ -216,9 +245,7 @@ class Trainer:
         step.reset_totals()
         with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose) as shown:
             watch = _Watch(step, shown, check)
-            for count in loader.batches(data.reader, self._order(data)):
-                step.compute_gradients(count)
-                step.update(schedule.value(step.number, steps or 1, epochs))
+            for count in self._run_steps(loader, data, sample_weights, steps or 1, epochs):
                 shown.update(count)
                 done += count
                 watch.look()
@@ -234,6 +261,41 @@ class Trainer:
             rule = "the weights must stay finite"
             raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
         return metrics_of(totals, step.loss), done
+
+    def _run_steps(
+        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, steps: int, epochs: int
+    ) -> Iterator[int]:
+        """The steps of an epoch; yields the number of samples of each batch, when its work is on its way."""
+        step, size = self.step, self.step.batch_size
+        schedule = step.optimizer.schedule
+        jobs: Any = self._order(data)
+        if sample_weights is not None:
+            jobs = list(jobs)
+        batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+
+        def update() -> None:
+            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
+            step.update(self.learning_rate)
+
+        for number, count in enumerate(loader.batches(data.reader, jobs)):
+            assert loader.labels is not None
+            own = step.weigh(loader.labels, None if sample_weights is None else sample_weights[jobs[number]])
+            if self.accumulate == 1:
+                step.compute_gradients(Batch(count, divisor=own or 1.0))
+                update()
+            else:
+                # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
+                step.compute_gradients(Batch(count, first=samples, divisor=size))
+                step.accumulate()
+                batches, samples, weight = batches + 1, samples + count, weight + own
+                if batches == self.accumulate:
+                    step.finish_sum(size / (weight or 1.0))
+                    update()
+                    batches, samples, weight = 0, 0, 0.0
+            yield count
+        if batches:
+            step.finish_sum(size / (weight or 1.0))
+            update()
 
     def _order(self, data: LabelledData) -> Iterable[Any]:
         """The jobs of this epoch's batches."""
@@ -251,9 +313,8 @@ class Trainer:
         plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, **settings)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         debug = step.executor.debug
-        return Evaluator(
-            step.device, step.graph, step.parameters, batch_size, step.loss, data.reader.sample_type, debug
-        )
+        sample_type = data.reader.sample_type
+        return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, sample_type, debug)
 
 
 class _Watch:
@@ -301,7 +362,7 @@ def _shortened(value: Any) -> str:
     """A setting; of a long list of names the first ones."""
     if not isinstance(value, list):
         return str(value)
-    return ", ".join(value[:4]) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
+    return ", ".join(map(str, value[:4])) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
 
 
 def _unlike(value: Any, other: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet import weight_buffers
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
 from blobnet.errors import OptionError
@@ -16,9 +17,21 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.parameters import DeviceParameters, parameter_table
+from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
 from blobnet.planner import STEP_WORDS, Plan
+from blobnet.weight_buffers import (
+    AVERAGE,
+    AVERAGE_RATE,
+    SUM_SCALE,
+    accumulate_call,
+    average_call,
+    average_rate,
+    finish_sum_call,
+)
+
+#: The name of the parameters themselves among the optimizer's slots, in files of a training with averaged weights.
+_PARAMETERS = "parameters"
 
 
 def fitting_plan(
@@ -29,9 +42,11 @@ def fitting_plan(
     optimizer: Optimizer,
     *,
     frozen: Collection[str] = (),
+    accumulate: bool = False,
+    average: bool = False,
     **settings: Any,
 ) -> Plan:
-    """A training plan that fits a device beside the optimizer's state, and whose kernels are built.
+    """A training plan that fits a device beside what a step keeps besides, and whose kernels are built.
 
     Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. Other ``settings`` are as for
     make_plan.
@@ -41,9 +56,19 @@ def fitting_plan(
         ShapeError: the loss does not fit the model's output.
     """
     table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
-    reserved = 4 * sum(optimizer.memory(table).values())
+    reserved = _state_bytes(table, optimizer, accumulate, average)
     settings |= {"loss": loss, "training": True, "parameters": table}
     return plan_for(device, graph, batch_size, reserved=reserved, **settings)
+
+
+def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> dict[str, int]:
+    """Elements of the buffers that a step keeps besides its plan's, but for averaged parameters."""
+    return optimizer.memory(table) | weight_buffers.memory(table, accumulate=accumulate, average=average)
+
+
+def _state_bytes(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> int:
+    elements = sum(_state_memory(table, optimizer, accumulate, average).values())
+    return 4 * (elements + (table.elements + READ_OVERRUN if average else 0))
 
 
 class TrainingStep:
@@ -60,6 +85,9 @@ class TrainingStep:
         input_delta: also compute dL/d input.
         sample_type: NumPy's name for the type of the samples.
         frozen: names of trainable parameters that stay as they are.
+        class_weights: a number for each class, for a loss of classes; all 1 if None.
+        accumulate: whether a step may be made of several batches.
+        average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         debug: see Executor.
 
     Attributes:
@@ -67,6 +95,7 @@ class TrainingStep:
         executor: runs it.
         parameters: the parameters on the device.
         frozen: the names of those that stay as they are.
+        result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
 
     Raises:
@@ -86,6 +115,9 @@ class TrainingStep:
         input_delta: bool = False,
         sample_type: str = "float32",
         frozen: Collection[str] = (),
+        class_weights: FloatArray | None = None,
+        accumulate: bool = False,
+        average: float | None = None,
         debug: bool | None = None,
     ) -> None:
         self.device = device
@@ -95,15 +127,33 @@ class TrainingStep:
         self.frozen = frozenset(frozen)
         self.seed = seed
         self.number = 0
-        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
+        self.class_weights = class_weights
+        self.average = average
+        keeps = {"accumulate": accumulate, "average": average is not None}
+        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
-        self.parameters = DeviceParameters(device, graph, self.plan.parameters)
+        self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
-        memory = optimizer.memory(self.parameters.table)
+        table, tuning = self.parameters.table, self.plan.tuning
+        self._state_bytes = _state_bytes(table, optimizer, **keeps)
+        memory = _state_memory(table, optimizer, **keeps)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
         buffers = {"parameters": self.parameters.buffer, **self._state}
+        if average is not None:
+            self.result = DeviceParameters(device, graph, table)
+            self.result.write(weights)
+            buffers[AVERAGE] = self.result.buffer
         self.executor = Executor(device, self.plan, buffers, debug=debug)
-        self._update = self.executor.bind(optimizer.calls(self.parameters.table, self.plan.tuning), 0)
+        if class_weights is not None:
+            self.executor.write_array("class_weights", class_weights)
+        updates = optimizer.calls(table, tuning)
+        if average is not None:
+            updates += average_call(table, tuning)
+        self._update = self.executor.bind(updates, 0)
+        self._accumulate, self._finish_sum = (
+            self.executor.bind(calls(table, tuning) if accumulate else [], 0)
+            for calls in (accumulate_call, finish_sum_call)
+        )
 
     @property
     def batch_size(self) -> int:
@@ -113,12 +163,24 @@ class TrainingStep:
     @property
     def bytes(self) -> int:
         """What the step holds on the device."""
-        return self.plan.bytes() + 4 * sum(self.optimizer.memory(self.parameters.table).values())
+        return self.plan.bytes() + self._state_bytes
 
-    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
-        """Puts a batch on the device, behind the work on the batch before."""
+    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Batch:
+        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes."""
         self.executor.feed("samples", np.asarray(x, self.plan.sample_type))
         self.executor.feed("labels", labels)
+        return Batch(len(labels), divisor=self.weigh(labels) or 1.0)
+
+    def weigh(self, labels: npt.NDArray[Any], sample_weights: FloatArray | None = None) -> float:
+        """The weight of the batch that is loaded, in the mean of the losses.
+
+        Args:
+            labels: of the batch.
+            sample_weights: a number for each sample. Either all batches have them, or none has.
+        """
+        if sample_weights is not None:
+            self.executor.feed("sample_weights", sample_weights)
+        return self.loss.weight(labels, sample_weights, self.class_weights)
 
     def compute_gradients(self, batch: Batch | int) -> None:
         """Forward, loss and backward on the batch that is loaded, or on so many samples."""
@@ -126,12 +188,25 @@ class TrainingStep:
         for phase in ("forward", "loss", "backward"):
             self.executor.run(phase, batch)
 
+    def accumulate(self) -> None:
+        """Adds the gradients of a batch to the sum of the step's."""
+        self.executor.launch(self._accumulate, 0)
+
+    def finish_sum(self, scale: float) -> None:
+        """Makes the sum of the gradients, times ``scale``, the gradients of the step."""
+        self.executor.feed(SUM_SCALE, np.array([scale], np.float32))
+        self.executor.launch(self._finish_sum, 0)
+
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
         table = self.parameters.table
         self.executor.feed(HYPERPARAMETERS, self.optimizer.hyperparameters(table, self.number, learning_rate))
+        if self.average is not None:
+            rate = average_rate(self.number, self.average)
+            self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
         self.executor.launch(self._update, 0)
         self.parameters.changed()
+        self.result.changed()
         self.number += 1
 
     def _feed_step(self) -> None:
@@ -180,20 +255,28 @@ class TrainingStep:
         return table.unpack_gradients(flat)
 
     def optimizer_state(self) -> dict[str, FloatArray]:
-        """A flat array for each slot of the optimizer."""
-        elements = self.parameters.table.trainable_elements
-        return {slot: self.device.read(self._slot(slot), elements) for slot in self.optimizer.state_slots}
+        """A flat array for each slot of the optimizer; with an average also the parameters themselves."""
+        table = self.parameters.table
+        slots = {
+            slot: self.device.read(self._slot(slot), table.trainable_elements) for slot in self.optimizer.state_slots
+        }
+        if self.average is not None:
+            slots[_PARAMETERS] = self.device.read(self.parameters.buffer, table.elements)
+        return slots
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
         """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit."""
-        elements = self.parameters.table.trainable_elements
+        table = self.parameters.table
+        wanted = dict.fromkeys(self.optimizer.state_slots, table.trainable_elements)
+        wanted |= {} if self.average is None else {_PARAMETERS: table.elements}
         sizes = {slot: values.size for slot, values in optimizer_state.items()}
-        if sizes != dict.fromkeys(self.optimizer.state_slots, elements):
+        if sizes != wanted:
             rule = "the optimizer's state must be that of the parameters that are trained"
-            raise OptionError("resume", rule, saved=sizes, slots=self.optimizer.state_slots, elements=elements)
+            raise OptionError("resume", rule, saved=sizes, wanted=wanted)
         self.number = number
         for slot, values in optimizer_state.items():
-            self.device.write(self._slot(slot), values)
+            self.device.write(self.parameters.buffer if slot == _PARAMETERS else self._slot(slot), values)
+        self.parameters.changed()
 
     def _slot(self, slot: str) -> Any:
         return self._state[self.optimizer.storage(slot)]

@@ -15,7 +15,13 @@ FLOAT32_LIMIT = float(np.finfo(np.float32).max)
 
 
 def check_arrays(
-    x: npt.NDArray[Any], y: npt.NDArray[Any] | None = None, classes: int | None = None, subject: str = "data"
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any] | None = None,
+    classes: int | None = None,
+    subject: str = "data",
+    *,
+    positions: tuple[int, ...] = (),
+    ignore: int | None = None,
 ) -> None:
     """Check samples, and the labels or targets that belong to them.
 
@@ -25,6 +31,8 @@ def check_arrays(
             targets (N, ...), or None where there is only ``x`` (prediction).
         classes: how many classes there are; None where ``y`` may be targets.
         subject: what the error names.
+        positions: the shape of a sample's class numbers, where each position has one: (height, width), say.
+        ignore: a class number that is allowed besides, wherever it lies.
 
     Raises:
         DataError: a wrong type or rank, no samples, numbers of samples that differ, a value that is not finite, a label
@@ -36,7 +44,7 @@ def check_arrays(
         check_label_array(y, x.shape, subject)
     check_finite(x, "x", subject)
     if y is not None:
-        check_label_values(y, classes, subject)
+        check_label_values(y, classes, subject, positions=positions, ignore=ignore)
 
 
 def check_label_array(y: npt.NDArray[Any], x_shape: tuple[int, ...], subject: str) -> None:
@@ -49,11 +57,21 @@ def check_label_array(y: npt.NDArray[Any], x_shape: tuple[int, ...], subject: st
         raise DataError(subject, "y must have no axis of size 0", shape=y.shape)
 
 
-def check_label_values(y: npt.NDArray[Any], classes: int | None, subject: str) -> None:
-    """Raises DataError unless all labels are finite and, where there are classes, numbers of them."""
+def check_label_values(
+    y: npt.NDArray[Any],
+    classes: int | None,
+    subject: str,
+    *,
+    positions: tuple[int, ...] = (),
+    ignore: int | None = None,
+) -> None:
+    """Raises DataError unless all labels are finite and, where there are classes, numbers of them.
+
+    ``positions`` and ``ignore`` are as for :func:`check_arrays`.
+    """
     check_finite(y, "y", subject)
     if classes is not None or y.dtype.kind != "f":
-        _check_labels(y, classes, subject)
+        _check_labels(y, classes, subject, positions, ignore)
 
 
 def classes_of_one_hot(y: npt.NDArray[Any], units: int | None = None) -> npt.NDArray[Any]:
@@ -150,23 +168,41 @@ def check_finite(
             )
 
 
-def _check_labels(y: npt.NDArray[Any], classes: int | None, subject: str) -> None:
-    """Whole numbers from 0 to classes-1."""
-    if y.ndim != 1:
+def _check_labels(
+    y: npt.NDArray[Any], classes: int | None, subject: str, positions: tuple[int, ...] = (), ignore: int | None = None
+) -> None:
+    """Whole numbers from 0 to classes-1, or the one to ignore."""
+    if y.shape[1:] != positions:
+        shape = ", ".join(["samples", *map(str, positions)])
         raise DataError(
             subject,
-            "class numbers must have the shape (samples,)",
-            hint="one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type",
+            f"class numbers must have the shape ({shape}{'' if positions else ','})",
+            hint="for one class a sample, end the model with Dense(classes)"
+            if positions and y.ndim == 1
+            else "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type",
             shape=y.shape,
         )
-    is_fraction = y != np.floor(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
-    is_negative = y < 0
-    is_beyond = y >= classes if classes is not None else np.zeros(len(y), dtype=bool)
-    for is_wrong, rule, hint in (
-        (is_fraction, "class numbers must be whole numbers", "only a model with a regression loss takes targets"),
-        (is_negative, "class numbers must not be negative", "classes count from 0; targets must be of a float type"),
-        (is_beyond, f"class numbers must be below {classes}", "classes count from 0, so the last one is classes - 1"),
-    ):
-        if is_wrong.any():
-            sample = int(is_wrong.argmax())
-            raise DataError(subject, rule, hint=hint, sample=sample, label=y[sample])
+    for first, chunk in _chunks(y):
+        is_counted = np.ones(chunk.shape, dtype=bool) if ignore is None else chunk != ignore
+        is_fraction = chunk != np.floor(chunk) if y.dtype.kind == "f" else np.zeros(chunk.shape, dtype=bool)
+        is_beyond = chunk >= classes if classes is not None else np.zeros(chunk.shape, dtype=bool)
+        for is_wrong, rule, hint in (
+            (is_fraction, "class numbers must be whole numbers", "only a model with a regression loss takes targets"),
+            (chunk < 0, "class numbers must not be negative", _negative_hint(positions)),
+            (is_beyond, f"class numbers must be below {classes}", _beyond_hint(positions)),
+        ):
+            if (is_wrong & is_counted).any():
+                place = np.unravel_index(int((is_wrong & is_counted).argmax()), chunk.shape)
+                index = (first + int(place[0]), *(int(axis) for axis in place[1:]))
+                where = index if positions else index[0]
+                raise DataError(subject, rule, hint=hint, sample=where, label=chunk[place])
+
+
+def _negative_hint(positions: tuple[int, ...]) -> str:
+    hint = "classes count from 0; targets must be of a float type"
+    return "a label to leave out is named by the loss: CrossEntropy(ignore=-1)" if positions else hint
+
+
+def _beyond_hint(positions: tuple[int, ...]) -> str:
+    hint = "classes count from 0, so the last one is classes - 1"
+    return "a label to leave out is named by the loss: CrossEntropy(ignore=255)" if positions else hint

@@ -201,7 +201,7 @@ def run_bench(bench: Bench) -> None:
     bench.run("backward data", debug=False)
 
 
-def run_step(device: Device, loss: Loss, tuning: Tuning) -> None:
+def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool = False) -> None:
     """One training step, without the optimizer, of a small network with a batch that is not full."""
     from blobnet import graph, layers
     from blobnet.executor import Executor
@@ -209,13 +209,18 @@ def run_step(device: Device, loss: Loss, tuning: Tuning) -> None:
 
     source = layers.Input(1, 6, 7)()
     node = layers.MaxPool2D(2)(layers.Conv2D(3, 3, padding=1)(source))
-    node = layers.Dense(4)(layers.Flatten()(layers.Activation("relu")(node)))
+    if not at_positions:
+        node = layers.Dense(4)(layers.Flatten()(layers.Activation("relu")(node)))
     plan = make_plan(graph.from_nodes(source, node), 3, loss=loss, training=True, tuning=tuning)
     executor = Executor(device, plan)
     generator = np.random.default_rng(0)
     executor.write_array("parameters", generator.uniform(0.5, 1, plan.parameters.elements).astype(np.float32))
     executor.write_array("samples", generator.standard_normal(2 * 42).astype(np.float32))
-    labels = np.array([3, 1], np.int32) if loss.takes_classes else generator.random(8).astype(np.float32)
+    count = 2 * loss.label_elements(node.shape)
+    labels = (
+        generator.integers(-1, node.shape.units, count, np.int32) if loss.takes_classes else generator.random(count)
+    )
+    labels = labels.astype(np.int32 if loss.takes_classes else np.float32)
     executor.write_array("labels", labels)
     for phase in ("forward", "loss", "backward"):
         executor.run(phase, 2)
@@ -226,7 +231,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
     """(configuration, a function that runs it)."""
     from blobnet import layers
     from blobnet.blob import Shape
-    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanSquaredError
     from tests.layers.layer_bench import Arrangement
     from tests.layers.test_every_kernel import VARIANTS
 
@@ -255,8 +260,10 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
             for layer, shape in convolutions:
                 run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, variant, reached)
                 yield f"{layer} on {shape}, {variant}, {about}", run
-        for loss in (CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()):
+        for loss in (CrossEntropy(0.1), Focal(), Dice(), BinaryCrossEntropy(), MeanSquaredError(), Huber()):
             yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
+            run = partial(run_step, device, loss, tuning, at_positions=True)
+            yield f"training step, {loss} at positions, {about}", run
 
     def all_are_reached() -> None:
         assert reached == VARIANTS, f"no case takes {sorted(VARIANTS - reached)}"

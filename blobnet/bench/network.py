@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.bench import shapes
 from blobnet.bench.shapes import Case, Work
@@ -76,6 +77,12 @@ class Point:
     seconds: float
 
 
+def random_classes(model: Model, count: int) -> npt.NDArray[np.int32]:
+    """A class for each sample, or for each position of the output."""
+    shape = model.graph.output.shape
+    return np.random.default_rng(1).integers(0, shape.units, (count, *shape.dimensions[1:]), np.int32)
+
+
 def check(device: Device, model: Model, batch_size: int) -> None:
     """Raises what :class:`NetworkBench` would, before it takes any memory."""
     fitting_plan(device, model.graph, batch_size, CrossEntropy(), Adam(LEARNING_RATE))
@@ -103,8 +110,7 @@ class NetworkBench:
         shape = model.graph.input.shape
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
         self.reader = IndexedReader(samples_for(model.graph, self.x, "x"))
-        classes = model.graph.output.shape.units
-        self.y = np.random.default_rng(1).integers(0, classes, batch_size).astype(np.int32)
+        self.y = random_classes(model, batch_size)
         updates = self.optimizer.calls(self.step.parameters.table, device.tuning)
         calls = [call for _, call in self.step.plan.calls]
         self._launches: list[Launch] = self.step.executor.bind(calls, batch_size)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blobnet.bench.network import random_classes
 from blobnet.bench.timing import values_like
 from blobnet.callbacks import Callback
 from blobnet.device import Device
@@ -75,7 +76,7 @@ def time_fit(device: Device, model: Model, batch_size: int) -> PublicTiming:
     steps = max(4, min(int(_EPOCH_SECONDS / on_device), int(_MOST_BYTES / (4 * elements * batch_size))))
     x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
     x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))
-    y = np.random.default_rng(1).integers(0, model.graph.output.shape.units, len(x))
+    y = random_classes(model, len(x))
     clock = _Clock()
     model.fit(
         x,
@@ -130,8 +131,7 @@ def _device_step(device: Device, model: Model, batch_size: int) -> float:
     step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), Adam(1e-6), batch_size)
     shape = model.graph.input.shape
     x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
-    labels = np.random.default_rng(1).integers(0, model.graph.output.shape.units, batch_size)
-    step.load_batch(x, labels.astype(np.int32))
+    step.load_batch(x, random_classes(model, batch_size))
 
     def run() -> None:
         step.compute_gradients(batch_size)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
+from blobnet import plotting
+from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import check_input, load_dataset
 from blobnet.command_line.text import short_list
 from blobnet.device import Device
@@ -16,6 +19,9 @@ _NAMES = {"loss": "loss", "accuracy": "accuracy", "top_5": "top-5"}
 
 def run(options: argparse.Namespace) -> int:
     """Prints the metrics over the test split, or over all samples where there is none."""
+    if options.matrix is not None:
+        plotting.check(options.matrix, "--matrix")
+        check_writable(options.matrix, 0)
     model = load(options.file)
     device = Device(options.device)
     data = load_dataset(options)
@@ -26,10 +32,17 @@ def run(options: argparse.Namespace) -> int:
     part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
     split = data.test or data.train
     loss = MeanSquaredError() if model.loss is None and not data.classes else None
-    measured = model.evaluate(
-        split.x, split.y, loss=loss, batch_size=options.batch_size, device=device, precision=options.precision
-    )
+    settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
+    measured = model.evaluate(split.x, split.y, loss=loss, **settings)
     print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
     for name, value in measured.items():
         print(f"{_NAMES[name]:<9} {value:.4f}")
+    if options.report or options.matrix is not None:
+        report = model.report(split.x, split.y, loss=loss, **settings)
+        if options.report:
+            print(f"\n{report}")
+        if options.matrix is not None:
+            title = f"{options.file.stem} on {data.name}"
+            plotting.save_matrix(options.matrix, report.matrix, report.class_names, title)
+            print(f"saved {options.matrix}", file=sys.stderr)
     return 0

@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     """The process: one step."""
     import numpy as np
 
+    from blobnet.bench.network import random_classes
     from blobnet.command_line.model_argument import find_model
     from blobnet.device import Device
     from blobnet.losses import CrossEntropy
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), Adam(), batch_size)
     random = np.random.default_rng(0)
     x = random.standard_normal((batch_size, *shape), dtype=np.float32)
-    step.load_batch(x, random.integers(0, model.graph.output.shape.units, batch_size).astype(np.int32))
+    step.load_batch(x, random_classes(model, batch_size))
     step.compute_gradients(batch_size)
     step.update(1e-3)
     step.device.finish()

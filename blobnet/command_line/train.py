@@ -12,29 +12,46 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blobnet import optimizers, plotting, schedules
-from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping
+from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import check_classes, check_input, load_dataset
 from blobnet.command_line.model_argument import ModelSource
-from blobnet.datasets import Dataset
+from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
 from blobnet.errors import FileError, OptionError, TrainingError
-from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Focal,
+    Huber,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.model import Model, load
 from blobnet.trainer import Progress
 
-#: Learning rates, and what every epoch multiplies them by, that serve the shipped models with batches of 64
-#: (docs/measurements.md).
-DEFAULT_RATE, SGD_RATE, DECAY = 0.002, 0.01, 0.8
-#: The part that is held out of a data set without a test split.
+#: The highest learning rates of a schedule that serve the shipped models with batches of 64 (docs/measurements.md).
+DEFAULT_RATE, SGD_RATE = 0.002, 0.01
+#: The part of the training samples that is held out, where something is chosen by validation or there is no test split.
 DEFAULT_FRACTION = 0.1
+#: Losses by their names on the command line.
+LOSSES: dict[str, type[Loss]] = {
+    "cross-entropy": CrossEntropy,
+    "focal": Focal,
+    "mean-squared-error": MeanSquaredError,
+    "mean-absolute-error": MeanAbsoluteError,
+    "huber": Huber,
+    "binary-cross-entropy": BinaryCrossEntropy,
+}
 
 
 class _CtrlC:
@@ -77,11 +94,11 @@ class _CtrlC:
 
 
 class _OutputFile(Checkpoint):
-    """The output file; knows the epoch that it holds. With early stopping that is the best one, else the last."""
+    """The output file; knows the epoch that it holds: the best one if something looks for it, else the last."""
 
-    def __init__(self, path: Path, early_stopping: EarlyStopping | None) -> None:
+    def __init__(self, path: Path, best: EarlyStopping | None) -> None:
         super().__init__(path)
-        self.early_stopping = early_stopping
+        self.best = best
         self.ctrl_c = _CtrlC()
         self.epoch = 0
         self.stop: str | None = None
@@ -89,7 +106,7 @@ class _OutputFile(Checkpoint):
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
         with self.ctrl_c.deferred():
-            if self.early_stopping is None or self.early_stopping.waited == 0:
+            if self.best is None or self.best.waited == 0:
                 super().epoch_end(progress)
                 self.epoch = progress.trainer.epoch
 
@@ -117,8 +134,9 @@ def run(options: argparse.Namespace) -> int:
     source = transfer.find_source(options)
     output = options.output or Path(f"{source.name}.h5")
     _check_paths(options, output)
-    early_stopping = EarlyStopping(patience=options.early_stopping) if options.early_stopping else None
-    file = _OutputFile(output, early_stopping)
+    # Who waits for as many epochs as there are keeps the best one, and never stops.
+    patience = options.early_stopping or (options.epochs if options.save_best else None)
+    file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None)
     try:
         return _train(options, source, file)
     except KeyboardInterrupt:
@@ -132,7 +150,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     saved = _resumed(file) if options.resume else None
     optimizer = _optimizer(options)
     device = Device(options.device)
-    data, part = _dataset(options)
+    data, held_out = _dataset(options)
     check_classes(data)
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
@@ -144,33 +162,40 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     if file.epoch >= options.epochs:
         print(
             f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, "
-            f"{_measured(model.history, file.epoch, part)}; --epochs says how many there are to be"
+            f"{_measured(model.history, file.epoch)}; --epochs says how many there are to be"
         )
         return 0
     file.class_names = model.class_names
     freeze = transfer.frozen_patterns(options, model)
-    print(f"data    {data}", file=sys.stderr)
+    print(f"data    {data}{f', {len(held_out)} held out for validation' if held_out else ''}", file=sys.stderr)
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
     for line in transfer.describe(options, model, anew, freeze):
         print(line, file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file)
     with file.ctrl_c:
-        _fit(options, model, data, device=device, optimizer=optimizer, loss=loss, callbacks=callbacks, freeze=freeze)
+        chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
+        _fit(options, model, data, held_out, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
-    print(f"{_measured(model.history, file.epoch, part)} after {_epochs(file.epoch)}; saved {file.path}")
+    results = [_measured(model.history, file.epoch)] if held_out or data.test is None else []
+    if data.test is not None:
+        settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
+        results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
+    print(f"{', '.join(results)} after {_epochs(file.epoch)}; saved {file.path}")
     return 0
 
 
-def _fit(options: argparse.Namespace, model: Model, data: Dataset, **settings: Any) -> None:
-    assert data.test is not None
+def _fit(options: argparse.Namespace, model: Model, data: Dataset, held_out: Split | None, **settings: Any) -> None:
     model.fit(
         data.train.x,
         data.train.y,
         epochs=options.epochs,
         batch_size=options.batch_size,
-        validation=(data.test.x, data.test.y),
+        validation=(held_out.x, held_out.y) if held_out else None,
+        class_weights=options.class_weights,
+        accumulate=options.accumulate,
+        average=options.average,
         seed=options.seed,
         resume=options.resume,
         precision=options.precision,
@@ -181,9 +206,13 @@ def _fit(options: argparse.Namespace, model: Model, data: Dataset, **settings: A
 
 def _callbacks(options: argparse.Namespace, data: Dataset, file: _OutputFile) -> list[Callback]:
     callbacks: list[Callback] = []
-    if file.early_stopping is not None:
-        callbacks.append(file.early_stopping)  # before the file, which asks it for the best epoch
+    if file.best is not None:
+        callbacks.append(file.best)  # before the file, which asks it for the best epoch
+    if options.plateau:
+        callbacks.append(ReduceOnPlateau(patience=options.plateau))
     callbacks.append(file)
+    if options.tensorboard:
+        callbacks.append(TensorBoard(options.tensorboard))
     if options.csv:
         callbacks.append(CSVLog(options.csv))
     if options.plot:
@@ -215,7 +244,7 @@ def _resumed(file: _OutputFile) -> Model:
     """The model in the file, with the state of a training."""
     model = load(file.path)
     state = model.training_state
-    if state is None or len(model.history.get("validation_loss", ())) != state.epoch:
+    if state is None or len(model.history.get("loss", ())) != state.epoch:
         rule = "to go on from, the file must be one that blobnet train wrote"
         raise OptionError(str(file.path), rule, hint="blobnet inspect shows what it holds.")
     file.epoch = state.epoch
@@ -268,8 +297,6 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer:
 
 
 def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
-    if options.schedule == "decay":
-        return schedules.Step(rate, 1, DECAY)
     if options.schedule == "step":
         return schedules.Step(rate, options.step_epochs or math.ceil(options.epochs / 3))
     if options.schedule == "cosine":
@@ -277,31 +304,45 @@ def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Sch
     return rate
 
 
-def _dataset(options: argparse.Namespace) -> tuple[Dataset, str]:
-    """The data with what to validate on, and what that is called."""
+def _dataset(options: argparse.Namespace) -> tuple[Dataset, Split | None]:
+    """The data to train on and to test with at the end, and what is held out of the former, if anything."""
     data = load_dataset(options)
-    if data.test is None:
-        return data.with_validation(options.validation_fraction or DEFAULT_FRACTION, options.seed), "validation"
-    if options.validation_fraction is not None:
-        rule = "only a data set without a test split can hold one out"
-        raise OptionError("--validation-fraction", rule, data=data)
-    return data, "test"
+    is_chosen = options.early_stopping or options.save_best or options.plateau
+    fraction = options.validation_fraction
+    if fraction is None and (is_chosen or data.test is None):
+        fraction = DEFAULT_FRACTION
+    if fraction is None:
+        return data, None
+    train, held_out = data.train.parted(fraction, options.seed)
+    return replace(data, train=train), held_out
 
 
 def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
-    if data.classes:
-        return CrossEntropy(options.label_smoothing or 0.0)
-    if options.label_smoothing is not None:
-        raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
-    return MeanSquaredError()
+    kind = LOSSES[options.loss] if options.loss else CrossEntropy if data.classes else MeanSquaredError
+    if kind.takes_classes != bool(data.classes):
+        wanted = "classes" if kind.takes_classes else "targets, not classes"
+        raise OptionError("--loss", f"the data set must have {wanted}", loss=options.loss, data=data)
+    if options.label_smoothing is None:
+        return kind()
+    if not hasattr(kind, "label_smoothing"):
+        if not data.classes:
+            raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
+        raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
+    smoothed: Any = kind
+    return smoothed(label_smoothing=options.label_smoothing)  # type: ignore[no-any-return]
 
 
-def _measured(history: Mapping[str, Sequence[float]], epoch: int, part: str) -> str:
-    """The measures on the held-out samples after an epoch."""
-    loss = history["validation_loss"][epoch - 1]
-    if "validation_accuracy" not in history:
-        return f"{part} loss {loss:.4f}"
-    return f"{part} accuracy {history['validation_accuracy'][epoch - 1]:.4f} (loss {loss:.4f})"
+def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:
+    """The measures after an epoch: on what is held out, else on what was trained on."""
+    part, prefix = ("validation", "validation_") if "validation_loss" in history else ("training", "")
+    measured = {name: history[prefix + name][epoch - 1] for name in ("loss", "accuracy") if prefix + name in history}
+    return _result(part, measured)
+
+
+def _result(part: str, measured: Mapping[str, float]) -> str:
+    if "accuracy" not in measured:
+        return f"{part} loss {measured['loss']:.4f}"
+    return f"{part} accuracy {measured['accuracy']:.4f} (loss {measured['loss']:.4f})"
 
 
 def _epochs(count: int) -> str:

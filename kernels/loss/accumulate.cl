@@ -3,34 +3,34 @@
  * the first total is not finite, all stay as they are: the count then says which batch did that.
  *
  * Arrays:
- *   SAMPLE_METRICS  read    (COUNT, METRICS)
+ *   SAMPLE_METRICS  read    (COUNT, PARTS, METRICS)
  *   TOTALS          update  METRICS sums, and the number of samples
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   METRICS  numbers a sample
+ *   METRICS  numbers a part
+ *   PARTS    of a sample
  * Global:
- *   width  1
+ *   width  METRICS + 1
+ * Local:
+ *   width  all of them
  */
 #include "blob.h"
 
-__kernel void loss_accumulate(READ_ARRAY(real_t, sample_metrics), WRITE_ARRAY(real_t, totals),
-                              const int count)
+__kernel __attribute__((reqd_work_group_size(METRICS + 1, 1, 1))) void
+loss_accumulate(READ_ARRAY(real_t, sample_metrics), WRITE_ARRAY(real_t, totals), const int count)
 {
-    if (!isfinite(ARRAY(totals)[0])) {
-        return;
-    }
-    accumulator_t sums[METRICS];
-    for (int i = 0; i < METRICS; i++) {
-        sums[i] = 0;
-    }
-    for (int n = 0; n < count; n++) {
-        for (int i = 0; i < METRICS; i++) {
-            sums[i] += ARRAY(sample_metrics)[n * METRICS + i];
+    const int i = get_local_id(0);
+    const bool goes_on = isfinite(ARRAY(totals)[0]);
+    /* The first work-item changes what all of them have looked at. */
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    accumulator_t sum = i < METRICS ? 0 : count;
+    if (i < METRICS) {
+        for (int part = 0; part < count * PARTS; part++) {
+            sum += ARRAY(sample_metrics)[part * METRICS + i];
         }
     }
-    for (int i = 0; i < METRICS; i++) {
-        ARRAY(totals)[i] += sums[i];
+    if (goes_on) {
+        ARRAY(totals)[i] += sum;
     }
-    ARRAY(totals)[METRICS] += count;
 }

@@ -1,25 +1,16 @@
 /*
  * Binary cross-entropy from logits x with targets t, from 0 to 1; the loss of a sample is the mean over its outputs:
- *     loss = max(x, 0) - x * t + log(1 + exp(-|x|)),  delta = (sigmoid(x) - t) / (outputs * COUNT)
+ *     loss = max(x, 0) - x * t + log(1 + exp(-|x|)),  slope = sigmoid(x) - t
  * sigmoid(x) is tail = exp(-|x|) / (1 + exp(-|x|)) left of 0 and 1 - tail right of it: nothing overflows or cancels.
  *
- * Blobs:
- *   OUTPUT       read    logits
- *   OUTPUT_DELTA write
- * Arrays:
- *   LABELS          read   targets, float32: (COUNT, units, height, width)
- *   SAMPLE_METRICS  write  (COUNT, 3): loss, and two zeros: there are no classes to be right about
- * Scalars:
- *   COUNT  samples in this batch
  * Macros:
- *   HAS_DELTA  0: only the metrics
- * Global:
- *   units  COUNT
+ *   LABEL_SMOOTHING  s: a target t becomes t * (1 - s) + s / 2
  */
 #include "blob.h"
 
-INLINE real_t loss_term(const real_t logit, const real_t target, real_t *slope)
+INLINE real_t loss_term(const real_t logit, const real_t label, real_t *slope)
 {
+    const real_t target = label * (1 - LABEL_SMOOTHING) + LABEL_SMOOTHING / 2;
     const real_t power = exp(-fabs(logit));
     const real_t tail = power / (1 + power);
     *slope = logit < 0 ? tail - target : (1 - target) - tail;
@@ -28,14 +19,12 @@ INLINE real_t loss_term(const real_t logit, const real_t target, real_t *slope)
 
 #include "loss/targets.h"
 
-__kernel void loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta),
-                                        READ_ARRAY(real_t, labels), WRITE_ARRAY(real_t, sample_metrics),
-                                        const int count)
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
+loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real_t, labels),
+                          READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics),
+                          const float divisor)
 {
-    const int n = get_global_id(2);
-    if (n >= count) {
-        return;
-    }
+    __local accumulator_t group[LOCAL_WIDTH];
     sample_loss(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
-                ARRAY(sample_metrics), n, count);
+                ARRAY(sample_weights), ARRAY(sample_metrics), divisor, group);
 }

@@ -1,61 +1,45 @@
 /*
- * Softmax cross-entropy from logits: delta = (softmax(output) - target) / COUNT, and the metrics of each sample.
+ * Softmax cross-entropy from logits, at each position: loss = -sum(target * log(softmax)), delta = softmax - target.
  * The target is 1 - s + s/C for the label and s/C for the others (s: LABEL_SMOOTHING, C: units).
  *
- * Blobs:
- *   OUTPUT       read    logits, height and width 1
- *   OUTPUT_DELTA write
- * Arrays:
- *   LABELS          read   class numbers, int32
- *   SAMPLE_METRICS  write  (COUNT, 3): loss, label has the largest logit, label is among the five largest
- * Scalars:
- *   COUNT  samples in this batch
  * Macros:
  *   LABEL_SMOOTHING
- *   HAS_DELTA  0: only the metrics
- * Global:
- *   units  COUNT
  */
 #include "blob.h"
+#include "loss/logits.h"
 
-__kernel void loss_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
-                                 WRITE_ARRAY(real_t, sample_metrics), const int count)
+INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
+                                   const accumulator_t sum, const int label, __global real_t *deltas,
+                                   const real_t scale)
 {
-    const int n = get_global_id(2);
-    if (n >= count) {
-        return;
-    }
-    const int label = ARRAY(labels)[n];
-    __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, 0, 0);
-    real_t largest = logits[0];
-    for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
-        largest = fmax(largest, logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS]);
-    }
-    /* NOTE: all that follows sees logits minus the largest, so that a common offset costs no digits. */
-    const real_t own = logits[label * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest;
-    accumulator_t sum = 0;
-    accumulator_t total = 0;
-    int better = 0;
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t logit = logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest;
-        sum += exp(logit);
-        total += logit;
-        better += logit > own || (logit == own && z < label);
-    }
+    const real_t own = logits[LOGIT(label)] - largest;
+    accumulator_t loss = log(sum) - (1 - LABEL_SMOOTHING) * own;
     /* Without smoothing, classes masked by a logit of minus infinity must not make 0 * infinity. */
-    const real_t smoothed = LABEL_SMOOTHING > 0 ? LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total : 0;
-    __global real_t *metrics = ARRAY(sample_metrics) + 3 * n;
-    metrics[0] = log(sum) - (1 - LABEL_SMOOTHING) * own - smoothed;
-    /* NOTE: a NaN compares false, so a sample whose logits are NaN must not count as right. */
-    const bool valid = !isnan(own) && !isnan(sum);
-    metrics[1] = valid && better == 0 ? 1.0f : 0.0f;
-    metrics[2] = valid && better < 5 ? 1.0f : 0.0f;
+    if (LABEL_SMOOTHING > 0) {
+        accumulator_t total = 0;
+        for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+            total += logits[LOGIT(z)] - largest;
+        }
+        loss -= LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total;
+    }
 #if HAS_DELTA
-    __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, 0, 0);
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t probability = exp(logits[z * OUTPUT_UNIT_MEMORY_ELEMENTS] - largest) / sum;
+        const real_t probability = exp(logits[LOGIT(z)] - largest) / sum;
         const real_t target = (z == label ? 1 - LABEL_SMOOTHING : 0.0f) + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
-        deltas[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS] = (probability - target) / count;
+        deltas[DELTA(z)] = (probability - target) * scale;
     }
 #endif
+    return loss;
+}
+
+#include "loss/classes.h"
+
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
+loss_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
+                   READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, sample_weights),
+                   WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+{
+    __local accumulator_t group[LOCAL_WIDTH];
+    class_losses(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
+                 ARRAY(class_weights), ARRAY(sample_weights), ARRAY(sample_metrics), divisor, group);
 }

@@ -1,39 +1,45 @@
 /*
- * The loop of the losses that are the mean of a term for each output of a sample; labels are targets of the
- * output's shape, and there are no classes to be right about. A kernel defines loss_term() before, which
- * gives the term and its slope by the output, and calls sample_loss() for its sample.
+ * The losses that are the mean of a term for each output of a sample; labels are targets of the output's
+ * shape, and there are no classes to be right about. A kernel defines loss_term() before, which gives the
+ * term and its slope by the output, and calls sample_loss().
+ *
+ * Blobs:
+ *   OUTPUT        read
+ *   OUTPUT_DELTA  write
+ * Arrays:
+ *   LABELS  read  targets: (COUNT, units, height, width)
  */
-#define ELEMENTS BLOB_ELEMENTS(OUTPUT)
+#include "loss/parts.h"
 
 INLINE void sample_loss(__global const real_t *output, const int output_unit_offset,
                         __global real_t *output_delta, const int output_delta_unit_offset,
-                        __global const real_t *labels, __global real_t *sample_metrics, const int n,
-                        const int count)
+                        __global const real_t *labels, __global const real_t *sample_weights,
+                        __global real_t *sample_metrics, const real_t divisor, __local accumulator_t *group)
 {
-    __global const real_t *targets = labels + (size_t)n * ELEMENTS;
-    const real_t scale = 1.0f / ELEMENTS;
+    const int n = get_global_id(2);
+    const real_t weight = sample_weights[n];
+    const real_t scale = weight / (ROWS * OUTPUT_UNIT_WIDTH);
     accumulator_t sum = 0;
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        for (int y = 0; y < OUTPUT_UNIT_HEIGHT; y++) {
-            __global const real_t *values = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
+    for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
+        const int z = row / OUTPUT_UNIT_HEIGHT;
+        const int y = row % OUTPUT_UNIT_HEIGHT;
+        __global const real_t *values = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
+        __global const real_t *targets = labels + ((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH;
 #if HAS_DELTA
-            __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
+        __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
 #endif
-            /* NOTE: sums of rows first, so that a large output does not lose small terms. */
-            accumulator_t row_sum = 0;
-            for (int x = 0; x < OUTPUT_UNIT_WIDTH; x++) {
-                real_t slope;
-                row_sum += loss_term(values[x], targets[x], &slope);
+        /* NOTE: sums of rows first, so that a large output does not lose small terms. */
+        accumulator_t row_sum = 0;
+        for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
+            real_t slope;
+            row_sum += loss_term(values[x], targets[x], &slope);
 #if HAS_DELTA
-                deltas[x] = slope * scale / count;
+            deltas[x] = slope * scale / divisor;
 #endif
-            }
-            sum += row_sum;
-            targets += OUTPUT_UNIT_WIDTH;
         }
+        sum += row_sum;
     }
-    __global real_t *metrics = sample_metrics + 3 * n;
-    metrics[0] = sum * scale;
-    metrics[1] = 0;
-    metrics[2] = 0;
+    const bool is_first = PART == 0 && get_local_id(0) == 0;
+    accumulator_t sums[METRICS] = {sum * scale, is_first ? weight : 0.0f, 0, 0, is_first ? 1.0f : 0.0f};
+    put_metrics(sums, sample_metrics, n, group);
 }

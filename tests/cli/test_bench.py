@@ -517,7 +517,7 @@ def one_sided(input_shape=(1, 8, 8), classes=10):
             "all buffers must fit the device's memory. Received batch_size=",
         ),
         (
-            ["model", "nets.py:planes"],
+            ["model", "nets.py:planes", "--classes", 1],
             "CrossEntropy: the model's output must be one logit for each of at least 2 classes.",
         ),
         (["model", "lenet5", "--size", "3"], "the window must not be larger than the padded input"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from pathlib import Path
 
@@ -31,8 +33,9 @@ def images() -> list[str]:
 
 def test_evaluate(run, trained) -> None:
     result = run("evaluate", trained, "--dataset", "digits", "--batch-size", 50)
-    history = bn.load(trained).history
-    expected = [history[f"validation_{name}"][-1] for name in ("loss", "accuracy", "top_5")]
+    split = bn.datasets.load("digits").test
+    measured = bn.load(trained).evaluate(split.x, split.y)
+    expected = [measured[name] for name in ("loss", "accuracy", "top_5")]
     names, values = zip(*(line.split() for line in result.out.splitlines()), strict=True)
     assert names == ("loss", "accuracy", "top-5")
     np.testing.assert_allclose([float(value) for value in values], expected, atol=6e-5)
@@ -49,6 +52,36 @@ def test_evaluate_says_what_is_measured(run, trained) -> None:
         "own, 360 samples, all that there are: the data set has no test split\n"
     )
     assert result.out == run("evaluate", trained, "--dataset", "digits").out
+
+
+def test_report_and_matrix(run, trained) -> None:
+    image = pytest.importorskip("PIL.Image")
+    result = run("evaluate", trained, "--dataset", "digits", "--report", "--matrix", "matrix.png")
+    assert result.status == 0, result.err
+    split, model = bn.datasets.load("digits").test, bn.load(trained)
+    report = model.report(split.x, split.y)
+    loss, accuracy, top_5, empty, *table = result.out.splitlines()
+    assert (accuracy.split()[0], top_5.split()[0], empty) == ("accuracy", "top-5", "")
+    assert loss.startswith("loss ")
+    assert "\n".join(table) == str(report)
+    assert np.trace(report.matrix) / 360 == pytest.approx(float(accuracy.split()[1]), abs=1e-4)
+    assert report.matrix.sum(axis=1).tolist() == np.bincount(split.y).tolist()
+    with image.open("matrix.png") as picture:
+        assert min(picture.size) >= 500
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
+    # Much of the diagonal is dark blue, and what is not in it nearly white.
+    assert (np.abs(pixels - (8, 48, 107)).sum(axis=1) < 60).mean() > 0.02
+    refused = run("evaluate", trained, "--dataset", "digits", "--matrix", "matrix.jpg")
+    assert refused.err.startswith("error: --matrix: the file's name must end in .png, .pdf or .svg.")
+
+
+def test_a_report_needs_classes(run) -> None:
+    np.savez("targets.npz", x=np.zeros((20, 1, 8, 8), np.float32), y=np.zeros((20, 2), np.float32))
+    layers = [bn.layers.Input(1, 8, 8), bn.layers.Flatten(), bn.layers.Dense(2)]
+    bn.Sequential(layers).save("own.h5")
+    result = run("evaluate", "own.h5", "--dataset", "targets.npz", "--report")
+    assert result.status == 1
+    assert result.err.splitlines()[-1].startswith("error: report: the loss must be one of classes. Received loss=Mean")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +111,51 @@ def test_predict_prints_a_line_an_image(run, trained, images) -> None:
     result = run("predict", trained, *images)
     assert (result.status, result.err) == (0, "")
     assert result.out.splitlines() == expected
+
+
+def test_predict_folders_to_files(run, trained, images) -> None:
+    for number, name in enumerate(images):
+        target = Path("pictures") / "ab"[number % 2] / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(name).rename(target)
+    Path("pictures/notes.txt").write_text("no picture")
+    Path("pictures/.hidden.npy").write_text("no picture")
+    files = ["pictures/a/digit.npy", "pictures/a/xxdigit.npy", "pictures/b/xdigit.npy"]
+    scores = softmax(bn.load(trained).predict(bn.datasets.load("digits").test.x[[0, 2, 1]]))
+    printed = run("predict", trained, "pictures").out.splitlines()
+    assert [line.split()[0] for line in printed] == files
+    result = run("predict", trained, "pictures", "none.png", "--csv", "a.csv", "--json", "a.json")
+    assert (result.status, result.out) == (1, "3 pictures; saved a.csv and a.json\n")
+    assert result.err == "error: none.png: there must be such a file.\n"
+    rows = list(csv.DictReader(Path("a.csv").read_text().splitlines()))
+    answers = json.loads(Path("a.json").read_text())
+    assert [row["file"] for row in rows] == [answer["file"] for answer in answers] == files
+    for row, answer, expected in zip(rows, answers, scores, strict=True):
+        assert row["class"] == answer["class"] == str(expected.argmax())
+        assert list(answer["scores"]) == list(NAMES)
+        np.testing.assert_allclose([float(row[name]) for name in NAMES], expected, rtol=1e-6)
+        np.testing.assert_allclose(list(answer["scores"].values()), expected, rtol=1e-6)
+    Path("empty").mkdir()
+    assert run("predict", trained, "empty").err == (
+        "error: empty: the folder must hold pictures. Received looked_for=.png, .jpg, .jpeg, .npy.\n"
+    )
+    same = run("predict", trained, "pictures", "--csv", "a.csv", "--json", "./a.csv")
+    assert same.err == "error: --json: it must name a file of its own. Received file=a.csv.\n"
+    assert "no/a.csv: the folder of the file must exist" in run("predict", trained, "pictures", "--csv", "no/a.csv").err
+
+
+def test_outputs_that_are_no_classes_in_files(run, images) -> None:
+    layers = [bn.layers.Input(1, 8, 8), bn.layers.Flatten(), bn.layers.Dense(2)]
+    model = bn.Sequential(layers)
+    model.loss = bn.losses.MeanSquaredError()
+    model.save("own.h5")
+    values = model.predict(np.load(images[0])[None])[0]
+    assert run("predict", "own.h5", images[0], "--csv", "a.csv", "--json", "a.json").status == 0
+    header, row = csv.reader(Path("a.csv").read_text().splitlines())
+    assert header == ["file", "0", "1"]
+    np.testing.assert_allclose([float(value) for value in row[1:]], values, rtol=1e-6)
+    (answer,) = json.loads(Path("a.json").read_text())
+    assert answer == {"file": images[0], "outputs": [float(value) for value in values]}
 
 
 def test_predict_top(run, trained, images) -> None:

@@ -22,6 +22,7 @@ TRAIN = [sys.executable, "-m", "blobnet", "train"]
 
 def test_a_resumed_training_gives_the_same_bytes(run, net) -> None:
     arguments = ["train", net, "--dataset", "digits", "--optimizer", "sgd", "--momentum", 0.9, "--clip-norm", 1]
+    arguments += ["--schedule", "constant"]
     assert run(*arguments, "--epochs", 3, "--output", "whole.h5", "--csv", "whole.csv").status == 0
     assert run(*arguments, "--epochs", 1, "--output", "parts.h5").status == 0
     for epochs in (2, 3):
@@ -39,7 +40,7 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
     result = run("train", "lenet5", "--dataset", "digits", "--output", trained, "--resume", *arguments)
     assert (result.status, result.err) == (0, "")
     pattern = (
-        r"nothing to do: \S+ is trained for 2 epochs, test accuracy 0\.\d{4} \(loss .*\); --epochs says how many.*"
+        r"nothing to do: \S+ is trained for 2 epochs, training accuracy 0\.\d{4} \(loss .*\); --epochs says how many.*"
     )
     assert re.fullmatch(pattern, result.out.strip())
     assert trained.read_bytes() == before
@@ -49,7 +50,7 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
     ("arguments", "message"),
     [
         ([], "resume: the optimizer must be that of the interrupted training. Received "
-             "saved=learning_rate={{'kind': 'Step', 'config': {{'rate': 0.005"),
+             "saved=learning_rate={{'kind': 'Cosine', 'config': {{'rate': 0.005"),
         (["--optimizer", "sgd"], "resume: the optimizer must be that of the interrupted training. "
                                  "Received saved=Adam, now=SGD."),
         (["--learning-rate", 0.005, "--batch-size", 32], "resume: the batch size must be that of the interrupted "
@@ -57,7 +58,8 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
         (["--learning-rate", 0.005, "--seed", 1], "resume: the seed must be that of the interrupted training. "
                                                   "Received saved=0, now=1."),
         (["--label-smoothing", 0.1], "--resume: the loss must be that of the training in {file}. Received "
-                                     "saved=CrossEntropy(label_smoothing=0.0), now=CrossEntropy(label_smoothing=0.1). "
+                                     "saved=CrossEntropy(ignore=None, label_smoothing=0.0), "
+            "now=CrossEntropy(ignore=None, label_smoothing=0.1). "
                                      "Hint: --overwrite starts anew, --output writes another file."),
         (["--dataset", "other.npz"], "--resume: the data must be those of the training in {file}, but their mean "
                                      "differs. Received saved=[4.8"),
@@ -96,7 +98,7 @@ def test_a_file_without_a_training_is_refused(run, net) -> None:
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(run, net, tmp_path) -> None:
-    arguments = [net, "--dataset", "digits", "--batch-size", "32"]
+    arguments = [net, "--dataset", "digits", "--batch-size", "32", "--schedule", "constant"]
     process = subprocess.Popen(
         [*TRAIN, *arguments, "--epochs", "5000", "--output", "stopped.h5"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,28 +32,30 @@ def arrays(path: Path, **changes: np.ndarray) -> Path:
 
 def test_a_training_with_everything(run) -> None:
     files = ["--output", "a.h5", "--csv", "log.csv", "--plot", "curves.png"]
-    result = run(*DIGITS, "--epochs", 3, *files)
+    result = run(*DIGITS, "--epochs", 3, "--validation-fraction", 0.1, *files)
     assert result.status == 0
-    closing = re.fullmatch(r"test accuracy (0\.\d{4}) \(loss (\d\.\d{4})\) after 3 epochs; saved a\.h5\n", result.out)
+    measured = r"accuracy (0\.\d{4}) \(loss (\d\.\d{4})\)"
+    closing = re.fullmatch(rf"validation {measured}, test {measured} after 3 epochs; saved a\.h5\n", result.out)
     assert closing
 
     header, *rows = result.err.splitlines()[4:]
-    assert result.err.splitlines()[0] == "data    digits: 1437 + 360 samples of (1, 8, 8), 10 classes"
+    data = "digits: 1293 + 360 samples of (1, 8, 8), 10 classes, 144 held out for validation"
+    assert result.err.splitlines()[0] == f"data    {data}"
     assert result.err.splitlines()[1] == "model   lenet5, 21,386 trainable parameters"
     assert result.err.splitlines()[2].startswith("device  ")
-    assert header == "epoch     time   img/s    loss  accuracy  val. loss  val. accuracy"
+    assert header == "epoch     time   img/s     rate    loss  accuracy  val. loss  val. accuracy"
     assert [row.split()[0] for row in rows] == ["1/3", "2/3", "3/3"]
     assert {len(row) for row in rows} == {len(header)}
     assert rows[-1].split()[-2:] == [closing[2], closing[1]]
 
     model, data = bn.load("a.h5"), bn.datasets.load("digits")
-    mean, deviation = data.statistics()
+    mean, deviation = replace(data, train=data.train.parted(0.1, 0)[0]).statistics()
     np.testing.assert_array_equal(model.weights["input/mean"], mean.astype(np.float32))
     np.testing.assert_array_equal(model.weights["input/deviation"], deviation.astype(np.float32))
     assert model.class_names == data.class_names
     assert list(map(len, model.history.values())) == [3] * 6
     assert f"{model.history['validation_accuracy'][-1]:.4f}" == closing[1]
-    assert f"{model.evaluate(data.test.x, data.test.y)['accuracy']:.4f}" == closing[1]
+    assert f"{model.evaluate(data.test.x, data.test.y)['accuracy']:.4f}" == closing[3]
     assert model.training_state is not None
     assert model.training_state.optimizer["kind"] == "Adam"
 
@@ -71,25 +74,25 @@ def test_the_same_command_gives_the_same_bytes(run, net) -> None:
     assert not np.array_equal(bn.load("a.h5").weights["dense_1/weight"], bn.load("c.h5").weights["dense_1/weight"])
 
 
-def decay(rate: float) -> dict[str, object]:
+def cosine(rate: float) -> dict[str, object]:
     """The schedule that training has by default."""
-    return {"kind": "Step", "config": {"rate": rate, "every_epochs": 1, "factor": 0.8}}
+    return {"kind": "Cosine", "config": {"rate": rate, "warmup_epochs": 0.0, "final_rate": 0.0}}
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "expected"),
     [
         (["--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "1"], "SGD",
-         {"learning_rate": decay(0.01), "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.0}),
+         {"learning_rate": cosine(0.01), "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.0}),
         (["--optimizer", "rmsprop", "--weight-decay", "0.1"], "RMSprop",
-         {"learning_rate": decay(0.002), "weight_decay": 0.1}),
+         {"learning_rate": cosine(0.002), "weight_decay": 0.1}),
         (["--schedule", "constant"], "Adam", {"learning_rate": 0.002}),
         (["--optimizer", "adamw", "--schedule", "step"], "AdamW",
          {"weight_decay": 0.01,
           "learning_rate": {"kind": "Step", "config": {"rate": 0.002, "every_epochs": 1, "factor": 0.1}}}),
         (["--schedule", "step", "--step-epochs", "4", "--learning-rate", "0.1"], "Adam",
          {"learning_rate": {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 4, "factor": 0.1}}}),
-        (["--schedule", "cosine", "--warmup-epochs", "0.5"], "Adam",
+        (["--warmup-epochs", "0.5"], "Adam",
          {"learning_rate": {"kind": "Cosine", "config": {"rate": 0.002, "warmup_epochs": 0.5, "final_rate": 0.0}}}),
     ],
 )  # fmt: skip
@@ -108,13 +111,21 @@ def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
     model = bn.load("net.h5")
     assert model.loss == bn.losses.CrossEntropy(0.2)
     assert model.training_state is not None
-    assert model.training_state.settings == {"batch_size": 16, "samples": 36, "frozen": []}
+    assert model.training_state.settings == {
+        "batch_size": 16,
+        "accumulate": 1,
+        "average": None,
+        "class_weights": None,
+        "frozen": [],
+        "samples": 36,
+        "epochs": 1,
+    }
     assert model.training_state.step == 3  # 36 samples
 
 
 def test_without_a_test_split_a_part_is_held_out(run, net) -> None:
     result = run("train", net, "--dataset", arrays(Path("own.npz")), "--epochs", 1, "--validation-fraction", 0.25)
-    assert result.err.startswith("data    own: 30 + 10 samples of (1, 8, 8), 2 classes\n")
+    assert result.err.startswith("data    own: 30 samples of (1, 8, 8), 2 classes, 10 held out for validation\n")
     assert re.match(r"validation accuracy 0\.\d{4} \(loss \d\.\d{4}\) after 1 epoch; saved net\.h5\n", result.out)
 
 
@@ -122,7 +133,7 @@ def test_targets_are_trained_with_the_squared_error(run) -> None:
     data = arrays(Path("targets.npz"), y=np.linspace(0, 1, 120, dtype=np.float32).reshape(40, 3))
     result = run("train", "lenet5", "--dataset", data, "--epochs", 1)
     assert re.fullmatch(r"validation loss \d\.\d{4} after 1 epoch; saved lenet5\.h5\n", result.out)
-    assert result.err.splitlines()[4].split() == ["epoch", "time", "img/s", "loss", "val.", "loss"]
+    assert result.err.splitlines()[4].split() == ["epoch", "time", "img/s", "rate", "loss", "val.", "loss"]
     assert bn.load("lenet5.h5").graph.output.shape.dimensions == (3,)
     measured = run("evaluate", "lenet5.h5", "--dataset", data)
     assert re.fullmatch(r"loss      \d\.\d{4}\n", measured.out)
@@ -137,7 +148,7 @@ def test_a_folder_of_pictures(run, net) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(folder / f"{number}.png")
     result = run("train", net, "--dataset", "pictures", "--image-size", "8x8", "--epochs", 1)
-    assert result.err.startswith("data    pictures: 18 + 2 samples of (1, 8, 8), 2 classes\n")
+    assert result.err.startswith("data    pictures: 18 samples of (1, 8, 8), 2 classes, 2 held out for validation\n")
     assert run("evaluate", "net.h5", "--dataset", "pictures", "--image-size", "8x8").status == 0
     refused = run("evaluate", "net.h5", "--dataset", "pictures")
     assert refused.err == (
@@ -147,7 +158,7 @@ def test_a_folder_of_pictures(run, net) -> None:
 
 
 def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
-    arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.1]
+    arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.1, "--schedule", "constant"]
     result = run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--csv", "log.csv")
     history = [float(line["validation_loss"]) for line in csv.DictReader(Path("log.csv").read_text().splitlines())]
     best = int(np.argmin(history)) + 1
@@ -155,11 +166,84 @@ def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
     assert f"stopped early: validation_loss has not become better than {min(history):.4f} for 2 epochs" in result.err
     assert f" after {best} epoch{'s' * (best > 1)}; saved stopped.h5\n" in result.out
     # The file is the one that a training of so many epochs leaves.
-    assert run(*arguments, "--epochs", best, "--output", "plain.h5").status == 0
+    plain = ["--validation-fraction", 0.1, "--output", "plain.h5"]
+    assert run(*arguments, "--epochs", best, *plain).status == 0
     assert Path("stopped.h5").read_bytes() == Path("plain.h5").read_bytes()
     # A resumed training finds the same best epoch.
     assert run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--resume").status == 0
     assert Path("stopped.h5").read_bytes() == Path("plain.h5").read_bytes()
+
+
+def test_the_test_split_is_looked_at_once_at_the_end(run, net, monkeypatch) -> None:
+    """What is chosen is chosen by samples that are neither trained on nor tested with."""
+    seen: list[tuple[str, int, int]] = []
+    fit, evaluate = bn.Model.fit, bn.Model.evaluate
+
+    def fitting(self, x, y, **options):
+        held_out = options["validation"]
+        seen.append(("fit", len(x), 0 if held_out is None else len(held_out[0])))
+        return fit(self, x, y, **options)
+
+    def evaluating(self, x, y, **options):
+        seen.append(("evaluate", len(x), 0))
+        return evaluate(self, x, y, **options)
+
+    monkeypatch.setattr(bn.Model, "fit", fitting)
+    monkeypatch.setattr(bn.Model, "evaluate", evaluating)
+    choices = (["--early-stopping", 1], ["--save-best"], ["--plateau", 1], ["--validation-fraction", 0.1])
+    for number, arguments in enumerate(choices):
+        data = ["--dataset", "digits", "--epochs", 1, "--output", f"{number}.h5"]
+        result = run("train", net, *data, *arguments)
+        assert result.status == 0, result.err
+        assert re.match(r"validation accuracy .*, test accuracy .* after 1 epoch; saved", result.out)
+    assert seen == [("fit", 1293, 144), ("evaluate", 360, 0)] * 4
+    seen.clear()
+    assert run("train", net, "--dataset", "digits", "--epochs", 1).out.startswith("test accuracy ")
+    assert run("train", net, "--dataset", arrays(Path("own.npz")), "--overwrite").out.startswith("validation accuracy")
+    assert seen == [("fit", 1437, 0), ("evaluate", 360, 0), ("fit", 36, 4)]
+
+
+def test_save_best_keeps_the_best_of_all_epochs(run, net) -> None:
+    arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.3, "--schedule", "constant"]
+    result = run(*arguments, "--epochs", 6, "--save-best", "--output", "best.h5", "--csv", "log.csv")
+    history = [float(line["validation_loss"]) for line in csv.DictReader(Path("log.csv").read_text().splitlines())]
+    best = int(np.argmin(history)) + 1
+    assert len(history) == 6
+    assert f" after {best} epoch" in result.out
+    assert bn.load("best.h5").history["validation_loss"] == history[:best]
+    assert "stopped early" not in result.err
+
+
+def test_options_of_training_reach_it(run, net) -> None:
+    pytest.importorskip("tensorboardX")
+    arguments = ["--loss", "focal", "--label-smoothing", 0.1, "--class-weights", "balanced", "--accumulate", 2]
+    more = ["--average", 0.9, "--plateau", 1, "--epochs", 3, "--batch-size", 8, "--tensorboard", "logs"]
+    result = run("train", net, "--dataset", arrays(Path("a.npz")), *arguments, *more)
+    assert result.status == 0, result.err
+    model = bn.load("net.h5")
+    assert model.loss == bn.losses.Focal(label_smoothing=0.1)
+    assert model.training_state is not None
+    settings = model.training_state.settings
+    assert (settings["accumulate"], settings["average"]) == (2, 0.9)
+    assert np.mean(settings["class_weights"][:2]) == pytest.approx(1, rel=0.1)
+    assert model.training_state.step == 3 * 3  # 36 samples are 5 batches, and 3 steps
+    assert len(list(Path("logs").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("huber", bn.losses.Huber),
+        ("mean-absolute-error", bn.losses.MeanAbsoluteError),
+        ("binary-cross-entropy", bn.losses.BinaryCrossEntropy),
+    ],
+)
+def test_losses_of_targets(run, net, name, kind) -> None:
+    data = arrays(Path("targets.npz"), y=np.linspace(0, 1, 120, dtype=np.float32).reshape(40, 3))
+    assert run("train", net, "--dataset", data, "--epochs", 1, "--loss", name).status == 0
+    assert bn.load("net.h5").loss == kind()
+    refused = run("train", net, "--dataset", data, "--overwrite", "--loss", "focal")
+    assert "error: --loss: the data set must have classes. Received loss=focal, data=targets" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -180,14 +264,15 @@ def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
         ([*DIGITS, "--csv", "a.svg", "--plot", "a.svg"], "--csv: it must not name the same file as --plot."),
         ([*DIGITS, "--resume"], "lenet5.h5: --resume needs the file of the training to go on with. Hint: leave out "
          "--resume to start a training, or name its file with --output."),
-        ([*DIGITS, "--learning-rate", "-1"], "Step: rate must be a finite number of at least 0. Received"),
+        ([*DIGITS, "--learning-rate", "-1"], "Cosine: rate must be a finite number of at least 0. Received"),
+        ([*DIGITS, "--average", "1"], "fit: average must be a finite number of at least 0 and below 1. Received"),
+        ([*DIGITS, "--loss", "huber"], "--loss: the data set must have targets, not classes. Received loss=huber"),
         ([*DIGITS, "--weight-decay", "nan"], "Adam: weight_decay must be a finite number of at least 0."),
         ([*DIGITS, "--clip-norm", "0"], "Adam: clip_norm must be a finite number above 0."),
         ([*DIGITS, "--optimizer", "sgd", "--momentum", "1"], "SGD: momentum must be a finite number of at least 0"),
         ([*DIGITS, "--label-smoothing", "1"], "CrossEntropy: label_smoothing must be at least 0 and below 1."),
         ([*DIGITS, "--schedule", "cosine", "--warmup-epochs", "-1"], "Cosine: warmup_epochs must be a finite number"),
-        ([*DIGITS, "--validation-fraction", "0.1"], "--validation-fraction: only a data set without a test split can "
-         "hold one out. Received data=digits: 1437 + 360 samples of (1, 8, 8), 10 classes."),
+        ([*DIGITS, "--validation-fraction", "0.0001"], "fraction: it must lie between 0 and 1 and leave samples on"),
         ([*DIGITS, "--image-size", "9x9"], "size: only a folder of pictures can be resized."),
         ([*DIGITS, "--batch-size", "999999999"], "all buffers must fit the device's memory. Received "
          "batch_size=999999999"),
@@ -238,10 +323,11 @@ def test_plot_without_matplotlib_is_refused(run, monkeypatch) -> None:
 
 def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(run, net) -> None:
     data = arrays(Path("a.npz"))
-    first = run("train", net, "--dataset", data, "--epochs", 1, "--learning-rate", "1e30", "--batch-size", 36)
+    options = ["--learning-rate", "1e30", "--batch-size", 36, "--schedule", "constant"]
+    first = run("train", net, "--dataset", data, "--epochs", 1, *options)
     assert first.status == 0
     before = Path("net.h5").read_bytes()
-    arguments = ["--epochs", 9, "--learning-rate", "1e30", "--batch-size", 36, "--resume"]
+    arguments = ["--epochs", 9, *options, "--resume"]
     result = run("train", net, "--dataset", data, *arguments)
     assert result.status == 1
     assert "error: training: the loss must stay finite. Received epoch=" in result.err
@@ -287,7 +373,18 @@ def test_the_bar_neither_wraps_nor_stays(tmp_path, columns) -> None:
     """What a terminal gets: no line is wider than it, and when all is done only the table is left."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    command = [sys.executable, "-m", "blobnet", *DIGITS, "--epochs", "2", "--batch-size", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "blobnet",
+        *DIGITS,
+        "--epochs",
+        "2",
+        "--batch-size",
+        "1",
+        "--validation-fraction",
+        "0.3",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower)
     os.close(follower)
     written = b""
@@ -315,7 +412,7 @@ def test_the_bar_neither_wraps_nor_stays(tmp_path, columns) -> None:
     table = [line for line in lines if line][-3:]
     assert table[0].split()[:2] == ["epoch", "time"]
     assert [line.split()[0] for line in table[1:]] == ["1/2", "2/2"]
-    assert closing.startswith("test accuracy ")
+    assert closing.startswith("validation accuracy ")
 
 
 def _screen(text: str, columns: int) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet import weight_buffers
+from blobnet.blob import BlobLayout, Shape
+from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planner import make_plan
@@ -17,6 +19,15 @@ from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 #: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
 VARIANTS = frozenset(
     {"direct", "dot", "gathered", "panels", "unitwise", "strip", "tensor", "tiled", "winograd2", "winograd4"}
+)
+LOSSES = (
+    CrossEntropy(),
+    Focal(),
+    Dice(),
+    BinaryCrossEntropy(),
+    MeanSquaredError(),
+    MeanAbsoluteError(),
+    Huber(),
 )
 TUNINGS = [Tuning(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [Tuning(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
@@ -30,10 +41,9 @@ def compared_calls() -> Iterator[KernelCall]:
     for tuning in TUNINGS:
         for name in COMPARED_GRAPHS:
             graph = KNOWN_GRAPHS[name]()
-            for loss in (CrossEntropy(), MeanSquaredError(), BinaryCrossEntropy()):
-                for training in (True, False):
-                    plan = make_plan(graph, 3, loss=loss, training=training, input_delta=training, tuning=tuning)
-                    yield from (call for _, call in plan.calls)
+            for training in (True, False):
+                plan = make_plan(graph, 3, loss=CrossEntropy(), training=training, input_delta=training, tuning=tuning)
+                yield from (call for _, call in plan.calls)
         # With frozen norms (tests/train/test_transfer.py).
         graph = KNOWN_GRAPHS["residual"]()
         table = parameter_table(graph, frozen_parameters(graph, "batchnorm_*"))
@@ -41,6 +51,14 @@ def compared_calls() -> Iterator[KernelCall]:
         yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
+        # What a step does besides: tests/train/test_weights.py.
+        yield from weight_buffers.accumulate_call(TABLE, tuning)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning)
+        yield from weight_buffers.average_call(TABLE, tuning)
+    # Losses alone: tests/layers/test_losses.py.
+    output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
+    for loss in LOSSES:
+        yield from loss.calls(output, output, Tuning())
     # What no plan but that of a benchmark launches is compared layer by layer.
     yield from test_ladder.compared_calls()
 

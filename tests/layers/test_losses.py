@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,32 +18,47 @@ from blobnet.errors import OptionError, ShapeError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.inference import metrics_of
-from blobnet.kernel_call import Blob, Tuning
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from blobnet.kernel_call import Batch, Blob, Tuning
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Dice,
+    Focal,
+    Huber,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.parameters import ParameterTable
 from blobnet.planner import Buffer, Plan, make_plan
 from tests.layers.layer_bench import poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
-FOUR = 4  # Numbers in the totals: loss, right, among the best five, samples.
+SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.
+LOSS, WEIGHT, RIGHT, FIVE, COUNTED = range(SUMS)
 SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 1, 9, 1), Shape.flat(1)]
+
+
+def _name(value: object) -> str:
+    """The same in every process."""
+    return str(value) if isinstance(value, Loss) else ""
 
 
 class LossBench:
     """A loss alone, on blobs with random halos, slack and neighbours, NaN wherever it has no business."""
 
-    def __init__(self, device: Device, loss: Loss, shape: Shape, *, delta: bool = True, capacity: int = 6) -> None:
+    def __init__(
+        self, device: Device, loss: Loss, shape: Shape, *, delta: bool = True, capacity: int = 6, kind: str = ""
+    ) -> None:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
         self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, Tuning(device.kind))
+        calls = loss.calls(self.output, self.delta if delta else None, Tuning(kind or device.kind))
         buffers = {
             "output": Buffer("output", 0, self.output.layout.memory_elements),
             "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
-            "labels": Buffer("labels", 0, loss.label_elements(shape)),
-            "sample_metrics": Buffer("sample_metrics", 0, Loss.SAMPLE_METRICS),
-            "totals": Buffer("totals", FOUR, 0),
+            **{name: Buffer(name, *sizes) for name, sizes in loss.memory(shape).items()},
         }
         plan = Plan(
             graph=Graph(()),
@@ -59,7 +75,7 @@ class LossBench:
         self.executor = Executor(device, plan, debug=True)
         for name in buffers:
             self._write(name, poison(self._elements(name)))
-        self._write("totals", np.zeros(FOUR, np.float32))
+        self._write("totals", np.zeros(SUMS + 1, np.float32))
 
     def _layout(self, shape: Shape) -> BlobLayout:
         halo = Halo(*(int(side) for side in self._generator.integers(0, 3, 4)))
@@ -78,21 +94,31 @@ class LossBench:
         units[:, layout.unit_offset : layout.unit_offset + layout.unit_count, layout.halo_mask()] = 0
         return memory
 
-    def run(self, values: npt.ArrayLike, labels: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+    def run(
+        self,
+        values: npt.ArrayLike,
+        labels: npt.NDArray[Any],
+        sample_weights: npt.ArrayLike = 1,
+        class_weights: npt.ArrayLike = 1,
+        divisor: float | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
         """The metrics of each sample and the delta, for one batch; the totals go on."""
-        count = len(labels)
+        count, classes = len(labels), self.output.shape.units
         memory = self._clear(self.output, count)
         data = self.output.layout.data(memory, count)
         data[...] = np.asarray(values, np.float32).reshape(data.shape)
         self._write("output", memory)
         before = self._clear(self.delta, count)
         self._write("delta", before)
-        self._write("sample_metrics", poison(self.capacity * Loss.SAMPLE_METRICS))
-        self._write("labels", labels.astype(np.int32 if self.loss.takes_classes else np.float32))
-        self.executor.run("loss", count)
+        size = self.capacity * self.loss.memory(self.output.shape)["sample_metrics"][1]
+        self._write("sample_metrics", poison(size))
+        self._write("labels", self.loss.device_labels(labels))
+        self._write("sample_weights", np.broadcast_to(np.float32(sample_weights), (count,)).copy())
+        if "class_weights" in self.executor.buffers:
+            self._write("class_weights", np.broadcast_to(np.float32(class_weights), (classes,)).copy())
+        self.executor.run("loss", Batch(count, divisor=divisor))
         self.device.finish()
-        metrics = self.device.read(self.executor.buffers["sample_metrics"], self.capacity * Loss.SAMPLE_METRICS)
-        metrics = metrics.reshape(self.capacity, Loss.SAMPLE_METRICS)
+        metrics = self.device.read(self.executor.buffers["sample_metrics"], size).reshape(self.capacity, -1, SUMS)
         assert np.isnan(metrics[count:]).all(), "samples that are not in the batch must keep their metrics"
         after = self.device.read(self.executor.buffers["output"], memory.size)
         assert np.array_equal(after.view(np.uint32), memory.view(np.uint32)), "the output must not change"
@@ -100,10 +126,10 @@ class LossBench:
         delta = self.delta.layout.data(after, count).copy()
         self.delta.layout.data(after, count)[...] = self.delta.layout.data(before, count)
         assert np.array_equal(after.view(np.uint32), before.view(np.uint32)), "only the delta's data may change"
-        return metrics[:count], delta.reshape(np.shape(values))
+        return metrics[:count].sum(axis=1), delta.reshape(np.shape(values))
 
     def totals(self) -> FloatArray:
-        values: FloatArray = self.device.read(self.executor.buffers["totals"], FOUR)
+        values: FloatArray = self.device.read(self.executor.buffers["totals"], SUMS + 1)
         return values
 
 
@@ -119,10 +145,16 @@ def check(
     """Asserts that each sample's loss, and the delta of the batch's mean, are those of the reference."""
     single = [function(values[n : n + 1], labels[n : n + 1], **options) for n in range(len(labels))]
     expected = np.array([loss for loss, _ in single])
-    assert_close(metrics[:, 0], expected, relative=2e-6, absolute=absolute, what="loss of each sample")
+    assert_close(metrics[:, LOSS], expected, relative=2e-6, absolute=absolute, what="loss of each sample")
     # The mean over the batch, whose mean over a sample's outputs the reference takes too.
     batch = np.concatenate([slope for _, slope in single]) / len(labels)
     assert_close(delta, batch, relative=5e-6, absolute=1e-7, what="delta")
+
+
+def smoothed_binary_cross_entropy(
+    logits: FloatArray, targets: FloatArray, *, smoothing: float
+) -> tuple[float, npt.NDArray[np.float64]]:
+    return reference.binary_cross_entropy(logits, targets.astype(np.float64) * (1 - smoothing) + smoothing / 2)
 
 
 def random_batch(shape: Shape, count: int, seed: int, scale: float = 2) -> tuple[FloatArray, FloatArray]:
@@ -144,8 +176,9 @@ def test_cross_entropy(device: Device, classes: int, smoothing: float) -> None:
     metrics, delta = LossBench(device, CrossEntropy(smoothing), Shape.flat(classes)).run(logits, labels)
     check(metrics, delta, logits, labels, reference.cross_entropy, label_smoothing=smoothing)
     ranks = reference.ranks(logits.astype(np.float64), labels)
-    np.testing.assert_array_equal(metrics[:, 1], ranks < 1)
-    np.testing.assert_array_equal(metrics[:, 2], ranks < 5)
+    np.testing.assert_array_equal(metrics[:, RIGHT], ranks < 1)
+    np.testing.assert_array_equal(metrics[:, FIVE], ranks < 5)
+    np.testing.assert_array_equal(metrics[:, [WEIGHT, COUNTED]], 1)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -186,13 +219,13 @@ def test_of_equal_logits_the_first_wins(device: Device) -> None:
     metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(8)).run(logits, labels)
     ranks = reference.ranks(logits.astype(np.float64), labels)
     assert list(ranks) == [0, 1, 6, 4, 5]
-    np.testing.assert_array_equal(metrics[:, 1:], [[1, 1], [0, 1], [0, 0], [0, 1], [0, 0]])
+    np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[1, 1], [0, 1], [0, 0], [0, 1], [0, 0]])
 
 
 def test_fewer_than_five_classes_are_always_among_the_best_five(device: Device) -> None:
     logits = np.array([[3, 2, 1], [1, 2, 3]], np.float32)
     metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(3)).run(logits, np.array([2, 2]))
-    np.testing.assert_array_equal(metrics[:, 1:], [[0, 1], [1, 1]])
+    np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[0, 1], [1, 1]])
 
 
 @pytest.mark.parametrize("classes", [3, 9])
@@ -205,7 +238,126 @@ def test_logits_that_are_not_numbers_are_wrong(device: Device, classes: int) -> 
     metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(classes)).run(logits, np.zeros(4, int))
     assert np.isnan(metrics[:3, 0]).all()
     assert np.isfinite(metrics[3, 0])
-    np.testing.assert_array_equal(metrics[:, 1:], [[0, 0]] * 3 + [[1, 1]])
+    np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[0, 0]] * 3 + [[1, 1]])
+
+
+# -- losses of a class for each position -------------------------------------------------------------------------------
+
+#: Shapes of outputs, and the class of device whose work-groups take them.
+PLANES = [
+    (Shape.flat(3), "cpu"),
+    (Shape(4, 3, 5), "cpu"),
+    (Shape(2, 7, 1), "gpu"),
+    (Shape(6, 1, 11, 1), "gpu"),
+    (Shape(3, 67, 131), "cpu"),
+    (Shape(3, 67, 131), "gpu"),
+]
+
+
+@pytest.mark.parametrize(("shape", "kind"), PLANES, ids=str)
+@pytest.mark.parametrize(
+    ("loss", "function"),
+    [
+        (CrossEntropy(ignore=255), reference.cross_entropy),
+        (CrossEntropy(0.2, ignore=255), partial(reference.cross_entropy, label_smoothing=0.2)),
+        (Focal(ignore=255), reference.focal),
+        (Focal(0.0, ignore=255), partial(reference.focal, gamma=0.0)),
+        (Focal(0.5, 0.1, ignore=255), partial(reference.focal, gamma=0.5, label_smoothing=0.1)),
+        (Dice(ignore=255), reference.dice),
+        (Dice(0.01, ignore=255), partial(reference.dice, smoothing=0.01)),
+    ],
+    ids=_name,
+)
+def test_losses_of_classes(
+    device: Device,
+    loss: Loss,
+    function: Callable[..., tuple[float, npt.NDArray[np.float64]]],
+    shape: Shape,
+    kind: str,
+) -> None:
+    """With weights of samples and classes, and positions without a class, down to a sample that has none."""
+    generator = np.random.default_rng(shape.elements)
+    count, positions = 4, shape.dimensions[1:]
+    logits = (2 * generator.standard_normal((count, *shape.dimensions))).astype(np.float32)
+    labels = generator.integers(0, shape.units, (count, *positions))
+    labels[generator.random(labels.shape) < 0.2] = 255
+    labels[0], labels[1:].reshape(3, -1)[:, 0] = 255, shape.units - 1
+    samples, classes = generator.uniform(0.1, 2, (2, 7)).astype(np.float32)
+    samples, classes = samples[:count], classes[: shape.units]
+    options = {"sample_weights": samples, "class_weights": classes, "ignore": 255}
+    expected, slope = function(logits, labels, **options)
+    divisor = loss.weight(loss.device_labels(labels), samples, classes)
+    bench = LossBench(device, loss, shape, kind=kind)
+    metrics, delta = bench.run(logits, labels, samples, classes, divisor)
+    assert_close(metrics[:, LOSS].sum() / divisor, np.float64(expected), relative=5e-6, absolute=0, what="loss")
+    assert_close(metrics[:, WEIGHT].sum(), np.float64(divisor), relative=5e-6, absolute=0, what="weight")
+    assert_close(delta, slope, relative=5e-5, absolute=2e-6 * float(np.abs(slope).max()), what="delta")
+    np.testing.assert_array_equal(delta[0], 0)
+    flat, rows = labels.reshape(-1), np.moveaxis(logits, 1, -1).reshape(-1, shape.units)
+    ranks = reference.ranks(rows[flat != 255].astype(np.float64), flat[flat != 255])
+    for column, wanted in ((RIGHT, (ranks < 1).sum()), (FIVE, (ranks < 5).sum()), (COUNTED, len(ranks))):
+        assert metrics[:, column].sum() * labels[0].size == pytest.approx(wanted, rel=1e-5)
+
+
+def test_without_focus_it_is_the_cross_entropy(device: Device) -> None:
+    logits, _ = random_batch(Shape(5, 3, 2), 3, seed=8)
+    labels = np.random.default_rng(8).integers(0, 5, (3, 3, 2))
+    found = [LossBench(device, loss, Shape(5, 3, 2)).run(logits, labels) for loss in (CrossEntropy(), Focal(0.0))]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_focal_of_extreme_logits(device: Device, gamma: float) -> None:
+    logits = np.array([[100, 0, 0], [20, 0, -1], [12, 0, 0], [9, 0, 0], [-100, 0, 1], [1e4, 1e4, 1e4 + 2]], np.float32)
+    labels = np.zeros(len(logits), int)
+    metrics, delta = LossBench(device, Focal(gamma), Shape.flat(3)).run(logits, labels)
+    check(metrics, delta, logits, labels, reference.focal, gamma=gamma)
+
+
+def test_a_batch_that_is_all_ignored(device: Device) -> None:
+    for loss in (CrossEntropy(ignore=1), Focal(ignore=1), Dice(ignore=1)):
+        bench = LossBench(device, loss, Shape(3, 2, 2))
+        labels = np.ones((2, 2, 2), int)
+        weight = loss.weight(loss.device_labels(labels))
+        assert weight == (2 if isinstance(loss, Dice) else 0)  # What Dice divides by are samples.
+        metrics, delta = bench.run(random_batch(Shape(3, 2, 2), 2, seed=9)[0], labels, divisor=weight or 1.0)
+        np.testing.assert_array_equal(delta, 0)
+        np.testing.assert_array_equal(metrics[:, [LOSS, RIGHT, FIVE, COUNTED]], 0)
+        assert np.isnan(metrics_of(bench.totals(), loss)["accuracy"])
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(0.1), Focal(), Dice(), MeanSquaredError(), Huber()], ids=str)
+def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> None:
+    values, targets = random_batch(Shape(3, 2, 5), 2, seed=10)
+    labels = np.random.default_rng(10).integers(0, 3, (2, 2, 5)) if loss.takes_classes else targets
+    bench = LossBench(device, loss, Shape(3, 2, 5))
+    once, weighted = bench.run(values, labels, [1, 3], divisor=4)
+    thrice, repeated = bench.run(values[[0, 1, 1, 1]], labels[[0, 1, 1, 1]])
+    assert once[:, LOSS].sum() == pytest.approx(thrice[:, LOSS].sum(), rel=1e-6)
+    np.testing.assert_allclose(weighted, [repeated[0], repeated[1:].sum(axis=0)], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64, np.float32])
+@pytest.mark.parametrize("ignore", [255, 1])
+def test_labels_of_any_type(dtype: Any, ignore: int) -> None:
+    labels = CrossEntropy(ignore=ignore).device_labels(np.array([[0, 1], [ignore, 2]]).astype(dtype))
+    assert labels.dtype == np.int32
+    assert labels.tolist() == [[0, -1 if ignore == 1 else 1], [-1, 2]]
+
+
+def test_weights_of_batches() -> None:
+    labels, samples = np.array([[0, 1], [2, 7]]), np.float32([2, 3])
+    classes = np.float32([1, 0.5, 4])
+    loss = CrossEntropy(ignore=7)
+    labels = loss.device_labels(labels)
+    assert labels.tolist() == [[0, 1], [2, -1]]
+    assert loss.weight(labels) == 1.5
+    assert loss.weight(labels, samples) == 2 + 3 / 2
+    assert loss.weight(labels, samples, classes) == 2 * 0.75 + 3 * 2
+    assert loss.weight(np.array([[-1, -1]])) == 0
+    assert CrossEntropy().weight(labels) == MeanSquaredError().weight(labels) == 2
+    assert MeanSquaredError().weight(labels, samples) == Dice().weight(labels, samples, classes) == 5
 
 
 # -- losses of targets -------------------------------------------------------------------------------------------------
@@ -214,8 +366,15 @@ def test_logits_that_are_not_numbers_are_wrong(device: Device, classes: int) -> 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("loss", "function"),
-    [(BinaryCrossEntropy(), reference.binary_cross_entropy), (MeanSquaredError(), reference.mean_squared_error)],
-    ids=["binary cross-entropy", "mean squared error"],
+    [
+        (BinaryCrossEntropy(), reference.binary_cross_entropy),
+        (BinaryCrossEntropy(0.2), partial(smoothed_binary_cross_entropy, smoothing=0.2)),
+        (MeanSquaredError(), reference.mean_squared_error),
+        (MeanAbsoluteError(), reference.mean_absolute_error),
+        (Huber(), reference.huber),
+        (Huber(0.3), partial(reference.huber, knee=0.3)),
+    ],
+    ids=_name,
 )
 def test_losses_of_targets(
     device: Device, loss: Loss, function: Callable[..., tuple[float, npt.NDArray[np.float64]]], shape: Shape
@@ -223,7 +382,7 @@ def test_losses_of_targets(
     values, targets = random_batch(shape, 4, seed=1)
     metrics, delta = LossBench(device, loss, shape).run(values, targets)
     check(metrics, delta, values, targets, function)
-    np.testing.assert_array_equal(metrics[:, 1:], 0)
+    np.testing.assert_array_equal(metrics[:, WEIGHT:], [[1, 0, 0, 1]] * 4)
 
 
 def test_binary_cross_entropy_of_extreme_logits(device: Device) -> None:
@@ -238,14 +397,17 @@ def test_binary_cross_entropy_of_extreme_logits(device: Device) -> None:
         assert_close(delta, expected, relative=5e-6, absolute=1e-37, what="small slopes")
 
 
-def test_a_large_output_does_not_lose_small_terms(device: Device) -> None:
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_a_large_output_does_not_lose_small_terms(device: Device, kind: str) -> None:
     values, targets = random_batch(Shape(5, 113, 127), 1, seed=2)
-    metrics, delta = LossBench(device, MeanSquaredError(), Shape(5, 113, 127)).run(values, targets)
+    metrics, delta = LossBench(device, MeanSquaredError(), Shape(5, 113, 127), kind=kind).run(values, targets)
     check(metrics, delta, values, targets, reference.mean_squared_error)
 
 
 @pytest.mark.parametrize(
-    "loss", [CrossEntropy(), BinaryCrossEntropy(), MeanSquaredError()], ids=lambda loss: loss.kernel
+    "loss",
+    [CrossEntropy(), Focal(), Dice(), BinaryCrossEntropy(), MeanSquaredError(), MeanAbsoluteError(), Huber()],
+    ids=lambda loss: loss.kernel,
 )
 def test_what_is_not_a_number_makes_a_loss_that_is_none(device: Device, loss: Loss) -> None:
     values, targets = random_batch(Shape.flat(3), 3, seed=3)
@@ -262,7 +424,7 @@ def test_what_is_not_a_number_makes_a_loss_that_is_none(device: Device, loss: Lo
 
 
 @pytest.mark.parametrize(
-    "loss", [CrossEntropy(0.1), BinaryCrossEntropy(), MeanSquaredError()], ids=lambda loss: loss.kernel
+    "loss", [CrossEntropy(0.1), Focal(), Dice(), BinaryCrossEntropy(), Huber()], ids=lambda loss: loss.kernel
 )
 def test_without_a_delta_only_the_metrics_are_written(device: Device, loss: Loss) -> None:
     values, targets = random_batch(Shape.flat(6), 4, seed=4)
@@ -277,7 +439,7 @@ def test_without_a_delta_only_the_metrics_are_written(device: Device, loss: Loss
 @pytest.mark.parametrize("loss", [CrossEntropy(), MeanSquaredError()], ids=lambda loss: loss.kernel)
 def test_totals_over_several_batches(device: Device, loss: Loss) -> None:
     bench = LossBench(device, loss, Shape.flat(7))
-    expected = np.zeros(FOUR)
+    expected = np.zeros(SUMS + 1)
     for seed, count in enumerate((6, 6, 1, 3)):
         values, targets = random_batch(Shape.flat(7), count, seed)
         labels = np.random.default_rng(seed).integers(0, 7, count) if loss.takes_classes else targets
@@ -319,9 +481,9 @@ def test_in_a_plan(device: Device) -> None:
         executor.run(phase, 3)
     output = np.tanh(values.astype(np.float64))
     loss, slope = reference.mean_squared_error(output, targets.astype(np.float64))
-    totals = device.read(executor.buffers["totals"], FOUR)
+    totals = device.read(executor.buffers["totals"], SUMS + 1)
     assert_close(totals[0], np.float64(3 * loss), relative=1e-5, absolute=0, what="total loss")
-    assert totals[3] == 3
+    assert totals[WEIGHT] == totals[COUNTED] == totals[-1] == 3
     actual = executor.read_blob(plan.deltas["input_1"], 3)
     assert_close(actual, slope * (1 - output**2), relative=1e-5, absolute=1e-7, what="input delta")
 
@@ -329,14 +491,30 @@ def test_in_a_plan(device: Device) -> None:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [CrossEntropy, Focal, BinaryCrossEntropy])
 @pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5, float("nan"), "0.1", None])
-def test_wrong_label_smoothing(smoothing: Any) -> None:
-    rule = r"^CrossEntropy: label_smoothing must be at least 0 and below 1\. Received label_smoothing="
+def test_wrong_label_smoothing(kind: Any, smoothing: Any) -> None:
+    rule = rf"^{kind.__name__}: label_smoothing must be at least 0 and below 1\. Received label_smoothing="
     with pytest.raises(OptionError, match=rule):
-        CrossEntropy(smoothing)
+        kind(label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize("shape", [Shape(10, 4, 4), Shape(10, 1, 1), Shape(10, 1, 4, 1), Shape.flat(1)], ids=str)
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Focal(-1.0), "Focal: gamma must be a finite number of at least 0. Received gamma=-1.0."),
+        (lambda: Dice(0.0), "Dice: smoothing must be a finite number above 0. Received smoothing=0.0."),
+        (lambda: Huber(0), "Huber: delta must be a finite number above 0. Received delta=0."),
+        (lambda: Dice(ignore=1.5), "Dice: ignore must be a label, a whole number, or None. Received ignore=1.5."),
+    ],
+)
+def test_wrong_arguments(build: Callable[[], Loss], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        build()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 4, 4), Shape(1, 1, 4, 1), Shape.flat(1)], ids=str)
 def test_outputs_that_are_no_logits(shape: Shape) -> None:
     rule = r"^CrossEntropy: the model's output must be one logit for each of at least 2 classes\. Received output="
     with pytest.raises(ShapeError, match=rule):
@@ -350,15 +528,35 @@ def test_outputs_that_are_no_logits(shape: Shape) -> None:
 
 
 def test_outputs_that_fit() -> None:
-    CrossEntropy().check(Shape.flat(2))
-    for loss in (BinaryCrossEntropy(), MeanSquaredError()):
+    for loss in (CrossEntropy(), Focal(), Dice()):
+        for shape in (Shape.flat(2), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
+            loss.check(shape)
+            assert loss.label_elements(shape) == shape.height * shape.width
+    for loss in (BinaryCrossEntropy(), MeanSquaredError(), MeanAbsoluteError(), Huber()):
         for shape in (Shape.flat(1), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
             loss.check(shape)
             assert loss.label_elements(shape) == shape.elements
-    assert CrossEntropy().label_elements(Shape.flat(9)) == 1
 
 
 def test_a_loss_is_rebuilt_from_its_arguments() -> None:
-    for loss in (CrossEntropy(0.25), BinaryCrossEntropy(), MeanSquaredError()):
+    for loss in (
+        CrossEntropy(0.25, ignore=3),
+        Focal(1.5, 0.1),
+        Dice(0.5, ignore=-1),
+        BinaryCrossEntropy(0.1),
+        MeanSquaredError(),
+        MeanAbsoluteError(),
+        Huber(2.0),
+    ):
         assert Loss.kinds[type(loss).__name__](**loss.config()) == loss
     assert replace(CrossEntropy(), label_smoothing=0.5) == CrossEntropy(0.5)
+
+
+def test_scores() -> None:
+    outputs = np.random.default_rng(0).standard_normal((3, 4, 2, 5)).astype(np.float32)
+    powers = np.exp(outputs.astype(np.float64))
+    for loss in (CrossEntropy(), Focal(), Dice()):
+        np.testing.assert_allclose(loss.scores(outputs), powers / powers.sum(axis=1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(BinaryCrossEntropy().scores(outputs), powers / (1 + powers), rtol=1e-12)
+    assert np.isfinite(BinaryCrossEntropy().scores(np.float32([[-1e4, 1e4]]))).all()
+    assert Huber().scores(outputs) is None

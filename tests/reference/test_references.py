@@ -525,6 +525,68 @@ def test_cross_entropy(torch: Any, seed: int, smoothing: float) -> None:
     check_loss(torch, lambda x: losses.cross_entropy(x, labels, label_smoothing=smoothing), function, x)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [(4, 3), (3, 2, 5), (2, 4, 3, 5)], ids=str)
+def test_weighted_cross_entropy_at_each_position(torch: Any, shape: tuple[int, ...], smoothing: float) -> None:
+    """PyTorch weighs the smoothed part by the weight of each class, so smoothing goes without class weights here."""
+    random = np.random.default_rng(sum(shape))
+    x, labels = 3.0 * random.standard_normal(shape), random.integers(0, shape[1], (shape[0], *shape[2:]))
+    labels.reshape(-1)[::3] = 255
+    labels.reshape(-1)[1] = 0
+    weights = random.uniform(0.1, 3.0, shape[1]) if not smoothing else None
+
+    def function(x: Any) -> Any:
+        weight = None if weights is None else torch.tensor(weights)
+        settings = {"ignore_index": 255, "label_smoothing": smoothing}
+        return torch.nn.functional.cross_entropy(x, torch.tensor(labels), weight=weight, **settings)
+
+    options = {"label_smoothing": smoothing, "class_weights": weights, "ignore": 255}
+    check_loss(torch, lambda x: losses.cross_entropy(x, labels, **options), function, x)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3, 5)], ids=str)
+def test_focal(torch: Any, shape: tuple[int, ...], gamma: float, smoothing: float) -> None:
+    random = np.random.default_rng(sum(shape))
+    x, labels = 3.0 * random.standard_normal(shape), random.integers(0, shape[1], (shape[0], *shape[2:]))
+    samples, classes = random.uniform(0.1, 3.0, shape[0]), random.uniform(0.1, 3.0, shape[1])
+
+    def function(x: Any) -> Any:
+        logarithm = torch.log_softmax(x, dim=1)
+        onehot = torch.movedim(torch.nn.functional.one_hot(torch.tensor(labels), shape[1]).double(), -1, 1)
+        targets = onehot * (1 - smoothing) + smoothing / shape[1]
+        each = -(targets * (1 - logarithm.exp()) ** gamma * logarithm).sum(dim=1)
+        weight = torch.tensor(classes)[torch.tensor(labels)] * torch.tensor(samples).reshape(-1, *[1] * (x.ndim - 2))
+        return (each * weight).sum() / weight.sum()
+
+    options = {"label_smoothing": smoothing, "gamma": gamma, "sample_weights": samples, "class_weights": classes}
+    check_loss(torch, lambda x: losses.focal(x, labels, **options), function, x)
+
+
+@pytest.mark.parametrize("smoothing", [0.01, 1.0])
+@pytest.mark.parametrize("shape", [(4, 3), (3, 2, 7), (2, 4, 3, 5)], ids=str)
+def test_dice(torch: Any, shape: tuple[int, ...], smoothing: float) -> None:
+    random = np.random.default_rng(sum(shape))
+    x, labels = 3.0 * random.standard_normal(shape), random.integers(0, shape[1], (shape[0], *shape[2:]))
+    labels.reshape(-1)[::4] = -1
+    samples, classes = random.uniform(0.1, 3.0, shape[0]), random.uniform(0.1, 3.0, shape[1])
+
+    def function(x: Any) -> Any:
+        total = 0.0
+        for n in range(shape[0]):
+            p = torch.softmax(x[n], dim=0).reshape(shape[1], -1)
+            flat = torch.tensor(labels[n]).reshape(-1)
+            for z in range(shape[1]):
+                t = (flat == z).double()
+                sums = (p[z] * (flat >= 0)).sum() + t.sum() + smoothing
+                total += samples[n] * classes[z] * (1 - (2 * (p[z] * t).sum() + smoothing) / sums)
+        return total / samples.sum() / classes.sum()
+
+    options = {"sample_weights": samples, "class_weights": classes, "smoothing": smoothing, "ignore": -1}
+    check_loss(torch, lambda x: losses.dice(x, labels, **options), function, x)
+
+
 @pytest.mark.parametrize("seed", range(2), ids="seed{}".format)
 @pytest.mark.parametrize("shape", [(3, 5), (2, 1), (2, 3, 2, 2)], ids=str)
 def test_elementwise_losses(torch: Any, seed: int, shape: tuple[int, ...]) -> None:
@@ -543,6 +605,18 @@ def test_elementwise_losses(torch: Any, seed: int, shape: tuple[int, ...]) -> No
         lambda x: function.mse_loss(x, torch.tensor(targets)),
         x,
     )
+    check_loss(
+        torch,
+        lambda x: losses.mean_absolute_error(x, targets),
+        lambda x: function.l1_loss(x, torch.tensor(targets)),
+        x,
+    )
+    check_loss(
+        torch,
+        lambda x: losses.huber(x, targets, knee=0.7),
+        lambda x: function.huber_loss(x, torch.tensor(targets), delta=0.7),
+        x,
+    )
 
 
 def test_losses_of_extreme_logits() -> None:
@@ -556,7 +630,12 @@ def test_losses_of_extreme_logits() -> None:
 
 
 def test_losses_refuse() -> None:
-    for function in (losses.binary_cross_entropy, losses.mean_squared_error):
+    for function in (
+        losses.binary_cross_entropy,
+        losses.mean_squared_error,
+        losses.mean_absolute_error,
+        losses.huber,
+    ):
         with pytest.raises(ValueError, match="shapes differ"):
             function(np.zeros((2, 1)), np.zeros(2))
 
@@ -706,6 +785,10 @@ def test_float32_is_computed_in_float64() -> None:
         (lambda *inputs: joins.concat(inputs), (x, delta)),
         (losses.binary_cross_entropy, (x, delta)),
         (losses.mean_squared_error, (x, delta)),
+        (losses.mean_absolute_error, (x, delta)),
+        (losses.huber, (x, delta)),
+        (lambda x: losses.focal(x, np.array([0, 2])), (flat[:2],)),
+        (lambda x: losses.dice(x, np.array([0, 2])), (flat[:2],)),
         (lambda x: losses.cross_entropy(x, np.array([0, 2])), (flat[:2],)),
     ]
     for forward, backward in activation.ACTIVATIONS.values():

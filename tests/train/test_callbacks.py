@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping
+from blobnet.callbacks import (
+    Callback,
+    Checkpoint,
+    CSVLog,
+    EarlyStopping,
+    ReduceOnPlateau,
+    SaveBest,
+    TensorBoard,
+)
 from blobnet.device import Device
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
 from blobnet.losses import CrossEntropy
@@ -153,6 +162,174 @@ def test_early_stopping_goes_on_waiting_in_a_resumed_training(device: Device) ->
 def test_patience_must_be_a_positive_int(patience: Any) -> None:
     with pytest.raises(OptionError, match=r"EarlyStopping: patience must be an int of at least 1\. Received patience="):
         EarlyStopping(patience=patience)
+
+
+# -- the best epoch, and plateaus -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("monitor", "falls", "values", "best"),
+    [
+        ("loss", None, [3.0, 2.0, 2.5, 1.995, 1.0], 5),
+        ("loss", None, [3.0, 2.0, 2.5, 1.995, 2.0], 2),
+        ("accuracy", None, [0.1, 0.5, 0.4, 0.505, 0.2], 2),
+        ("accuracy", True, [0.5, 0.4, 0.1, 0.5, 0.6], 3),
+        ("loss", None, [math.nan, 2.0, math.nan, 3.0, 2.0], 2),
+    ],
+    ids=str,
+)
+def test_save_best(
+    device: Device, tmp_path: Path, monitor: str, falls: bool | None, values: list[float], best: int
+) -> None:
+    path = tmp_path / "best.h5"
+    script = Script(monitor, values)
+    fit(tiny_model(), device, [script, SaveBest(path, monitor, 0.01, falls)], epochs=5)
+    saved = bn.load(path)
+    assert saved.training_state is not None
+    assert saved.training_state.epoch == best
+    for name, wanted in script.weights[best - 1].items():
+        assert np.array_equal(saved.weights[name], wanted)
+    assert saved.class_names == tiny_model().class_names
+
+
+def test_save_best_of_a_resumed_training_keeps_a_better_file(device: Device, tmp_path: Path) -> None:
+    last, best = tmp_path / "last.h5", tmp_path / "best.h5"
+    fit(tiny_model(), device, [Script("loss", [1.0, 2.0]), Checkpoint(last), SaveBest(best, "loss")], epochs=2)
+    before = best.read_bytes()
+    resumed = bn.load(last)
+    fit(resumed, device, [Script("loss", [1.0, 2.0, 1.5]), SaveBest(best, "loss")], epochs=3, resume=True)
+    assert best.read_bytes() == before
+    fit(resumed, device, [Script("loss", [1.0, 2.0, 1.5, 0.5]), SaveBest(best, "loss")], epochs=4, resume=True)
+    assert bn.load(best).history["loss"] == [1.0, 2.0, 1.5, 0.5]
+    with pytest.raises(FileError, match=r"no/best\.h5: the folder of the file must exist"):
+        fit(tiny_model(), device, [SaveBest(tmp_path / "no" / "best.h5", "loss")])
+    with pytest.raises(OptionError, match=r"SaveBest: monitor must be one of .* Received monitor=validation_loss"):
+        fit(tiny_model(), device, [SaveBest(best)])
+
+
+class Rates(Callback):
+    """The learning rate of every epoch's last step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def epoch_end(self, progress: Progress) -> None:
+        self.seen.append(progress.trainer.learning_rate)
+
+
+def test_reduce_on_plateau(device: Device) -> None:
+    values = [3.0, 2.0, 2.0, 2.1, 1.0, 1.5, 1.5, 1.5, 1.5, 1.0]
+    expected = [0.1, 0.1, 0.1, 0.1, 0.025, 0.025, 0.025, 0.00625, 0.00625, 0.0015625]
+    rates = Rates()
+    plateau = ReduceOnPlateau("loss", factor=0.25, patience=2)
+    fit(tiny_model(), device, [rates, Script("loss", values), plateau], epochs=10, optimizer=SGD(0.1))
+    np.testing.assert_allclose(rates.seen, expected, rtol=1e-12)
+    # A training that was interrupted goes on with the same rates.
+    model = fit(tiny_model(), device, [Script("loss", values), plateau], epochs=6, optimizer=SGD(0.1))
+    again = Rates()
+    fit(model, device, [again, Script("loss", values), plateau], epochs=10, optimizer=SGD(0.1), resume=True)
+    np.testing.assert_allclose(again.seen, expected[6:], rtol=1e-12)
+
+
+def test_reduced_rates_reach_the_weights(device: Device) -> None:
+    flat = [1.0, 1.0, 1.0]
+    plateau = ReduceOnPlateau("loss", factor=0.5, patience=1)
+    reduced = fit(tiny_model(), device, [Script("loss", flat), plateau], epochs=3, optimizer=SGD(0.1))
+    rates = [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]
+    assert same_weights(reduced, fit(tiny_model(), device, [], epochs=3, optimizer=SGD(lambda step: rates[step])))
+
+
+def test_wrong_plateaus() -> None:
+    for options, message in (
+        ({"factor": 1}, r"ReduceOnPlateau: factor must be a finite number above 0 and below 1\. Received factor=1\."),
+        ({"patience": 0}, r"ReduceOnPlateau: patience must be an int of at least 1\. Received patience=0\."),
+    ):
+        with pytest.raises(OptionError, match=message):
+            ReduceOnPlateau(**options)
+
+
+def test_the_rate_is_shown(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(tiny_model(), device, [], epochs=2, optimizer=SGD(lambda step: 0.25 / (1 + step)), verbose=True)
+    header, *rows = capsys.readouterr().err.splitlines()
+    assert header.split()[:4] == ["epoch", "time", "img/s", "rate"]
+    assert [row.split()[4] for row in rows] == ["0.12", "0.062"]
+    assert all(len(line) <= 80 for line in (header, *rows))
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def highest(labels: Any, scores: Any) -> float:
+    return float(scores.max())
+
+
+def test_metrics_of_the_validation_data(device: Device) -> None:
+    held_out = digits(6, first=16)
+    asked: list[Any] = ["f1", highest]
+    model = fit(tiny_model(), device, [EarlyStopping("validation_f1", patience=9)], validation=held_out, metrics=asked)
+    names = ["validation_loss", "validation_accuracy", "validation_top_5", "validation_f1", "validation_highest"]
+    assert list(model.history)[-5:] == names
+    stopped = model.evaluate(*held_out, metrics=asked)
+    assert stopped["f1"] == pytest.approx(max(model.history["validation_f1"]))
+    assert list(stopped) == ["loss", "accuracy", "top_5", "f1", "highest"]
+    scores = model.predict_proba(held_out[0])
+    assert stopped["highest"] == pytest.approx(scores.max(), rel=1e-6)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-6)
+    report = model.report(*held_out)
+    assert report.accuracy == pytest.approx(stopped["accuracy"])
+    assert report.class_names == model.class_names
+    assert (scores.argmax(axis=1) == held_out[1]).sum() == np.trace(report.matrix)
+    with pytest.raises(
+        OptionError, match=r"fit: metrics are .* validation data that are no stream\. Received validation=None"
+    ):
+        fit(tiny_model(), device, [], metrics=["f1"])
+
+
+def test_probabilities_of_other_losses(device: Device) -> None:
+    model = Sequential([layers.Input(3), layers.Dense(2)])
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    outputs = model.predict(x, device=device)
+    powers = np.exp(outputs)
+    np.testing.assert_allclose(model.predict_proba(x), powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    model.loss = bn.losses.BinaryCrossEntropy()
+    np.testing.assert_allclose(model.predict_proba(x), 1 / (1 + np.exp(-outputs)), rtol=1e-5)
+    model.loss = bn.losses.Huber()
+    with pytest.raises(
+        OptionError, match=r"predict_proba: the loss of the model must take logits\. .*Hint: predict gives"
+    ):
+        model.predict_proba(x)
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard(device: Device, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    folder = tmp_path / "logs"
+    options: dict[str, Any] = {"epochs": 3, "validation": digits(4), "optimizer": SGD(0.05)}
+    model = fit(tiny_model(), device, [TensorBoard(folder)], **options)
+    (path,) = folder.iterdir()
+    data, found = path.read_bytes(), {}
+    while data:
+        # A record: length, its checksum, an event, its checksum.
+        length = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + length])
+        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        data = data[16 + length :]
+    for epoch in range(3):
+        assert found["loss/training", epoch + 1] == pytest.approx(model.history["loss"][epoch])
+        assert found["accuracy/validation", epoch + 1] == pytest.approx(model.history["validation_accuracy"][epoch])
+        assert found["learning_rate/training", epoch + 1] == pytest.approx(0.05)
+    assert len(found) == 3 * 7
+
+
+def test_without_tensorboardx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    message = r'TensorBoard: logging needs tensorboardX\. .*Hint: pip install "blobnet\[tensorboard\]"'
+    with pytest.raises(OptionError, match=message):
+        TensorBoard(tmp_path)
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------

@@ -131,6 +131,35 @@ def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:
         assert_gradients(found, wanted, type(loss).__name__)
 
 
+def test_gradients_of_a_class_for_each_position(device: Device) -> None:
+    """Positions to ignore, in numbers that differ from sample to sample, against PyTorch."""
+    torch = pytest.importorskip("torch")
+    source = layers.Input(2, 5, 7)()
+    model = model_of(from_nodes(source, layers.Conv2D(4, 1)(layers.Conv2D(3, 3, padding=1, activation="tanh")(source))))
+    random = np.random.default_rng(11)
+    x = random.standard_normal((3, 2, 5, 7)).astype(np.float32)
+    labels = random.integers(0, 4, (3, 5, 7))
+    labels[0, :3], labels[1, 2, 4] = 2, 2
+    loss = CrossEntropy(0.1, ignore=2)
+    found = model.gradients(x, labels, loss=loss, device=device, debug=True)
+    weights = {
+        name: torch.tensor(values.astype(np.float64), requires_grad=True) for name, values in model.weights.items()
+    }
+    samples = torch.tensor(x.astype(np.float64), requires_grad=True)
+    shape, function = (1, -1, 1, 1), torch.nn.functional
+    node = (samples - weights["input_1/mean"].reshape(shape)) / weights["input_1/deviation"].reshape(shape)
+    node = torch.tanh(function.conv2d(node, weights["conv2d_1/weight"], weights["conv2d_1/bias"], padding=1))
+    node = function.conv2d(node, weights["conv2d_2/weight"], weights["conv2d_2/bias"])
+    function.cross_entropy(node, torch.tensor(labels), ignore_index=2, label_smoothing=0.1).backward()
+    wanted = {name: weights[name].grad.numpy() for name in found if name != "input"} | {"input": samples.grad.numpy()}
+    assert_gradients(found, wanted, "positions")
+    expected = float(function.cross_entropy(node.detach(), torch.tensor(labels), ignore_index=2, label_smoothing=0.1))
+    measured = model.evaluate(x, labels, loss=loss, batch_size=2, device=device)
+    assert measured["loss"] == pytest.approx(expected, rel=1e-5)
+    is_right = (node.detach().numpy().argmax(axis=1) == labels)[labels != 2]
+    assert measured["accuracy"] == pytest.approx(is_right.mean(), rel=1e-5)
+
+
 # NumPy takes too long for many units.
 @pytest.mark.parametrize("name", [name for name in COMPARED_GRAPHS if name != "many units"])
 def test_gradients_against_central_differences(device: Device, name: str) -> None:

@@ -532,10 +532,14 @@ def test_fit_refuses_bad_input_and_still_trains(device: Device, tmp_path: Path, 
 
 
 def test_a_loss_that_does_not_fit_the_output(device: Device) -> None:
-    model = Sequential([layers.Input(1, 8, 8), layers.Conv2D(2, 3)])
+    model = Sequential([layers.Input(1, 8, 8), layers.Conv2D(1, 3)])
     with pytest.raises(ShapeError, match=r"CrossEntropy: the model's output must be one logit for each of at least 2"):
         model.fit(X, Y, device=device, verbose=False)
-    with pytest.raises(ShapeError, match=r"CrossEntropy: .*output=\(2, 6, 6\).*Hint: end the model with Dense"):
+    with pytest.raises(ShapeError, match=r"CrossEntropy: .*output=\(1, 6, 6\).*Hint: end the model with Dense"):
+        model.evaluate(X, Y, device=device)
+    model = Sequential([layers.Input(1, 8, 8), layers.Conv2D(10, 3)])
+    message = r"y: class numbers must have the shape \(samples, 6, 6\)\. .*Hint: for one class a sample, end .* Dense"
+    with pytest.raises(DataError, match=message):
         model.evaluate(X, Y, device=device)
 
 

@@ -932,3 +932,27 @@ def test_npy_that_does_not_do(tmp_path: Path) -> None:
         write()
         with failing(FileError, f"{path}: the file must be a readable .npy array. Received reason="):
             datasets.read_image(path, (1, 5, 5))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros((2, 3), int), "y: class numbers must have the shape (samples, 3, 4). Received shape=(2, 3). Hint"),
+        (np.zeros(2, int), "Received shape=(2,). Hint: for one class a sample, end the model with Dense(classes)"),
+        (np.full((2, 3, 4), 9), "y: class numbers must be below 5. Received sample=(0, 0, 0), label=9. Hint: a label "
+         "to leave out is named by the loss: CrossEntropy(ignore=255)"),
+        (np.full((2, 3, 4), -1), "y: class numbers must not be negative. Received sample=(0, 0, 0), label=-1. Hint: a "
+         "label to leave out is named by the loss: CrossEntropy(ignore=-1)"),
+        (np.full((2, 3, 4), 0.5), "y: class numbers must be whole numbers. Received sample=(0, 0, 0), label=0.5."),
+    ],
+)  # fmt: skip
+def test_classes_of_positions(y: np.ndarray, message: str) -> None:
+    good = np.arange(24).reshape(2, 3, 4) % 5
+    good[1, 2, 3] = 255
+    x = np.zeros((2, 1, 3, 4), np.float32)
+    for dtype in (np.uint8, np.int64, np.float32):
+        datasets.check_arrays(x, good.astype(dtype), 5, "y", positions=(3, 4), ignore=255)
+    with pytest.raises(DataError, match=re.escape("Received sample=(1, 2, 3), label=255.")):
+        datasets.check_arrays(x, good, 5, "y", positions=(3, 4))
+    with pytest.raises(DataError, match=re.escape(message)):
+        datasets.check_arrays(x, y, 5, "y", positions=(3, 4), ignore=255)

@@ -37,7 +37,7 @@ FLOORS = """
     tuning child_builds
     device
     executor
-    optimizers checkpoint datasets kernels
+    optimizers checkpoint datasets kernels metrics sample_weights weight_buffers
     loader progress training_step
     inference callbacks arguments notes
     trainer
@@ -55,6 +55,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 ONLY_IN = {
     "pyopencl": {"device"},
     "h5py": {"checkpoint", "datasets"},
+    "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plotting"},
     "torch": {"bench"},

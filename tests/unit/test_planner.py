@@ -522,8 +522,8 @@ def test_more_elements_than_kernels_can_count(shape: tuple[int, int, int], units
 
 
 def test_a_loss_must_fit_the_output() -> None:
-    graph = sequential([layers.Input(1, 4, 4), layers.Conv2D(3, 3)])
-    with pytest.raises(ShapeError, match=r"CrossEntropy: the model's output must be one logit .*output=\(3, 2, 2\)"):
+    graph = sequential([layers.Input(1, 4, 4), layers.Conv2D(1, 3)])
+    with pytest.raises(ShapeError, match=r"CrossEntropy: the model's output must be one logit .*output=\(1, 2, 2\)"):
         make_plan(graph, 1, loss=CrossEntropy(), training=True)
 
 

@@ -100,7 +100,7 @@ def test_numbers_of_numpy() -> None:
 
 
 def test_kinds() -> None:
-    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Step"]
+    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Custom", "Step"]
     assert Step(0.1, 3).description() == {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 3, "factor": 0.1}}
 
 

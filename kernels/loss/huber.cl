@@ -1,0 +1,28 @@
+/*
+ * The Huber loss; that of a sample is the mean over its outputs, with d = output - target:
+ *     loss = d^2 / 2 where |d| <= KNEE, else KNEE * (|d| - KNEE / 2)
+ *
+ * Macros:
+ *   KNEE  where the parabola becomes a line
+ */
+#include "blob.h"
+
+INLINE real_t loss_term(const real_t value, const real_t target, real_t *slope)
+{
+    const real_t difference = value - target;
+    const real_t distance = fabs(difference);
+    const bool is_near = !(distance > KNEE);
+    *slope = is_near ? difference : copysign((real_t)KNEE, difference);
+    return is_near ? difference * difference / 2 : KNEE * (distance - KNEE / 2);
+}
+
+#include "loss/targets.h"
+
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
+loss_huber(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real_t, labels),
+           READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+{
+    __local accumulator_t group[LOCAL_WIDTH];
+    sample_loss(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
+                ARRAY(sample_weights), ARRAY(sample_metrics), divisor, group);
+}

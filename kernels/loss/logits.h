@@ -1,0 +1,41 @@
+/* The logits of a position: one for each unit. */
+#define LOGIT(z) ((z) * OUTPUT_UNIT_MEMORY_ELEMENTS)
+#define DELTA(z) ((z) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS)
+#define IS_CLASS(label) ((uint)(label) < OUTPUT_UNIT_COUNT)
+
+/*
+ * What makes a position's logits probabilities, exp(logit - largest) / sum. All that follows sees logits minus the
+ * largest, so that a common offset costs no digits.
+ * NOTE: not a struct of both, which Oclgrind 21.10 does not take.
+ */
+INLINE real_t largest_of(__global const real_t *logits)
+{
+    real_t largest = logits[0];
+    for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
+        largest = fmax(largest, logits[LOGIT(z)]);
+    }
+    return largest;
+}
+
+/* The sum; and how many classes come before the label's: those of larger logits, and of equal ones the first. */
+INLINE accumulator_t sum_and_place(__global const real_t *logits, const real_t largest, const int label,
+                                   int *place)
+{
+    const real_t own = logits[LOGIT(label)];
+    accumulator_t sum = 0;
+    int better = 0;
+    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+        const real_t logit = logits[LOGIT(z)];
+        sum += exp(logit - largest);
+        better += logit > own || (logit == own && z < label);
+    }
+    /* NOTE: a NaN compares false, so a position whose logits are NaN must not count as right. */
+    *place = isnan(own) || isnan(sum) ? OUTPUT_UNIT_COUNT + 5 : better;
+    return sum;
+}
+
+/* For a position without a class. */
+#define CLEAR_DELTAS(deltas)                                   \
+    for (int z = 0; HAS_DELTA && z < OUTPUT_UNIT_COUNT; z++) { \
+        deltas[DELTA(z)] = 0;                                  \
+    }
