@@ -23,10 +23,10 @@ from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 
 #: Seconds that an epoch of the data should take: its end, where weights come back, must not count for much.
-_EPOCH_SECONDS = 2.0
+_EPOCH_SECONDS = 4.0
 #: The most bytes of samples that are made.
 _MOST_BYTES = 4e9
-_EPOCHS = 4
+_EPOCHS = 3
 #: Calls of predict in a row.
 _CALLS = 12
 
