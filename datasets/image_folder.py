@@ -8,7 +8,7 @@ import numpy as np
 
 from blobnet.datasets.checks import as_split
 from blobnet.datasets.dataset import Dataset, Split
-from blobnet.datasets.pictures import read_picture, resized, with_units
+from blobnet.datasets.pictures import read_picture, with_units
 from blobnet.errors import DataError, OptionError
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -74,8 +74,8 @@ def _read_pictures(pictures: list[tuple[Path, int]], size: tuple[int, int] | Non
     """All pictures as one array."""
     planes = []
     for path, _ in pictures:
-        picture = read_picture(path)
-        planes.append(picture if size is None else resized(picture, size, path))
+        picture = read_picture(path, size)
+        planes.append(picture)
         if planes[-1].shape[1:] != planes[0].shape[1:]:
             raise DataError(
                 str(path),

@@ -59,6 +59,16 @@ class Source(ABC):
             DataError: the source does not give what it promised, or a value is not finite.
         """
 
+    def __getitem__(self, rows: Rows | slice) -> Source:
+        """Some samples, by their numbers or as a slice; they are not read yet."""
+        return Part(self, np.arange(len(self), dtype=np.int64)[rows])
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """All samples, read into memory."""
+        values = np.empty(self.shape, self.dtype)
+        self.read(np.arange(len(self), dtype=np.int64), values)
+        return values if dtype is None else values.astype(dtype)
+
     def check_all(self) -> None:
         """Looks for values that are not finite ahead of time, where that is cheap.
 

@@ -1,0 +1,322 @@
+"""Processes that decode pictures, side by side, into memory that they share with the one that asks.
+
+They are started by what they run, not by ``multiprocessing``, which would run a user's script anew in each of them
+unless it is written for that. The memory that is shared has no name, so that nothing of it can stay behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.datasets.pictures import picture_form, read_picture, with_units
+from blobnet.errors import DataError, FileError, OptionError
+
+#: The (units, height, width) of a picture.
+Form = tuple[int, int, int]
+#: Pictures that a worker is given at a time.
+_MOST_PICTURES = 8
+#: What shared memory begins with: which of its pictures a worker is at.
+_PLACE = struct.Struct("<q")
+#: Seconds after which a worker that does not end is ended.
+_PATIENCE = 2.0
+#: Characters of what a worker said last that errors show.
+_MOST_WORDS = 300
+#: What a worker runs: with the parent's modules, wherever those are.
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from blobnet.datasets.picture_workers import serve
+serve(int(sys.argv[2]))
+"""
+
+
+class PictureWorkers:
+    """Decodes pictures, in processes that start when they are needed and end with this object.
+
+    Several threads may use it at once.
+
+    Args:
+        count: how many processes there may be; 0 decodes in the thread that asks, None takes one for each core.
+
+    Raises:
+        OptionError: the number is negative.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        if count is not None and count < 0:
+            raise OptionError("workers", "it must be 0 or more", workers=count)
+        self.count = (os.cpu_count() or 1) if count is None else count
+        self._idle: list[_Worker] = []
+        self._lock = threading.Lock()
+        # NOTE: a thread for each process, which waits for it.
+        self._threads = ThreadPoolExecutor(max(1, self.count), "blobnet-pictures")
+        self._end = weakref.finalize(self, _end_all, self._idle)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes that wait for work."""
+        return [worker.process.pid for worker in self._idle]
+
+    def close(self) -> None:
+        """Ends the processes; new ones start if more is to be done."""
+        _end_all(self._idle)
+
+    def forms(self, paths: Sequence[Path], *, has_size: bool, is_whole: bool) -> list[Form | FileError]:
+        """What the pictures are, or why they cannot be read; the arguments are those of :func:`picture_form`."""
+        found: list[Form | FileError] = [(0, 0, 0)] * len(paths)
+
+        def look(worker: _Worker, part: slice) -> None:
+            found[part] = worker.ask("forms", paths[part], 0, has_size, is_whole)
+
+        if self.count:
+            self._share(len(paths), look)
+        else:
+            found[:] = _forms(paths, None, has_size, is_whole)
+        return found
+
+    def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
+        """Decodes pictures into ``out``, (len(paths), units, height, width), resized.
+
+        Raises:
+            FileError: a picture cannot be read.
+            DataError: a worker cannot start, or ended before its picture was there.
+        """
+
+        def fill(worker: _Worker, part: slice) -> None:
+            chosen = out[part]
+            worker.ask("decode", paths[part], chosen.nbytes, chosen.shape[1:])
+            np.copyto(chosen, worker.memory.pictures(chosen.shape))
+
+        if self.count:
+            self._share(len(paths), fill)
+        else:
+            for path, planes in zip(paths, out, strict=True):
+                _decode(path, planes)
+
+    def _share(self, total: int, use: Callable[[_Worker, slice], None]) -> None:
+        """Has all workers do their parts of something; an error ends the rest of it."""
+
+        def work(part: slice) -> None:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else None
+            worker = worker or _Worker()
+            try:
+                use(worker, part)
+            finally:
+                if worker.is_alive:
+                    with self._lock:
+                        self._idle.append(worker)
+
+        step = max(1, min(_MOST_PICTURES, -(-total // (2 * self.count))))
+        parts = [slice(first, min(first + step, total)) for first in range(0, total, step)]
+        futures: list[Future[None]] = [self._threads.submit(work, part) for part in parts]
+        try:
+            for future in futures:
+                future.result()
+        finally:  # Also at Ctrl-C: nobody may write any more when this returns.
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+
+def _end_all(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().end()
+
+
+class _Memory:
+    """Memory of a file without a name, as large as it was needed so far."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._bytes: mmap.mmap | None = None
+
+    def reserve(self, size: int, *, grows: bool) -> None:
+        if self._bytes is None or len(self._bytes) < size + _PLACE.size:
+            if grows:
+                self._grow(size + _PLACE.size)
+            self._bytes = mmap.mmap(self._number, size + _PLACE.size)
+
+    def _grow(self, size: int) -> None:
+        try:
+            os.ftruncate(self._number, size)
+            if hasattr(os, "posix_fallocate"):  # Else a signal ends who writes where there is no room.
+                os.posix_fallocate(self._number, 0, size)
+        except OSError as error:
+            rule = "there must be memory to share with the processes that decode pictures"
+            hint = "workers=0 (--workers 0) does without them, and fewer workers need less."
+            raise DataError("workers", rule, bytes=size, cause=error, hint=hint) from error
+
+    @property
+    def place(self) -> int:
+        assert self._bytes is not None
+        return int(_PLACE.unpack_from(self._bytes)[0])
+
+    @place.setter
+    def place(self, place: int) -> None:
+        assert self._bytes is not None
+        _PLACE.pack_into(self._bytes, 0, place)
+
+    def pictures(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        assert self._bytes is not None
+        return np.ndarray(shape, np.uint8, self._bytes, _PLACE.size)
+
+
+class _Worker:
+    """A process that decodes.
+
+    Raises:
+        DataError: it cannot start.
+    """
+
+    def __init__(self) -> None:
+        room = "/dev/shm" if Path("/dev/shm").is_dir() else None  # Memory, where other folders may be on a disk.
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=room)  # noqa: SIM115 - it lives as long as the process
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        number = self._file.fileno()
+        command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(Path(entry).resolve()) for entry in sys.path])]
+        try:
+            # A session of its own: Ctrl-C in a terminal is the parent's, which then ends its workers.
+            self.process = subprocess.Popen(
+                [*command, str(number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._words,
+                start_new_session=True,
+                pass_fds=(number,),
+            )
+        except OSError as error:
+            self._file.close()
+            self._words.close()
+            raise _cannot_start(error) from error
+        self.is_alive = True
+        self.memory = _Memory(number)
+        self.memory.reserve(0, grows=True)
+        try:
+            pickle.load(self._answers)
+        except (EOFError, pickle.UnpicklingError):
+            raise _cannot_start(self.end()) from None
+
+    @property
+    def _answers(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def ask(self, task: str, paths: Sequence[Path], size: int, *settings: object) -> Any:
+        """Has it do something with pictures, for which memory of ``size`` bytes is reserved; the answer.
+
+        Raises:
+            DataError: the process ended.
+            FileError: a picture cannot be read.
+        """
+        self.memory.reserve(size, grows=True)
+        self.memory.place = 0
+        assert self.process.stdin is not None
+        try:
+            pickle.dump((task, list(paths), size, settings), self.process.stdin)
+            self.process.stdin.flush()
+            answer = pickle.load(self._answers)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            path = paths[min(self.memory.place, len(paths) - 1)]
+            rule = "the process that decoded the picture must not end"
+            hint = "it may have had too little memory (fewer workers need less), or the picture breaks its decoder."
+            raise DataError(str(path), rule, worker=self.end(), hint=hint) from None
+        except BaseException:  # Its answer would be taken for that to the next question.
+            self.end()
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> str:
+        """Ends the process; how it ended, and its last words."""
+        self.is_alive = False
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            status = self.process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._answers.close()
+        self._file.close()
+        self._words.seek(0)
+        words = self._words.read().decode("utf-8", "replace").strip()[-_MOST_WORDS:]
+        self._words.close()
+        names = {each.value: each.name for each in signal.Signals}
+        how = f"ended by {names.get(-status, -status)}" if status < 0 else f"ended with status {status}"
+        return f"{how}: {words}" if words else how
+
+
+def _cannot_start(cause: object) -> DataError:
+    rule, hint = "the processes that decode pictures must start", "workers=0 (--workers 0) does without them."
+    return DataError("workers", rule, cause=cause, hint=hint)
+
+
+def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_whole: bool) -> list[Form | FileError]:
+    found: list[Form | FileError] = []
+    for place, path in enumerate(paths):
+        if memory is not None:
+            memory.place = place
+        try:
+            found.append(picture_form(path, has_size=has_size, is_whole=is_whole))
+        except FileError as error:
+            found.append(error)
+    return found
+
+
+def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
+    units, height, width = out.shape
+    out[:] = with_units(read_picture(path, (height, width)), units, path)
+
+
+def serve(number: int) -> None:
+    """What a worker does, with the number of the file whose memory it shares, until nobody asks any more."""
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # What libraries print must not come between the answers.
+    _serve(questions, answers, _Memory(number))
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO, memory: _Memory) -> None:
+    answer: object = None
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            pickle.dump(answer, answers)
+            answers.flush()
+            task, paths, size, settings = pickle.load(questions)
+            memory.reserve(size, grows=False)
+            try:
+                answer = _TASKS[task](paths, memory, *settings)
+            except FileError as error:
+                answer = error
+            except Exception as error:
+                cause = f"{type(error).__name__}: {error}"
+                answer = DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
+
+
+def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...]) -> None:
+    for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape)), strict=True)):
+        memory.place = place
+        _decode(path, planes)
+
+
+_TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "decode": _fill}
