@@ -33,6 +33,7 @@ def trained(run, net) -> str:
 def test_a_new_head_on_a_file(run, trained: str) -> None:
     arrays("four.npz", 4)
     command = ["train", "--init-from", trained, "--freeze-until", NORM, "--dataset", "four.npz"]
+    command += ["--schedule", "constant"]  # A cosine ends with its epochs.
     result = run(*command, "--epochs", 1)
     assert result.status == 0, result.err
     assert "model   ten.h5, " in result.err
@@ -55,8 +56,7 @@ def test_a_new_head_on_a_file(run, trained: str) -> None:
     assert run(*command, "--epochs", 2, "--output", "whole.h5").status == 0
     one, two = bn.load("ten-tuned.h5").weights, bn.load("whole.h5").weights
     assert all(np.array_equal(one[name], two[name]) for name in one)
-    result = run(*command[:3], "--dataset", "four.npz", "--freeze", "*norm*", "--epochs", 3, "--resume",
-                 "--output", "whole.h5")  # fmt: skip
+    result = run(*command[:3], *command[5:], "--freeze", "*norm*", "--epochs", 3, "--resume", "--output", "whole.h5")
     assert result.status == 1
     assert "resume: the set of frozen parameters must be that of the interrupted training" in result.err
 
