@@ -186,9 +186,10 @@ def test_paths_that_do_not_do(tmp_path: Path) -> None:
         datasets.load(tmp_path / "a.npz")
     with failing(FileError, "here/digits: there must be such a file or folder"):
         datasets.load("here/digits")
-    (tmp_path / "a.csv").write_text("1,2")
-    with failing(FileError, "a.csv: a data file must be a .npz or an HDF5 file. Hint: its name must end in .npz, .h5"):
-        datasets.load(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text("1,2")
+    rule = "a.txt: a data file must be a .npz, an HDF5 or a CSV file. Hint: its name must end in .npz, .h5, .hdf5, .csv"
+    with failing(FileError, rule):
+        datasets.load(tmp_path / "a.txt")
 
 
 def test_options_that_do_not_belong(tmp_path: Path) -> None:
@@ -804,10 +805,10 @@ def test_folder_of_several_sizes(tmp_path: Path) -> None:
 
 
 def test_folders_that_do_not_do(tmp_path: Path) -> None:
-    with failing(DataError, f"{tmp_path}: it must hold one folder of PNG or JPEG pictures for each class"):
+    with failing(DataError, f"{tmp_path}: it must hold one folder of PNG, JPEG, WebP or BMP pictures for each class"):
         datasets.load(tmp_path)
     (tmp_path / "train" / "a").mkdir(parents=True)
-    with failing(DataError, "train/a: the folder of a class must hold PNG or JPEG pictures"):
+    with failing(DataError, "train/a: the folder of a class must hold PNG, JPEG, WebP or BMP pictures"):
         datasets.load(tmp_path)
     save(tmp_path / "train" / "a" / "1.png", noise(3, 3))
     save(tmp_path / "test" / "b" / "1.png", noise(3, 3))
