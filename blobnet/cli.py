@@ -25,8 +25,8 @@ from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
-_DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, or of a folder that "
-_DATASET += "holds a folder of PNG or JPEG pictures for each class"
+_DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder that "
+_DATASET += "holds a folder of pictures for each class, or of a CSV file with the columns path and label"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
 _LOSSES = ("cross-entropy", "focal", "mean-squared-error", "mean-absolute-error", "huber", "binary-cross-entropy")
@@ -501,6 +501,15 @@ def _add_data(parser: _Options) -> None:
         metavar="HxW",
         type=option_types.image_size,
         help="resize the pictures of a folder, to 32x32 say",
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=option_types.count_or_none,
+        help="processes that decode pictures; 0 does without (default: one for each core, for many pictures)",
+    )
+    parser.add_argument(
+        "--skip-unreadable", action="store_true", help="leave out pictures that cannot be decoded, and say so"
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.errors import OptionError
+
+if TYPE_CHECKING:
+    from blobnet.datasets.source import Source
 
 # Values that are widened to float64 at a time: 8 MB, whatever the size of the data set.
 CHUNK_ELEMENTS = 1 << 20
@@ -18,11 +22,12 @@ CHUNK_ELEMENTS = 1 << 20
 class Split:
     """Samples and what they should become.
 
-    ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C); ``y`` is int64 class numbers (N,), or float32 targets
-    (N, ...).
+    ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C): an array, or a :class:`Source` of samples that are
+    read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), or float32
+    targets (N, ...).
     """
 
-    x: npt.NDArray[Any]
+    x: npt.NDArray[Any] | Source
     y: npt.NDArray[Any]
 
     def __len__(self) -> int:
@@ -59,15 +64,19 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A named data set; ``class_names`` is empty where ``y`` holds targets instead of class numbers."""
+    """A named data set; ``class_names`` is empty where ``y`` holds targets instead of class numbers.
+
+    ``validation`` is what the data set itself keeps for choosing between models, if it does.
+    """
 
     name: str
     train: Split
     test: Split | None
     class_names: tuple[str, ...]
+    validation: Split | None = None
 
     def __repr__(self) -> str:
-        count = str(len(self.train)) if self.test is None else f"{len(self.train)} + {len(self.test)}"
+        count = " + ".join(str(len(split)) for split in (self.train, self.validation, self.test) if split is not None)
         goal = f"{self.classes} classes" if self.classes else f"targets of {tuple(self.train.y.shape[1:])}"
         return f"{self.name}: {count} samples of {self.shape}, {goal}"
 
@@ -102,14 +111,20 @@ class Dataset:
 
         The deviation of a constant unit is given as 1, so that dividing by it is always safe.
         """
-        samples = self.train.x.reshape(len(self.train), self.shape[0], -1)
+        x, units = self.train.x, self.shape[0]
+        mean, squares, seen = np.zeros((units, 1)), np.zeros((units, 1)), 0
         # Distances from a value of the unit itself: those of a constant unit are exactly 0, without rounding.
-        start = samples[0, :, :1].astype(np.float64)
-        count = samples.shape[0] * samples.shape[2]
-        step = max(1, CHUNK_ELEMENTS // samples[0].size)
-        chunks = range(0, len(samples), step)
-        distance = sum((samples[first : first + step] - start).sum(axis=(0, 2)) for first in chunks) / count
-        centre = start + np.reshape(distance, (-1, 1))
-        squares = sum(np.square(samples[first : first + step] - centre).sum(axis=(0, 2)) for first in chunks)
-        deviation = np.sqrt(np.asarray(squares) / count)
-        return centre[:, 0], np.where(deviation == 0, 1.0, deviation)
+        start = np.asarray(x[:1]).reshape(units, -1)[:, :1].astype(np.float64)
+        step = max(1, CHUNK_ELEMENTS // math.prod(self.shape))
+        # NOTE: samples may be files, so that each is read once. Means and squares of chunks are joined as by Chan,
+        # Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+        for first in range(0, len(x), step):
+            chunk = np.asarray(x[first : first + step])
+            distances = chunk.reshape(len(chunk), units, -1) - start
+            count = distances.size // units
+            centre = distances.mean(axis=(0, 2))[:, None]
+            apart, total = centre - mean, seen + count
+            squares += np.square(distances - centre).sum(axis=(0, 2))[:, None] + apart**2 * (seen * count / total)
+            mean, seen = mean + apart * (count / total), total
+        deviation = np.sqrt(squares / seen)[:, 0]
+        return (start + mean)[:, 0], np.where(deviation == 0, 1.0, deviation)

@@ -7,7 +7,7 @@ from pathlib import Path
 from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
 from blobnet.datasets.fetch import locate
-from blobnet.datasets.image_folder import read_image_folder
+from blobnet.datasets.image_folder import TABLE_SUFFIXES, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
 from blobnet.datasets.user_data import HDF5_SUFFIXES, NPZ_SUFFIXES, read_hdf5, read_npz
 from blobnet.errors import FileError, OptionError, near_matches
@@ -24,16 +24,21 @@ def load(
     folder: str | Path | None = None,
     download: bool = True,
     size: tuple[int, int] | None = None,
+    workers: int | None = None,
+    skip_unreadable: bool = False,
 ) -> Dataset:
     """Load a data set by its name, or a user's own by its path.
 
     Args:
         name_or_path: ``digits`` (ships with blobnet), ``fashion-mnist``, ``mnist``; or the path of a ``.npz`` file, of
-            an HDF5 file (``.h5``, ``.hdf5``), or of a folder that holds a folder of pictures for each class. A name
-            comes before a path: write ``./mnist`` for a folder of that name.
+            an HDF5 file (``.h5``, ``.hdf5``), of a folder that holds a folder of pictures for each class (perhaps in
+            folders ``train``, ``val`` and ``test``), or of a ``.csv`` file with the columns ``path`` and ``label``. A
+            name comes before a path: write ``./mnist`` for a folder of that name.
         folder: where to look for the files of ``fashion-mnist`` and ``mnist`` first (else: ``BLOBNET_DATA``).
         download: whether these two may be fetched into the user's cache if they are nowhere.
         size: (height, width) to which the pictures of a folder are resized.
+        workers: processes that decode pictures; None takes one for each core where it pays, 0 does without.
+        skip_unreadable: whether pictures that cannot be decoded are left out, with a warning that names the first.
 
     Raises:
         OptionError: the name is not known, or an option does not belong to this kind of data set.
@@ -42,23 +47,29 @@ def load(
     """
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     is_known = isinstance(name_or_path, str) and name in known_names()
-    if size is not None and (is_known or not path.is_dir()):
+    has_pictures = not is_known and (path.is_dir() or path.suffix.lower() in TABLE_SUFFIXES)
+    if size is not None and not has_pictures:
         raise OptionError("size", "only a folder of pictures can be resized", data=name)
+    for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
+        if value is not None and not has_pictures:
+            raise OptionError(option, "only pictures in a folder are decoded", data=name)
     if folder is not None and not is_known:
         raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
     if not is_known:
-        return _read_path(name_or_path, path, size)
+        if path.is_dir():
+            return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable)
+        if path.is_file() and has_pictures:
+            return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable)
+        return _read_path(name_or_path, path)
     if name == "digits":
         return read_digits()
     known = KNOWN_SETS[name]
     return read_known(known, locate(known, Path(folder) if folder is not None else None, download))
 
 
-def _read_path(name_or_path: str | Path, path: Path, size: tuple[int, int] | None) -> Dataset:
-    """A user's own data."""
+def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
+    """A user's own arrays."""
     suffix = path.suffix.lower()
-    if path.is_dir():
-        return read_image_folder(path, size)
     if not path.exists() and isinstance(name_or_path, str) and not suffix and len(path.parts) == 1:
         raise OptionError(
             "data set",
@@ -74,6 +85,6 @@ def _read_path(name_or_path: str | Path, path: Path, size: tuple[int, int] | Non
         return read_hdf5(path)
     raise FileError(
         str(path),
-        "a data file must be a .npz or an HDF5 file",
-        hint=f"its name must end in {', '.join(NPZ_SUFFIXES + HDF5_SUFFIXES)}",
+        "a data file must be a .npz, an HDF5 or a CSV file",
+        hint=f"its name must end in {', '.join(NPZ_SUFFIXES + HDF5_SUFFIXES + TABLE_SUFFIXES)}",
     )

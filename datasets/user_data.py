@@ -11,10 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import as_split
-from blobnet.datasets.dataset import Dataset
+from blobnet.datasets.dataset import Dataset, Split
 from blobnet.errors import DataError, FileError
 
-KEYS = ("x", "y", "x_test", "y_test", "class_names")
+#: Keras's names for arrays, and blobnet's.
+KERAS_KEYS = {"x_train": "x", "y_train": "y"}
+#: What arrays to validate with may be called.
+VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in ("val", "valid", "validation")}
+KEYS = ("x", "y", "x_test", "y_test", "class_names", *KERAS_KEYS, *VALIDATION_KEYS)
 NPZ_SUFFIXES = (".npz",)
 HDF5_SUFFIXES = (".h5", ".hdf5")
 # Beyond this, whole numbers are surely meant as targets.
@@ -27,7 +31,11 @@ def read_npz(path: Path) -> Dataset:
     """Read the arrays ``x`` and ``y``, and optionally ``x_test``, ``y_test`` and ``class_names``, of a .npz file.
 
     x is (N, C, H, W), (N, C, L) or (N, C); uint8 stays uint8, other types become float32. Integers in y are class
-    numbers; floats are targets unless ``class_names`` is there.
+    numbers, or rows of one 1 among 0s; floats are targets unless ``class_names`` is there. ``x_val`` and ``y_val`` (or
+    ``valid``, ``validation``) are the validation split.
+
+    With the names ``x_train`` and ``y_train`` the axes are Keras's: x is (N, H, W), or (N, H, W, C) unless C can only
+    be the second axis, since that one is 1 or 3 and the last one is not; y may be (N, 1).
 
     Raises:
         FileError: the file cannot be read, or lacks an array.
@@ -58,27 +66,61 @@ def read_hdf5(path: Path) -> Dataset:
 
 def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
     """Checked arrays as a data set."""
+    arrays = _renamed(path, arrays, found)
     if "x" not in arrays or "y" not in arrays:
         raise FileError(str(path), "it must hold the arrays x and y", found=found)
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise FileError(str(path), "x_test and y_test must come together", found=found)
+    for part in ("test", "val"):
+        if (f"x_{part}" in arrays) != (f"y_{part}" in arrays):
+            raise FileError(str(path), f"x_{part} and y_{part} must come together", found=found)
     class_names = _class_names(path, arrays["class_names"]) if "class_names" in arrays else None
     classes = len(class_names) if class_names is not None else None
     train = as_split(arrays["x"], arrays["y"], classes, str(path))
-    test = None
-    if "x_test" in arrays:
-        test = as_split(arrays["x_test"], arrays["y_test"], classes, f"{path} (test)")
-        for name, one, other in (("x", train.x, test.x), ("y", train.y, test.y)):
-            if one.shape[1:] != other.shape[1:] or (name == "y" and one.dtype != other.dtype):
-                raise DataError(
-                    str(path),
-                    f"{name} and {name}_test must have samples of the same kind",
-                    train=f"{one.dtype} {one.shape}",
-                    test=f"{other.dtype} {other.shape}",
-                )
+    others: dict[str, Split] = {}
+    for part in ("test", "val"):
+        if f"x_{part}" in arrays:
+            other = as_split(arrays[f"x_{part}"], arrays[f"y_{part}"], classes, f"{path} ({part})")
+            _check_alike(path, train, other, part)
+            others[part] = other
     if class_names is None:
-        class_names = _numbers(path, [split.y for split in (train, test) if split is not None])
-    return Dataset(path.stem, train, test, class_names)
+        class_names = _numbers(path, [split.y for split in (train, *others.values())])
+    return Dataset(path.stem, train, others.get("test"), class_names, others.get("val"))
+
+
+def _check_alike(path: Path, train: Split, other: Split, part: str) -> None:
+    for name, mine, theirs in (("x", train.x, other.x), ("y", train.y, other.y)):
+        if mine.shape[1:] != theirs.shape[1:] or (name == "y" and mine.dtype != theirs.dtype):
+            raise DataError(
+                str(path),
+                f"{name} and {name}_{part} must have samples of the same kind",
+                train=f"{mine.dtype} {mine.shape}",
+                **{part: f"{theirs.dtype} {theirs.shape}"},
+            )
+
+
+def _renamed(path: Path, arrays: Arrays, found: list[str]) -> Arrays:
+    """The arrays under blobnet's names, with its axes."""
+    is_keras = any(name in arrays for name in KERAS_KEYS)
+    names = KERAS_KEYS | VALIDATION_KEYS
+    renamed: Arrays = {}
+    for name, array in arrays.items():
+        plain = names.get(name, name)
+        if plain in renamed:
+            raise FileError(str(path), f"{plain} must be there under one name", found=found)
+        renamed[plain] = array
+        if is_keras and plain.startswith("x"):
+            renamed[plain] = _units_first(array)
+        elif is_keras and plain.startswith("y") and array.shape[1:] == (1,) and array.dtype.kind in "iu":
+            renamed[plain] = array[:, 0]
+    return renamed
+
+
+def _units_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Keras's (N, H, W) or (N, H, W, C) as (N, C, H, W)."""
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim != 4 or (x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)):
+        return x
+    return x.transpose(0, 3, 1, 2)
 
 
 def _numbers(path: Path, labels: list[npt.NDArray[Any]]) -> tuple[str, ...]:

@@ -12,8 +12,14 @@ from blobnet.model import Model
 
 
 def load_dataset(options: argparse.Namespace) -> Dataset:
-    """The data set that the options --dataset, --data-folder and --image-size name."""
-    return datasets.load(options.dataset, folder=options.data_folder, size=options.image_size)
+    """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say."""
+    return datasets.load(
+        options.dataset,
+        folder=options.data_folder,
+        size=options.image_size,
+        workers=options.workers,
+        skip_unreadable=options.skip_unreadable,
+    )
 
 
 def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> None:

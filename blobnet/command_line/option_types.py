@@ -22,6 +22,11 @@ def count(text: str) -> int:
     return value if value >= 1 else _fail("a whole number of at least 1", text)
 
 
+def count_or_none(text: str) -> int:
+    """An int of at least 0."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else _fail("a whole number of at least 0", text)
+
+
 def seed(text: str) -> int:
     """An int from 0 to below 2^63."""
     try:

@@ -307,6 +307,11 @@ def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Sch
 def _dataset(options: argparse.Namespace) -> tuple[Dataset, Split | None]:
     """The data to train on and to test with at the end, and what is held out of the former, if anything."""
     data = load_dataset(options)
+    if data.validation is not None:
+        if options.validation_fraction is not None:
+            rule = "only a data set without a validation split can hold one out"
+            raise OptionError("--validation-fraction", rule, data=data)
+        return replace(data, validation=None), data.validation
     is_chosen = options.early_stopping or options.save_best or options.plateau
     fraction = options.validation_fraction
     if fraction is None and (is_chosen or data.test is None):

@@ -157,6 +157,29 @@ def test_a_folder_of_pictures(run, net) -> None:
     )
 
 
+def test_pictures_with_a_validation_folder(run, net, monkeypatch) -> None:
+    """Decoded by processes while the network trains, one of them broken."""
+    image = pytest.importorskip("PIL.Image")
+    for number in range(24):
+        folder = Path("pictures") / ("train" if number < 16 else "val") / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((8, 8), 10 * number, np.uint8)).save(folder / f"{number}.png")
+    Path("pictures/train/a/x.png").write_bytes(b"")
+    refused = run("train", net, "--dataset", "pictures", "--epochs", 1)
+    assert refused.err.startswith("error: pictures/train/a/x.png: the picture must be readable and whole.")
+    arguments = ("train", net, "--dataset", "pictures", "--epochs", 1, "--skip-unreadable", "--overwrite")
+    eager = run(*arguments)
+    monkeypatch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 0)
+    lazy = run(*arguments, "--workers", 2)
+    for result in (eager, lazy):
+        assert "pictures: 1 of 25 pictures cannot be read and are left out. Received first=" in result.err
+        assert "data    pictures: 16 samples of (1, 8, 8), 2 classes, 8 held out for validation\n" in result.err
+        assert "validation" in result.out
+    assert eager.out == lazy.out
+    refused = run(*arguments, "--validation-fraction", 0.5)
+    assert "--validation-fraction: only a data set without a validation split can hold one out." in refused.err
+
+
 def test_early_stopping_keeps_the_best_epoch(run, net) -> None:
     arguments = ["train", net, "--dataset", "digits", "--learning-rate", 0.1, "--schedule", "constant"]
     result = run(*arguments, "--epochs", 50, "--early-stopping", 2, "--output", "stopped.h5", "--csv", "log.csv")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import layers, loader
+from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError
@@ -300,3 +301,22 @@ def test_data_larger_than_memory(device: Device, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KeyboardInterrupt):
         trained(model, device, Generated(), np.zeros(10_000_000, np.int8), batch_size=256)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 500e6
+
+
+@pytest.mark.parametrize("place", ["resident", "batches"])
+def test_pictures_train_alike_with_any_number_of_processes(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 1 / 2 if place == "resident" else 0})
+    y, paths = digits(COUNT)[1], [tmp_path / f"{number}.png" for number in range(COUNT)]
+    for path, values in zip(paths, samples("uint8"), strict=True):
+        image.fromarray(values[0]).save(path)
+    found = []
+    for x in (samples("uint8"), *(PictureSource(paths, (8, 8), 1, workers) for workers in (0, 1, 3))):
+        model = tiny_model()
+        history = model.fit(x, y, epochs=2, batch_size=8, optimizer=SGD(0.01), seed=3, device=device)
+        found.append((history["loss"], *model.weights.values()))
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)

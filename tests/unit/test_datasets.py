@@ -186,9 +186,10 @@ def test_paths_that_do_not_do(tmp_path: Path) -> None:
         datasets.load(tmp_path / "a.npz")
     with failing(FileError, "here/digits: there must be such a file or folder"):
         datasets.load("here/digits")
-    (tmp_path / "a.csv").write_text("1,2")
-    with failing(FileError, "a.csv: a data file must be a .npz or an HDF5 file. Hint: its name must end in .npz, .h5"):
-        datasets.load(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text("1,2")
+    rule = "a.txt: a data file must be a .npz, an HDF5 or a CSV file. Hint: its name must end in .npz, .h5, .hdf5, .csv"
+    with failing(FileError, rule):
+        datasets.load(tmp_path / "a.txt")
 
 
 def test_options_that_do_not_belong(tmp_path: Path) -> None:
@@ -661,6 +662,23 @@ def test_targets(write: Callable[[dict[str, Any]], Path]) -> None:
     assert repr(dataset) == "mine: 6 samples of (2, 3, 5), targets of (3,)"
 
 
+@pytest.mark.parametrize("units", [None, 1, 3, 4])
+def test_the_layout_of_keras(write: Callable[[dict[str, Any]], Path], units: int | None) -> None:
+    """(N, H, W[, C]), and labels (N, 1) or one-hot."""
+    x, y = noise(7, 5, 6, *([units] if units else [])), np.array([2, 0, 1, 1, 0, 2, 2], np.uint8)
+    arrays = {"x_train": x, "y_train": y[:, None], "x_test": x[:2], "y_test": np.eye(3)[y[:2]]}
+    found = datasets.load(write(arrays | {"x_valid": x[:3], "y_valid": y[:3]}))
+    assert found.test is not None
+    assert found.validation is not None
+    assert repr(found) == f"mine: 7 + 3 + 2 samples of ({units or 1}, 5, 6), 3 classes"
+    expected = x[:, None] if units is None else np.moveaxis(x, -1, 1)
+    for split, count in ((found.train, 7), (found.validation, 3), (found.test, 2)):
+        np.testing.assert_array_equal(split.x, expected[:count])
+        np.testing.assert_array_equal(split.y, y[:count])
+    for shape in ((7, 3, 5, 6), (7, 1, 5, 6), (7, 9)):  # What is in blobnet's order stays so.
+        assert datasets.load(write({"x_train": noise(*shape), "y_train": y})).shape == shape[1:]
+
+
 def test_variable_length_names(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "mine", {"x": X, "y": Y})
     with h5py.File(path, "a") as file:
@@ -673,6 +691,13 @@ def test_variable_length_names(tmp_path: Path) -> None:
     [
         ({"x": X}, FileError, "it must hold the arrays x and y. Received found=['x']."),
         ({"x": X, "y": Y, "x_test": X}, FileError, "x_test and y_test must come together. Received found=['x', "),
+        ({"x": X, "y": Y, "y_val": Y}, FileError, "x_val and y_val must come together. Received found=['x', "),
+        ({"x": X, "y": Y, "x_train": X}, FileError, "x must be there under one name. Received found=['x', "),
+        (
+            {"x": X, "y": Y, "x_val": X[:, :, :2], "y_val": Y},
+            DataError,
+            "x and x_val must have samples of the same kind. Received train=float32 (6, 2, 3, 5), val=float32 (6, 2, 2",
+        ),
         ({"x": X, "y": Y[:3]}, DataError, "x and y must hold the same number of samples."),
         ({"x": X, "y": Y, "x_test": X, "y_test": -Y}, DataError, "(test): class numbers must not be negative."),
         (
@@ -804,10 +829,10 @@ def test_folder_of_several_sizes(tmp_path: Path) -> None:
 
 
 def test_folders_that_do_not_do(tmp_path: Path) -> None:
-    with failing(DataError, f"{tmp_path}: it must hold one folder of PNG or JPEG pictures for each class"):
+    with failing(DataError, f"{tmp_path}: it must hold one folder of PNG, JPEG, WebP or BMP pictures for each class"):
         datasets.load(tmp_path)
     (tmp_path / "train" / "a").mkdir(parents=True)
-    with failing(DataError, "train/a: the folder of a class must hold PNG or JPEG pictures"):
+    with failing(DataError, "train/a: the folder of a class must hold PNG, JPEG, WebP or BMP pictures"):
         datasets.load(tmp_path)
     save(tmp_path / "train" / "a" / "1.png", noise(3, 3))
     save(tmp_path / "test" / "b" / "1.png", noise(3, 3))

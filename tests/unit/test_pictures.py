@@ -19,7 +19,9 @@ import pytest
 from blobnet import datasets
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import PictureWorkers
-from blobnet.errors import DataError, FileError, OptionError
+from blobnet.datasets.pictures import read_picture
+from blobnet.datasets.source import Source
+from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -229,3 +231,182 @@ def test_workers_end_when_their_parent_is_killed(paths: list[Path]) -> None:
             time.sleep(0.1)
         else:
             pytest.fail(f"{worker} is still there")
+
+
+# --- folders and tables ---
+
+
+def put(path: Path, seed: int = 0, size: tuple[int, int] = (5, 7), *, is_gray: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+    image.fromarray(values[..., 0] if is_gray else values).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes, a folder for each split; pictures of all kinds and sizes."""
+    for number in range(14):
+        part = ("train", "train", "val", "test")[number % 4]
+        suffix = ("png", "jpg", "webp", "BMP")[number // 4]
+        size = (3 + number, 20 - number)
+        put(
+            tmp_path / "set" / part / "ba"[number % 3 % 2] / f"{number}.{suffix}", number, size, is_gray=number % 5 == 0
+        )
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_large_folders_are_read_lazily(folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = datasets.load(folder, size=(6, 9))
+    monkeypatch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 14 * 3 * 6 * 9 - 1)
+    lazy = datasets.load(folder, size=(6, 9), workers=workers)
+    assert repr(lazy) == repr(whole) == "set: 8 + 3 + 3 samples of (3, 6, 9), 2 classes"
+    for theirs, ours in ((whole.train, lazy.train), (whole.validation, lazy.validation), (whole.test, lazy.test)):
+        assert theirs is not None
+        assert ours is not None
+        assert isinstance(theirs.x, np.ndarray)
+        assert isinstance(ours.x, Source)
+        np.testing.assert_array_equal(np.asarray(ours.x), theirs.x)
+        np.testing.assert_array_equal(ours.y, theirs.y)
+    np.testing.assert_array_equal(lazy.statistics(), whole.statistics())
+    for theirs, ours in zip(whole.train.parted(0.25, 3), lazy.train.parted(0.25, 3), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours.x), theirs.x)
+    monkeypatch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 14 * 3 * 6 * 9)
+    assert isinstance(datasets.load(folder, size=(6, 9)).train.x, np.ndarray)
+
+
+def test_forms_are_those_of_the_pixels(paths: list[Path], two: PictureWorkers) -> None:
+    expected = [read_picture(path).shape for path in paths]
+    for workers in (PictureWorkers(0), two):
+        for is_whole in (False, True):
+            assert workers.forms(paths, has_size=True, is_whole=is_whole) == expected
+        assert [form[0] for form in workers.forms(paths, has_size=False, is_whole=False)] == [e[0] for e in expected]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("suffix", "orientation"), [("jpg", 6), ("png", 8), ("jpg", 3)])
+def test_pictures_on_their_side(tmp_path: Path, suffix: str, orientation: int) -> None:
+    path = put(tmp_path / "set" / "a" / f"1.{suffix}")
+    with image.open(path) as picture:
+        exif = picture.getexif()
+        exif[0x0112] = orientation
+        picture.save(path, exif=exif)
+    assert datasets.load(tmp_path / "set").shape == ((3, 5, 7) if orientation == 3 else (3, 7, 5))
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_unreadable_pictures_are_left_out(folder: Path, workers: int | None) -> None:
+    expected = datasets.load(folder, size=(6, 9))
+    cut = sorted((folder / "train" / "b").iterdir())[0]
+    (folder / "train" / "b" / "cut.jpg").write_bytes(put(folder / "x.jpg", 1, (60, 60)).read_bytes()[:-300])
+    (folder / "val" / "a" / "empty.png").write_bytes(b"")
+    with pytest.raises(FileError, match="(cut.jpg|empty.png): the picture must be readable and whole"):  # noqa: RUF043
+        datasets.load(folder, size=(6, 9), workers=workers)
+    rule = "set: 2 of 16 pictures cannot be read and are left out. Received first="
+    with pytest.warns(BlobnetWarning, match=re.escape(f"{rule}{cut.parent / 'cut.jpg'}: the picture must be")):
+        found = datasets.load(folder, size=(6, 9), workers=workers, skip_unreadable=True)
+    assert repr(found) == repr(expected)
+    np.testing.assert_array_equal(found.train.x, expected.train.x)
+    np.testing.assert_array_equal(found.train.y, expected.train.y)
+
+
+def test_nothing_that_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(b"")
+    rule = f"{tmp_path.name}: every split must hold pictures that can be read. Received unreadable=1."
+    with pytest.warns(BlobnetWarning), pytest.raises(DataError, match=re.escape(rule)):
+        datasets.load(tmp_path, skip_unreadable=True)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_names_of_the_validation_folder(tmp_path: Path, name: str) -> None:
+    for number, part in enumerate(("train", name)):
+        put(tmp_path / part / "a" / "1.png", number)
+    found = datasets.load(tmp_path)
+    assert found.test is None
+    assert found.validation is not None
+    assert (len(found.train), len(found.validation)) == (1, 1)
+    put(tmp_path / ("valid" if name == "val" else "val") / "a" / "1.png")
+    with pytest.raises(DataError, match="only one folder may hold the pictures to validate with. Received found="):  # noqa: RUF043
+        datasets.load(tmp_path)
+
+
+def test_class_file(folder: Path) -> None:
+    (folder / "classes.txt").write_text("c\nb\n\n a \n")
+    found, plain = datasets.load(folder, size=(4, 4)), None
+    assert found.class_names == ("c", "b", "a")
+    (folder / "classes.txt").unlink()
+    plain = datasets.load(folder, size=(4, 4))
+    names = [[data.class_names[label] for label in data.train.y] for data in (found, plain)]
+    assert names[0] == names[1]
+    for text, rule in (
+        ("a\n", "classes.txt: every class must stand in it, a name a line. Received missing=b, names=['a']."),
+        ("a\nb\na", "classes.txt: it must name each class once, a name a line. Received names=['a', 'b', 'a']."),
+        ("\n", "classes.txt: it must name each class once, a name a line. Received names=[]."),
+    ):
+        (folder / "classes.txt").write_text(text)
+        with pytest.raises(DataError, match=re.escape(rule)):
+            datasets.load(folder, size=(4, 4))
+
+
+def test_table(tmp_path: Path) -> None:
+    for number in range(5):
+        put(tmp_path / "in" / f"{number}.png", number)
+    table = tmp_path / "my.csv"
+    rows = ["in/0.png,owl,train", "in/3.png, ant,TRAIN", "in/1.png,owl,test", f"{tmp_path}/in/2.png,ant,valid"]
+    table.write_text("\ufeffPath, Label, split\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    found = datasets.load(table)
+    assert repr(found) == "my: 2 + 1 + 1 samples of (3, 5, 7), 2 classes"
+    assert (found.class_names, found.train.y.tolist()) == (("ant", "owl"), [1, 0])
+    with image.open(tmp_path / "in" / "3.png") as picture:
+        np.testing.assert_array_equal(found.train.x[1], np.asarray(picture).transpose(2, 0, 1))
+    assert datasets.load(table, size=(2, 3)).shape == (3, 2, 3)
+    # Numbers are sorted as such, and count the lines of a class file.
+    table.write_text("filename,class\nin/0.png,10\nin/1.png,9\nin/2.png,9\n")
+    found = datasets.load(table)
+    assert (found.class_names, found.train.y.tolist(), found.test) == (("9", "10"), [1, 0, 0], None)
+    (tmp_path / "classes.txt").write_text("ant\nbee\nowl\n")
+    table.write_text("file,label\nin/0.png,2\nin/1.png,0\n")
+    assert (datasets.load(table).class_names, datasets.load(table).train.y.tolist()) == (("ant", "bee", "owl"), [2, 0])
+    table.write_text("file,label\nin/0.png,bee\n")
+    assert datasets.load(table).train.y.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("", "my.csv: it must have the columns path and label. Received columns=[]. Hint: the first line names the"),
+        ("a,label\n1,2\n", "my.csv: it must have the columns path and label. Received columns=['a', 'label']."),
+        ("path,label\n", "my.csv: it must name pictures to train on. Received rows=0."),
+        ("path,label\na.png\n", "my.csv, row 2: every row must have a path and a label, and its split must be train"),
+        ("path,label,split\na.png,1,dev\n", "Received row=['a.png', '1', 'dev']."),
+        ("path,label,split\na.png,b,train\na.png,c,test\n", "must be trained. Received label=c, classes=['b']."),
+    ],
+)
+def test_tables_that_do_not_do(tmp_path: Path, text: str, rule: str) -> None:
+    (tmp_path / "my.csv").write_text(text)
+    with pytest.raises(DataError, match=re.escape(rule)):
+        datasets.load(tmp_path / "my.csv")
+
+
+def test_table_that_does_not_fit(tmp_path: Path) -> None:
+    table = tmp_path / "my.csv"
+    table.write_text("path,label\na.png,b\n")
+    with pytest.raises(FileError, match=re.escape(f"{tmp_path / 'a.png'}: the picture must be readable and whole.")):
+        datasets.load(table)
+    (tmp_path / "classes.txt").write_text("c\n")
+    rule = (
+        "label must stand in classes.txt, or be the number of a line of it, from 0 on. Received label=b, names=['c']."
+    )
+    with pytest.raises(DataError, match=re.escape(rule)):
+        datasets.load(table)
+    table.write_bytes(b"path,label\n\xff\xfe,b\n")
+    with pytest.raises(FileError, match=r"my\.csv: the file must be a readable CSV file\. Received reason="):
+        datasets.load(table)
+
+
+@pytest.mark.parametrize(("option", "value"), [("workers", 2), ("skip_unreadable", True)])
+def test_options_of_pictures_alone(option: str, value: Any) -> None:
+    rule = f"{option}: only pictures in a folder are decoded. Received data=digits."
+    with pytest.raises(OptionError, match=re.escape(rule)):
+        datasets.load("digits", **{option: value})
