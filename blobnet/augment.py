@@ -82,6 +82,8 @@ class Augmentation(ABC):
     kinds: ClassVar[dict[str, type[Augmentation]]] = {}
     #: The least axes that a sample must have besides its units.
     rank: ClassVar[int] = 2
+    #: Whether values move to other cells.
+    moves: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -146,6 +148,7 @@ class RandomCrop(Augmentation):
 
     padding: int = 2
     rank: ClassVar[int] = 1
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "padding", plain(self.padding))
@@ -174,6 +177,7 @@ class RandomResizedCrop(Augmentation):
 
     scale: Range = (0.35, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_range("scale", 1)
@@ -200,6 +204,7 @@ class Flip(Augmentation):
     horizontal: bool = True
     vertical: bool = False
     rank: ClassVar[int] = 1
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         flags = self.horizontal, self.vertical
@@ -232,6 +237,7 @@ class RandomAffine(Augmentation):
     degrees: float = 10.0
     translate: float = 0.0
     scale: Range = (1.0, 1.0)
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_share("degrees", 180)
@@ -406,6 +412,22 @@ def _parsed(text: str, subject: str) -> Augmentation:
         raise OptionError(subject, f"behind {word}= there must be {kind}", augment=repr(text)) from None
     parsed: Augmentation = build(value)
     return parsed
+
+
+def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Shape) -> None:
+    """Raises OptionError if the samples of a model cannot be changed so, or where labels would have to move along.
+
+    Args:
+        augmentations: what is to be done.
+        samples: the shape of a sample.
+        output: the shape of the model's output, and so of its labels.
+    """
+    for augmentation in augmentations:
+        augmentation.check(samples)
+        if augmentation.moves and output.rank:
+            rule = "labels for each position do not move along with samples"
+            hint = "leave this one out; colours and Erasing keep everything in its place."
+            raise OptionError(str(augmentation), rule, output=output, hint=hint)
 
 
 def from_descriptions(descriptions: Any, subject: str) -> tuple[Augmentation, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import weight_buffers
-from blobnet.augment import Augmentation, rows_for
+from blobnet.augment import Augmentation, check_fit, rows_for
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
 from blobnet.errors import OptionError
@@ -124,8 +124,7 @@ class TrainingStep:
         augment: Sequence[Augmentation] = (),
         debug: bool | None = None,
     ) -> None:
-        for augmentation in augment:
-            augmentation.check(graph.input.shape)
+        check_fit(augment, graph.input.shape, graph.output.shape)
         self.device = device
         self.graph = graph
         self.loss = loss

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from blobnet import layers, loader
-from blobnet.augment import Augmentation, Brightness, Erasing, Flip, RandomAffine, RandomCrop, Saturation, rows_for
+from blobnet.augment import (
+    Augmentation,
+    Brightness,
+    Erasing,
+    Flip,
+    RandomAffine,
+    RandomCrop,
+    RandomResizedCrop,
+    Saturation,
+    rows_for,
+)
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, TrainingError
@@ -114,6 +124,15 @@ def test_what_does_not_fit_the_model_is_refused(device: Device) -> None:
     flat = Sequential([layers.Input(64), layers.Dense(10)])
     with pytest.raises(OptionError, match="RandomCrop: the model's input must have a width"):
         trained(flat, device, x.reshape(COUNT, 64), y, augment="crop")
+    each = Sequential([layers.Input(1, 8, 8), layers.Conv2D(2, 1)])
+    labels = (x[:, 0] > 0.5).astype(np.int32)
+    for one in (*MOVES, RandomResizedCrop(), RandomAffine()):
+        message = (
+            rf"{type(one).__name__}\(.*: labels for each position do not move along with samples.*output=.*colours"
+        )
+        with pytest.raises(OptionError, match=message):
+            trained(each, device, x, labels, augment=one)
+    trained(each, device, x, labels, augment=[Brightness(), Erasing()])
 
 
 def test_a_loss_that_is_not_finite_names_its_layer_with_the_rows_of_its_batch(device: Device) -> None:
