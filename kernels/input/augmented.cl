@@ -85,6 +85,23 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
     offset += row[13] * GRAY(ARRAY(mean)[0], ARRAY(mean)[1], ARRAY(mean)[2]);
 #endif
 
+    /* Crops and flips, with bounds that a compiler can keep out of its loops. */
+    if (is_exact && !is_coloured && b == 0 && d == 0 && fabs(e) == 1 && bottom <= top) {
+        const int step = (int)e;
+        const int start = (int)clamp(f, -2.0f * OUTPUT_UNIT_WIDTH, 2.0f * OUTPUT_UNIT_WIDTH);
+        const int first = step > 0 ? max(0, -start) : max(0, start - (OUTPUT_UNIT_WIDTH - 1));
+        const int end = min(OUTPUT_UNIT_WIDTH, step > 0 ? OUTPUT_UNIT_WIDTH - start : start + 1);
+        for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+            const real_t from_y = a * y + c;
+            const bool is_inside = from_y >= 0 && from_y < OUTPUT_UNIT_HEIGHT;
+            const int line = is_inside ? (int)from_y * OUTPUT_UNIT_WIDTH + start : 0;
+            for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+                to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] =
+                    is_inside && x >= first && x < end ? (SAMPLE(from, line + step * x) - shift) * scale : 0;
+            }
+        }
+        return;
+    }
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
             const real_t from_y = a * y + b * x + c;

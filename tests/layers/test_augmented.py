@@ -131,3 +131,8 @@ def test_shifts_and_flips_keep_the_bits(device: Device, device_class: str) -> No
     wanted[3, :, 1:4, 2:7] = 0
     wanted[4] = 0
     assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)
+    rows = rows_for([], Shape(2, 6, 9), 0, 0, chosen)
+    rows[:, 4:6] = [(1, 1e9), (-1, 1e9), (1, -9), (-1, -1), (-1, 10)]
+    wanted[:] = 0
+    wanted[4, :, :, 2:] = plain[4, :, :, :1:-1]
+    assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)
