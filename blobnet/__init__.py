@@ -11,13 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blobnet import callbacks, datasets, errors, layers, losses, metrics, optimizers, schedules
+    from blobnet import augment, callbacks, datasets, errors, layers, losses, metrics, optimizers, schedules
     from blobnet.model import Model, Sequential, load
 
 __version__ = "0.1.0"
 __all__ = [
     "Model",
     "Sequential",
+    "augment",
     "callbacks",
     "datasets",
     "errors",

@@ -59,6 +59,7 @@ examples:
   blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
   blobnet train --init-from lenet5.h5 --freeze-until pool2 --dataset mnist
   blobnet train resnet8 --dataset mnist --warmup-epochs 1 --save-best
+  blobnet train fashion_cnn --dataset fashion-mnist --augment crop=2,flip
   blobnet train nets/small.py:small --dataset pictures/ --image-size 32x32
 """
 _PREDICT_EPILOG = """\
@@ -284,6 +285,12 @@ def _add_train(parser: Parser) -> None:
         help="keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)",
     )
     group.add_argument(
+        "--augment",
+        metavar="LIST",
+        help="change samples at random: any of crop, resize, flip, rotate, brightness, contrast, saturation and erase, "
+        "in the order given; with a number, crop=2,rotate=10 say, cells, degrees or the amount (default: nothing)",
+    )
+    group.add_argument(
         "--schedule",
         choices=("constant", "step", "cosine"),
         default="cosine",
@@ -318,7 +325,11 @@ def _add_train(parser: Parser) -> None:
         help="halve the learning rate when the validation loss has not fallen for N epochs",
     )
     group.add_argument(
-        "--seed", metavar="N", type=option_types.seed, default=0, help="of weights, order and dropout (default: 0)"
+        "--seed",
+        metavar="N",
+        type=option_types.seed,
+        default=0,
+        help="of weights, order, augmentation and dropout (default: 0)",
     )
     group = parser.add_argument_group("weights of another training")
     group.add_argument(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
 from blobnet.arguments import as_float32, loss_of, optimizer_of, parted
+from blobnet.augment import Augmentation, augmentations_of, from_descriptions
 from blobnet.blob import FloatArray
 from blobnet.building import announced
 from blobnet.callbacks import Callback
@@ -259,6 +260,7 @@ class Model:
         sample_weights: npt.ArrayLike | None = None,
         accumulate: int = 1,
         average: float | None = None,
+        augment: Sequence[Augmentation] | Augmentation | str | None = None,
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
@@ -299,7 +301,10 @@ class Model:
                 as large, but for batch norms, which normalise each batch by itself.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
                 files and validation then have the average. None: there is none.
-            seed: of the samples' order and of dropout.
+            augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
+                that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. None is
+                nothing, or with ``resume`` what the interrupted training did.
+            seed: of the samples' order, of augmentation and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
             precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
@@ -343,6 +348,10 @@ class Model:
             frozen = frozen_parameters(self.graph, freeze or ())
         else:
             frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
+        if augment is not None or state is None:
+            changes = augmentations_of(augment or ())
+        else:
+            changes = from_descriptions(state.settings.get("augment", []), "resume")
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -358,6 +367,7 @@ class Model:
             ),
             accumulate=accumulate > 1,
             average=average,
+            augment=changes,
             debug=debug,
         )
         trainer = Trainer(step, accumulate)

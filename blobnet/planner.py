@@ -67,7 +67,7 @@ class Plan:
     ``placed`` maps a storage to its buffer; ``copies`` names the launches that only move values, where blobs could
     not share memory; ``outputs`` and ``deltas`` give each vertex's blob, and ``sites`` its place, by layer name;
     ``fused`` maps each layer that the kernels of another compute to that one. ``loss``, ``input_delta``,
-    ``sample_type``, ``share``, ``reuse`` and ``every_halo`` are as for make_plan.
+    ``sample_type``, ``augmented``, ``share``, ``reuse`` and ``every_halo`` are as for make_plan.
     """
 
     graph: Graph
@@ -84,6 +84,7 @@ class Plan:
     loss: Loss | None = None
     input_delta: bool = False
     sample_type: str = "float32"
+    augmented: bool = False
     share: bool = True
     reuse: bool = True
     every_halo: bool = False
@@ -119,6 +120,7 @@ class Plan:
             tuning=self.tuning,
             input_delta=self.input_delta,
             sample_type=self.sample_type,
+            augmented=self.augmented,
             share=self.share,
             reuse=self.reuse,
             every_halo=self.every_halo,
@@ -168,6 +170,7 @@ def make_plan(
     tuning: Tuning | None = None,
     input_delta: bool = False,
     sample_type: str = "float32",
+    augmented: bool = False,
     share: bool = True,
     reuse: bool = True,
     every_halo: bool = False,
@@ -186,6 +189,7 @@ def make_plan(
         loss: what to measure at the output; training needs one.
         input_delta: also compute dL/d input.
         sample_type: NumPy's name for the type of the samples that enter the network.
+        augmented: whether samples change on their way in, by rows that are fed to ``augmentation`` for every batch.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
@@ -202,7 +206,8 @@ def make_plan(
     if loss:
         loss.check(graph.output.shape)
     table = parameters or parameter_table(graph)
-    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, sample_type, share, table)
+    memory = sample_type, augmented, share, table
+    planner = _Planner(graph, batch_size, loss, training, tuning or Tuning(), input_delta, *memory)
     return planner.plan(reuse, every_halo)
 
 
@@ -257,6 +262,7 @@ class _Planner:
         tuning: Tuning,
         input_delta: bool,
         sample_type: str,
+        augmented: bool,
         share: bool,
         parameters: ParameterTable,
     ) -> None:
@@ -267,6 +273,7 @@ class _Planner:
         self.tuning = tuning
         self.input_delta = input_delta
         self.sample_type = sample_type
+        self.augmented = augmented
         self.share = share
         self.storages: list[_Storage] = []
         self.arrays: dict[str, Array] = {}
@@ -324,6 +331,7 @@ class _Planner:
             loss=self.loss,
             input_delta=self.input_delta,
             sample_type=self.sample_type,
+            augmented=self.augmented,
             share=self.share,
             reuse=reuse,
             every_halo=every_halo,
@@ -655,6 +663,7 @@ class _Planner:
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
             sample_type=self.sample_type,
+            augmented=self.augmented,
             tuning=self.tuning,
             ordinal=vertex.index,
         )
@@ -715,6 +724,8 @@ class _Planner:
             "rows": (0, 1),
             "step": (STEP_WORDS, 0),
         }
+        if self.augmented:
+            buffers["augmentation"] = (0, AUGMENTATION_WORDS)
         if self.training:
             buffers["gradients"] = (max(1, self.parameters.trainable_elements), 0)
         if self.loss:
@@ -733,6 +744,8 @@ def _size_text(array: Array) -> str:
 
 #: Batches of samples that a device of a class holds: a GPU fetches the next one while it works.
 SAMPLE_SLOTS = {"cpu": 1, "gpu": 2}
+#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
+AUGMENTATION_WORDS = 14
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 

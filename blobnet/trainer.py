@@ -6,7 +6,6 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 import time
@@ -19,7 +18,7 @@ import numpy as np
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
-from blobnet.datasets.source import parts
+from blobnet.datasets.source import Rows, parts
 from blobnet.device import Reading
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
@@ -33,7 +32,7 @@ from blobnet.training_step import TrainingStep, not_finite
 #: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
 #: What settings are called, where that is not their name, and what to do where one differs.
-_SETTINGS = {"frozen": "set of frozen parameters"}
+_SETTINGS = {"frozen": "set of frozen parameters", "augment": "augmentation"}
 _SETTING_HINTS = {
     "epochs": "a constant learning rate can go on for any number of epochs.",
     "frozen": "without resume, training goes on from the same weights with a new optimizer.",
@@ -90,6 +89,7 @@ class Trainer:
             "average": step.average,
             "class_weights": weights,
             "frozen": sorted(step.frozen),
+            "augment": [augmentation.description() for augmentation in step.augment],
         }
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
 
@@ -133,8 +133,8 @@ class Trainer:
     def _settle(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
         for name, value in now.items():
-            # Files from before anything could be frozen do not say so.
-            before = saved.get(name, [] if name == "frozen" else value)
+            # Files from before anything could be frozen, or augmented, do not say so.
+            before = saved.get(name, [] if name in _SETTINGS else value)
             if before != value:
                 rule = f"the {_SETTINGS.get(name, name.replace('_', ' '))} must be that of the interrupted training"
                 shown = {"saved": f"{name}={_shortened(before)}", "now": f"{name}={_shortened(value)}"}
@@ -236,8 +236,11 @@ class Trainer:
             number = -(-int(totals[-1]) // size) - 1
             step.number = first_step + number // self.accumulate
             layer = {}
-            if data.count is not None:
-                count = loader.load(data.reader, next(itertools.islice(self._order(data), number, None)))
+            order = self._order(data)
+            if order is not None:
+                samples = order[number * size : (number + 1) * size]
+                count = loader.load(data.reader, samples)
+                step.change_samples(self.epoch, samples)
                 layer["first_layer"] = step.first_not_finite(count)
             rule = "the loss must stay finite"
             raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=_DIVERGED)
@@ -268,18 +271,21 @@ class Trainer:
         """The steps of an epoch; yields the number of samples of each batch, when its work is on its way."""
         step, size = self.step, self.step.batch_size
         schedule = step.optimizer.schedule
-        jobs: Any = self._order(data)
-        if sample_weights is not None:
-            jobs = list(jobs)
+        order, done = self._order(data), 0
+        jobs: Iterable[Any] = data.jobs(size) if order is None else parts(order, size)
         batches, samples, weight = 0, 0, 0.0  # of the step that is under way
 
         def update() -> None:
             self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
             step.update(self.learning_rate)
 
-        for number, count in enumerate(loader.batches(data.reader, jobs)):
+        for count in loader.batches(data.reader, jobs):
+            # What comes in a stream has the number at which it came.
+            numbers = np.arange(done, done + count) if order is None else order[done : done + count]
+            done += count
+            step.change_samples(self.epoch, numbers)
             assert loader.labels is not None
-            own = step.weigh(loader.labels, None if sample_weights is None else sample_weights[jobs[number]])
+            own = step.weigh(loader.labels, None if sample_weights is None else sample_weights[numbers])
             if self.accumulate == 1:
                 step.compute_gradients(Batch(count, divisor=own or 1.0))
                 update()
@@ -297,13 +303,12 @@ class Trainer:
             step.finish_sum(size / (weight or 1.0))
             update()
 
-    def _order(self, data: LabelledData) -> Iterable[Any]:
-        """The jobs of this epoch's batches."""
+    def _order(self, data: LabelledData) -> Rows | None:
+        """The samples' numbers in the order of this epoch; None where they have none."""
         if data.count is None:
-            return data.jobs(self.step.batch_size)
-        order = np.random.default_rng([self.step.seed, self.epoch]).permutation(data.count)
-        jobs: Iterable[Any] = parts(order, self.step.batch_size)
-        return jobs
+            return None
+        order: Rows = np.random.default_rng([self.step.seed, self.epoch]).permutation(data.count)
+        return order
 
     def _evaluator(self, data: LabelledData) -> Evaluator:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet import weight_buffers
+from blobnet.augment import Augmentation, check_fit, rows_for
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
 from blobnet.errors import OptionError
@@ -88,6 +89,7 @@ class TrainingStep:
         class_weights: a number for each class, for a loss of classes; all 1 if None.
         accumulate: whether a step may be made of several batches.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
+        augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
         debug: see Executor.
 
     Attributes:
@@ -99,6 +101,7 @@ class TrainingStep:
         number: steps done.
 
     Raises:
+        OptionError: samples of the model's shape cannot be augmented so.
         PlanError: the plan does not fit the device.
     """
 
@@ -118,8 +121,10 @@ class TrainingStep:
         class_weights: FloatArray | None = None,
         accumulate: bool = False,
         average: float | None = None,
+        augment: Sequence[Augmentation] = (),
         debug: bool | None = None,
     ) -> None:
+        check_fit(augment, graph.input.shape, graph.output.shape)
         self.device = device
         self.graph = graph
         self.loss = loss
@@ -129,8 +134,10 @@ class TrainingStep:
         self.number = 0
         self.class_weights = class_weights
         self.average = average
+        self.augment = tuple(augment)
         keeps = {"accumulate": accumulate, "average": average is not None}
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
+        settings["augmented"] = bool(augment)
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
@@ -181,6 +188,12 @@ class TrainingStep:
         if sample_weights is not None:
             self.executor.feed("sample_weights", sample_weights)
         return self.loss.weight(labels, sample_weights, self.class_weights)
+
+    def change_samples(self, epoch: int, samples: npt.NDArray[np.integer]) -> None:
+        """Says how the batch that is loaded is augmented, by its samples' numbers; nothing where no sample is."""
+        if self.augment:
+            rows = rows_for(self.augment, self.graph.input.shape, self.seed, epoch, samples)
+            self.executor.feed("augmentation", rows)
 
     def compute_gradients(self, batch: Batch | int) -> None:
         """Forward, loss and backward on the batch that is loaded, or on so many samples."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from blobnet import optimizers, plotting, schedules
+from blobnet.augment import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
@@ -149,6 +150,7 @@ def run(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSource, file: _OutputFile) -> int:
     saved = _resumed(file) if options.resume else None
     optimizer = _optimizer(options)
+    augment = None if options.augment is None else augmentations_of(options.augment, "--augment")
     device = Device(options.device)
     data, held_out = _dataset(options)
     check_classes(data)
@@ -171,11 +173,13 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
     for line in transfer.describe(options, model, anew, freeze):
         print(line, file=sys.stderr)
+    if augment is not None:
+        print(f"augment {', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file)
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
-        _fit(options, model, data, held_out, **chosen)
+        _fit(options, model, data, held_out, augment=augment, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
     results = [_measured(model.history, file.epoch)] if held_out or data.test is None else []

@@ -110,6 +110,7 @@ class Site:
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
         sample_type: NumPy's name for the type of the samples that enter the network.
+        augmented: whether samples change on their way in, as ``augmentation`` says.
         ordinal: a number of this layer's own, the same in every plan of the model (random streams).
         array: makes or finds memory: see :meth:`parameter`, :meth:`gradient` and :meth:`memory`.
     """
@@ -129,6 +130,7 @@ class Site:
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
     sample_type: str = "float32"
+    augmented: bool = False
     ordinal: int = 0
 
     def parameter(self, name: str) -> Array:
@@ -153,7 +155,7 @@ class Site:
 
     def shared(self, name: str) -> Array:
         """Memory that is filled from outside: ``samples`` (densely packed) and ``rows`` (which of them are the batch,
-        int32), ``step`` (seed and step, uint32).
+        int32), ``step`` (seed and step, uint32), ``augmentation`` (a row for each sample: blobnet/augment.py).
         """
         return self.array("shared", name, 0, 0)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from blobnet.blob import Shape
 from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, elementwise_work
+from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
 #: What kernels call the types of samples.
@@ -61,19 +62,27 @@ class Input(Layer):
 
     def forward(self, site: Site) -> list[KernelCall]:
         size, local = elementwise_work(site.output.shape, site.tuning)
+        arrays = {
+            "SAMPLES": site.shared("samples"),
+            "ROWS": site.shared("rows"),
+            "MEAN": site.parameter("mean"),
+            "DEVIATION": site.parameter("deviation"),
+        }
+        macros: dict[str, Macro] = {
+            "SAMPLE_TYPE": _C_TYPES[site.sample_type],
+            "HALF_SAMPLES": int(site.sample_type == "float16"),
+        }
+        if site.augmented:
+            arrays["AUGMENTATION"] = site.shared("augmentation")
+            macros["HAS_GRAY"] = int(self.units == 3)
         return [
             KernelCall(
-                "input/forward",
+                "input/augmented" if site.augmented else "input/forward",
                 f"{site.name} forward",
                 size,
                 blobs={"OUTPUT": site.output},
-                arrays={
-                    "SAMPLES": site.shared("samples"),
-                    "ROWS": site.shared("rows"),
-                    "MEAN": site.parameter("mean"),
-                    "DEVIATION": site.parameter("deviation"),
-                },
-                macros={"SAMPLE_TYPE": _C_TYPES[site.sample_type], "HALF_SAMPLES": int(site.sample_type == "float16")},
+                arrays=arrays,
+                macros=macros,
                 local_size=local,
             )
         ]

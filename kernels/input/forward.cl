@@ -22,12 +22,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
-
-#if HALF_SAMPLES
-#define SAMPLE(from, i) vload_half(i, from)
-#else
-#define SAMPLE(from, i) ((real_t)(from)[i])
-#endif
+#include "input/samples.h"
 
 __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
                             READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation), const int count)

@@ -117,6 +117,7 @@ def test_label_smoothing_and_batch_size_reach_the_trainer(run, net) -> None:
         "average": None,
         "class_weights": None,
         "frozen": [],
+        "augment": [],
         "samples": 36,
         "epochs": 1,
     }
@@ -251,6 +252,25 @@ def test_options_of_training_reach_it(run, net) -> None:
     assert np.mean(settings["class_weights"][:2]) == pytest.approx(1, rel=0.1)
     assert model.training_state.step == 3 * 3  # 36 samples are 5 batches, and 3 steps
     assert len(list(Path("logs").iterdir())) == 1
+
+
+def test_augmentation_reaches_it(run, net) -> None:
+    arguments = ["train", net, "--dataset", arrays(Path("a.npz")), "--epochs"]
+    result = run(*arguments, 1, "--augment", "crop=1,flip")
+    assert result.status == 0, result.err
+    assert "\naugment RandomCrop(padding=1), Flip(horizontal=True, vertical=False)\ndevice " in result.err
+    state = bn.load("net.h5").training_state
+    assert state is not None
+    assert [item["kind"] for item in state.settings["augment"]] == ["RandomCrop", "Flip"]
+    with_less = run(*arguments, 2, "--resume", "--augment", "crop=1")
+    assert with_less.status == 1
+    assert "error: resume: the augmentation must be that of the interrupted training." in with_less.err
+
+
+def test_words_that_are_no_augmentation_are_refused_at_once(run, net) -> None:
+    result = run("train", net, "--dataset", "digits", "--augment", "crop,flop")
+    assert result.status == 1
+    assert result.err.startswith("error: --augment: every word must be that of an augmentation. Received word='flop'")
 
 
 @pytest.mark.parametrize(

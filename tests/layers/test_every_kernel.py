@@ -49,6 +49,8 @@ def compared_calls() -> Iterator[KernelCall]:
         table = parameter_table(graph, frozen_parameters(graph, "batchnorm_*"))
         plan = make_plan(graph, 3, loss=CrossEntropy(), training=True, tuning=tuning, parameters=table)
         yield from (call for _, call in plan.calls)
+        # tests/layers/test_augmented.py
+        yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
         # What a step does besides: tests/train/test_weights.py.

@@ -34,7 +34,7 @@ FLOORS = """
     graph
     parameters patterns plan_report
     planner
-    tuning child_builds
+    augment tuning child_builds
     device
     executor
     optimizers checkpoint datasets kernels metrics sample_weights weight_buffers

@@ -1,0 +1,128 @@
+/*
+ * Puts samples of any storage type into a blob, changed at random and normalised (blobnet/augment.py makes the rows).
+ *
+ * A row of AUGMENTATION: the position in the sample is y = a y + b x + c and x = d y + e x + f for a cell's y and x, with
+ * values between cells where it lies between them (numbers 0 to 5); the rectangle that is erased, first row and column
+ * and those behind the last (6 to 9); the value is gain * sample + gray * its gray + p * mean + q * gray of the means
+ * (10 to 13). What is outside the sample, or erased, is the mean: 0 when normalised. Without a change, the bits are those
+ * of input/forward.
+ *
+ * Blobs:
+ *   OUTPUT write
+ * Arrays:
+ *   SAMPLES       read  (any number, units, height, width) of SAMPLE_TYPE, no padding
+ *   ROWS          read  COUNT int32: which of SAMPLES
+ *   MEAN          read  a unit
+ *   DEVIATION     read  a unit
+ *   AUGMENTATION  read  COUNT rows of 14
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   SAMPLE_TYPE    float or half, or an integer type of one or two bytes
+ *   HALF_SAMPLES   1: SAMPLE_TYPE is half, which every device can load, but not every one compute with
+ *   HAS_GRAY       1: the units are red, green and blue
+ *   GLOBAL_WIDTH   step along x
+ *   GLOBAL_HEIGHT  step along y
+ *   GLOBAL_UNITS   units
+ * Global:
+ *   width   columns
+ *   height  rows
+ *   units   units * COUNT
+ */
+#include "blob.h"
+#include "input/samples.h"
+
+#define ROW_LENGTH 14
+#define GRAY(red, green, blue) (0.299f * (red) + 0.587f * (green) + 0.114f * (blue))
+
+/* The value at a position that is not outside; at the very cell if it is exact. */
+INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bool is_exact)
+{
+    if (is_exact) {
+        return SAMPLE(plane, (int)y * OUTPUT_UNIT_WIDTH + (int)x);
+    }
+    const real_t down = clamp(y, (real_t)0, (real_t)(OUTPUT_UNIT_HEIGHT - 1));
+    const real_t right = clamp(x, (real_t)0, (real_t)(OUTPUT_UNIT_WIDTH - 1));
+    const int top = (int)down * OUTPUT_UNIT_WIDTH;
+    const int bottom = min((int)down + 1, OUTPUT_UNIT_HEIGHT - 1) * OUTPUT_UNIT_WIDTH;
+    const int left = (int)right;
+    const int next = min(left + 1, OUTPUT_UNIT_WIDTH - 1);
+    const real_t part = right - left;
+    const real_t above =
+        SAMPLE(plane, top + left) + part * (SAMPLE(plane, top + next) - SAMPLE(plane, top + left));
+    const real_t below =
+        SAMPLE(plane, bottom + left) + part * (SAMPLE(plane, bottom + next) - SAMPLE(plane, bottom + left));
+    return above + (down - (int)down) * (below - above);
+}
+
+__kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
+                              READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation),
+                              READ_ARRAY(real_t, augmentation), const int count)
+{
+    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int z = get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    const real_t shift = ARRAY(mean)[z];
+    const real_t scale = 1 / ARRAY(deviation)[z];
+    __global const SAMPLE_TYPE *sample =
+        ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * ARRAY(rows)[n] * GLOBAL_UNITS;
+    __global const SAMPLE_TYPE *from = sample + OUTPUT_UNIT_ELEMENTS * z;
+    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+
+    __global const real_t *row = ARRAY(augmentation) + ROW_LENGTH * n;
+    const real_t a = row[0], b = row[1], c = row[2], d = row[3], e = row[4], f = row[5];
+    const real_t top = row[6], left = row[7], bottom = row[8], right = row[9];
+    const real_t gain = row[10], gray = row[11];
+    bool is_exact = true;
+    for (int i = 0; i < 6; i++) {
+        is_exact = is_exact && row[i] == rint(row[i]);
+    }
+    const bool is_coloured = gain != 1 || gray != 0 || row[12] != 0 || row[13] != 0;
+    real_t offset = row[12] * shift;
+#if HAS_GRAY
+    offset += row[13] * GRAY(ARRAY(mean)[0], ARRAY(mean)[1], ARRAY(mean)[2]);
+#endif
+
+    /* Crops and flips, with bounds that a compiler can keep out of its loops. */
+    if (is_exact && !is_coloured && b == 0 && d == 0 && fabs(e) == 1 && bottom <= top) {
+        const int step = (int)e;
+        const int start = (int)clamp(f, -2.0f * OUTPUT_UNIT_WIDTH, 2.0f * OUTPUT_UNIT_WIDTH);
+        const int first = step > 0 ? max(0, -start) : max(0, start - (OUTPUT_UNIT_WIDTH - 1));
+        const int end = min(OUTPUT_UNIT_WIDTH, step > 0 ? OUTPUT_UNIT_WIDTH - start : start + 1);
+        for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+            const real_t from_y = a * y + c;
+            const bool is_inside = from_y >= 0 && from_y < OUTPUT_UNIT_HEIGHT;
+            const int line = is_inside ? (int)from_y * OUTPUT_UNIT_WIDTH + start : 0;
+            for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+                to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] =
+                    is_inside && x >= first && x < end ? (SAMPLE(from, line + step * x) - shift) * scale : 0;
+            }
+        }
+        return;
+    }
+    for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+        for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+            const real_t from_y = a * y + b * x + c;
+            const real_t from_x = d * y + e * x + f;
+            const bool is_inside = from_y >= -0.5f && from_y <= OUTPUT_UNIT_HEIGHT - 0.5f && from_x >= -0.5f
+                                   && from_x <= OUTPUT_UNIT_WIDTH - 0.5f;
+            const bool is_erased = y >= top && y < bottom && x >= left && x < right;
+            real_t value = shift;
+            if (is_inside && !is_erased) {
+                value = value_at(from, from_y, from_x, is_exact);
+                if (is_coloured) {
+                    value = gain * value + offset;
+#if HAS_GRAY
+                    value += gray
+                             * GRAY(value_at(sample, from_y, from_x, is_exact),
+                                    value_at(sample + OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact),
+                                    value_at(sample + 2 * OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact));
+#endif
+                }
+            }
+            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = (value - shift) * scale;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+"""Samples that change on their way into the network: the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from blobnet import layers
+from blobnet.augment import (
+    Augmentation,
+    Brightness,
+    Contrast,
+    Erasing,
+    Flip,
+    RandomAffine,
+    RandomCrop,
+    RandomResizedCrop,
+    Saturation,
+    rows_for,
+)
+from blobnet.blob import FloatArray, Shape
+from blobnet.device import Device
+from blobnet.executor import Executor
+from blobnet.kernel_call import Tuning
+from blobnet.model import Sequential
+from blobnet.planner import make_plan
+from tests.reference.augmentation import augmented
+from tests.reference.compare import assert_close
+
+COUNT = 5
+TYPES = ["uint8", "int8", "uint16", "int16", "float16", "float32"]
+CLASSES = pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+
+
+def samples_of(sample_type: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    values = np.random.default_rng(3).uniform(0, 120, (COUNT + 2, *shape))
+    return (values - (40 if sample_type[0] != "u" else 0)).astype(sample_type)
+
+
+def entered(
+    device: Device,
+    samples: npt.NDArray[Any],
+    chosen: npt.NDArray[np.int32],
+    rows: FloatArray | None,
+    mean: FloatArray,
+    deviation: FloatArray,
+    device_class: str,
+) -> FloatArray:
+    """What the input layer leaves of the chosen samples: with rows of augmentation, or without."""
+    model = Sequential([layers.Input(*samples.shape[1:], name="input"), layers.Conv2D(1, 3, padding=1)])
+    model.set_normalization(mean, deviation)
+    settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None}
+    plan = make_plan(model.graph, len(samples), tuning=Tuning(device_class), **settings)
+    executor = Executor(device, plan, debug=True)
+    executor.write_array("parameters", plan.parameters.pack(model.weights))
+    executor.feed("samples", samples)
+    executor.feed("rows", chosen)
+    if rows is not None:
+        executor.feed("augmentation", rows)
+    call = plan.phase("forward")[0]
+    assert call.kernel == ("input/forward" if rows is None else "input/augmented")
+    executor.launch(executor.bind([call], len(chosen)), len(chosen))
+    return executor.read_blob(plan.outputs["input"], len(chosen))
+
+
+def statistics(units: int) -> tuple[FloatArray, FloatArray]:
+    return np.linspace(20, 60, units, dtype=np.float32), np.linspace(11, 30, units, dtype=np.float32)
+
+
+#: The list for units that are colours, and for others.
+EVERYTHING: list[Augmentation] = [
+    RandomCrop(2),
+    RandomResizedCrop(),
+    Brightness(0.5),
+    Saturation(0.8),
+    Flip(horizontal=True, vertical=True),
+    Contrast(0.7),
+    RandomAffine(40, 0.2, (0.6, 1.5)),
+    Saturation(0.5),
+    Erasing(0.7),
+]
+WITHOUT_GRAY = [item for item in EVERYTHING if not isinstance(item, Saturation)]
+
+
+@CLASSES
+@pytest.mark.parametrize("sample_type", TYPES)
+@pytest.mark.parametrize("shape", [(3, 7, 11), (2, 9, 4)], ids=str)
+def test_rows_against_the_reference(
+    device: Device, shape: tuple[int, int, int], sample_type: str, device_class: str
+) -> None:
+    samples, chosen = samples_of(sample_type, shape), np.array([6, 0, 3, 3, 1], np.int32)
+    mean, deviation = statistics(shape[0])
+    for some in (EVERYTHING if shape[0] == 3 else WITHOUT_GRAY, [RandomCrop(3), Flip(vertical=True)]):
+        rows = rows_for(some, Shape(*shape), seed=4, epoch=2, samples=np.arange(COUNT))
+        output = entered(device, samples, chosen, rows, mean, deviation, device_class)
+        wanted = augmented(samples[chosen], rows, mean.astype(np.float64), deviation.astype(np.float64))
+        assert_close(output, wanted, relative=1e-5, absolute=5e-5, what=str(some))
+        assert 0 < np.mean(wanted == 0) < 0.9
+
+
+@CLASSES
+def test_a_row_that_changes_nothing_gives_the_bits_of_the_plain_kernel(device: Device, device_class: str) -> None:
+    samples, chosen = samples_of("float32", (3, 7, 11)), np.array([2, 5, 0, 1, 6], np.int32)
+    samples[2, 0, 0] = -0.0
+    mean, deviation = statistics(3)
+    mean[0] = 0
+    rows = rows_for([], Shape(3, 7, 11), 0, 0, chosen)
+    plain = entered(device, samples, chosen, None, mean, deviation, device_class)
+    assert entered(device, samples, chosen, rows, mean, deviation, device_class).tobytes() == plain.tobytes()
+
+
+@CLASSES
+def test_shifts_and_flips_keep_the_bits(device: Device, device_class: str) -> None:
+    samples, chosen = samples_of("float32", (2, 6, 9)), np.arange(COUNT, dtype=np.int32)
+    mean, deviation = statistics(2)
+    plain = entered(device, samples, chosen, None, mean, deviation, device_class)
+    rows = rows_for([], Shape(2, 6, 9), 0, 0, chosen)
+    rows[0, :6] = (1, 0, 2, 0, 1, -3)
+    rows[1, :6] = (1, 0, 0, 0, -1, 8)
+    rows[2, :6] = (-1, 0, 5, 0, 1, 0)
+    rows[3, 6:10] = (1, 2, 4, 7)
+    rows[4, :6] = (1, 0, 100, 0, 1, 0)
+    wanted = plain.copy()
+    wanted[0] = 0
+    wanted[0, :, :4, 3:] = plain[0, :, 2:, :6]
+    wanted[1] = plain[1, :, :, ::-1]
+    wanted[2] = plain[2, :, ::-1]
+    wanted[3, :, 1:4, 2:7] = 0
+    wanted[4] = 0
+    assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)
+    rows = rows_for([], Shape(2, 6, 9), 0, 0, chosen)
+    rows[:, 4:6] = [(1, 1e9), (-1, 1e9), (1, -9), (-1, -1), (-1, 10)]
+    wanted[:] = 0
+    wanted[4, :, :, 2:] = plain[4, :, :, :1:-1]
+    assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)

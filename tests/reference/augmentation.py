@@ -1,0 +1,43 @@
+"""What rows of augmentation do to samples, cell by cell."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Float64Array = npt.NDArray[np.float64]
+_GRAY = (0.299, 0.587, 0.114)
+
+
+def augmented(
+    samples: npt.NDArray[np.generic], rows: npt.NDArray[np.float32], mean: Float64Array, deviation: Float64Array
+) -> Float64Array:
+    """(N, units, height, width), changed as rows of 14 say (kernels/input/augmented.cl), and normalised."""
+    _, units, height, width = samples.shape
+    output = np.zeros(samples.shape)
+    for n, y, x in np.ndindex(len(samples), height, width):
+        map_y, map_x, erased, (own, gray, of_mean, of_gray_mean) = np.split(rows[n].astype(np.float64), [3, 6, 10])
+        from_y, from_x = map_y @ [y, x, 1], map_x @ [y, x, 1]
+        top, left, bottom, right = erased
+        is_outside = not (-0.5 <= from_y <= height - 0.5 and -0.5 <= from_x <= width - 0.5)
+        if is_outside or (top <= y < bottom and left <= x < right):
+            continue
+        value = _between_cells(samples[n].astype(np.float64), from_y, from_x)
+        changed = own * value + of_mean * mean
+        if units == 3:
+            changed += gray * (value @ _GRAY) + of_gray_mean * (mean @ _GRAY)
+        output[n, :, y, x] = (changed - mean) / deviation
+    return output
+
+
+def _between_cells(sample: Float64Array, y: float, x: float) -> Float64Array:
+    """The four cells around a position, each with the share that it has in it; at an edge the last cell goes on."""
+    _, height, width = sample.shape
+    value = np.zeros(len(sample))
+    for row in (math.floor(y), math.floor(y) + 1):
+        for column in (math.floor(x), math.floor(x) + 1):
+            share = (1 - abs(y - row)) * (1 - abs(x - column))
+            value += share * sample[:, min(max(row, 0), height - 1), min(max(column, 0), width - 1)]
+    return value

@@ -1,0 +1,213 @@
+"""Augmentation: the rows that kernels get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet.augment import (
+    WORDS,
+    Augmentation,
+    Brightness,
+    Contrast,
+    Erasing,
+    Flip,
+    RandomAffine,
+    RandomCrop,
+    RandomResizedCrop,
+    Saturation,
+    augmentations_of,
+    from_descriptions,
+    rows_for,
+    uniform,
+)
+from blobnet.blob import FloatArray, Shape
+from blobnet.errors import OptionError
+from tests.reference.philox import philox4x32
+
+SHAPE = Shape(3, 12, 16)
+MANY = np.arange(4000)
+ALL = [build() for build in WORDS.values()]
+
+
+def rows(*augmentations: Augmentation, shape: Shape = SHAPE, epoch: int = 0) -> FloatArray:
+    return rows_for(augmentations, shape, seed=7, epoch=epoch, samples=MANY)
+
+
+def test_numbers_are_those_of_the_reference() -> None:
+    seed, epoch, samples = 0x1234567890, 3, np.array([5, 0, 2**31 - 1])
+    numbers = uniform(seed, epoch, samples, 2)
+    assert numbers.shape == (2, 8, 3)
+    key = np.array([(seed & 0xFFFFFFFF) ^ 0x6175676D, seed >> 32], np.uint32)
+    for (stream, place, n), number in np.ndenumerate(numbers):
+        counter = np.array([samples[n], 2 * stream + place // 4, epoch, 0], np.uint32)
+        word = int(philox4x32(counter, key)[place % 4])
+        assert number == (word + 0.5) / 2**32
+
+
+def test_a_row_follows_from_seed_epoch_and_sample_alone() -> None:
+    whole = rows_for(ALL, SHAPE, 7, 1, MANY)
+    some = np.random.default_rng(0).permutation(MANY)[:37]
+    assert rows_for(ALL, SHAPE, 7, 1, some).tobytes() == whole[some].tobytes()
+    assert rows_for(ALL, SHAPE, 7, 1, some[:1]).tobytes() == whole[some[:1]].tobytes()
+    for seed, epoch in ((8, 1), (7, 2), (7 + 2**32, 1)):
+        assert not np.any(rows_for(ALL, SHAPE, seed, epoch, MANY)[:, 10] == whole[:, 10])
+    assert len(np.unique(whole[:, 10])) > 3900
+
+
+def test_what_comes_behind_does_not_change_what_is_drawn_before() -> None:
+    assert np.array_equal(rows(RandomCrop(3))[:, :6], rows(RandomCrop(3), Brightness())[:, :6])
+
+
+def test_no_augmentation_changes_nothing() -> None:
+    identity = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+    assert np.array_equal(rows(), np.tile(identity, (len(MANY), 1)))
+    nothing = RandomAffine(0), Brightness(0), Contrast(0), Saturation(0), Erasing(0), RandomResizedCrop((1, 1), (1, 1))
+    assert np.array_equal(rows(*nothing, shape=Shape(3, 9, 9)), rows())
+
+
+def test_crops_shift_by_whole_cells_all_alike() -> None:
+    made = rows(RandomCrop(2))
+    assert np.array_equal(made[:, [0, 1, 3, 4]], np.tile([1, 0, 0, 1], (len(MANY), 1)))
+    for column in (2, 5):
+        shifts, counts = np.unique(made[:, column], return_counts=True)
+        assert shifts.tolist() == [-2, -1, 0, 1, 2]
+        assert np.all(np.abs(counts - len(MANY) / 5) < 100)
+    assert np.all(rows(RandomCrop(2), shape=Shape(3, 1, 9, rank=1))[:, 2] == 0)
+
+
+def test_every_other_picture_is_flipped() -> None:
+    made = rows(Flip(horizontal=True, vertical=True))
+    for scale, shift, size in ((made[:, 0], made[:, 2], 12), (made[:, 4], made[:, 5], 16)):
+        assert abs(np.mean(scale == -1) - 0.5) < 0.03
+        assert np.array_equal(shift, np.where(scale == -1, size - 1, 0))
+        assert set(np.unique(scale)) == {-1, 1}
+    both = np.mean((made[:, 0] == -1) & (made[:, 4] == -1))
+    assert abs(both - 0.25) < 0.03
+    assert np.all(rows(Flip())[:, 0] == 1)
+
+
+def test_maps_follow_one_another() -> None:
+    """A flip behind a crop mirrors what the crop has left."""
+    crop, both = rows(RandomCrop(2)), rows(RandomCrop(2), Flip())
+    flipped = both[:, 4] == -1
+    assert 0.4 < np.mean(flipped) < 0.6
+    assert np.array_equal(both[:, 5], np.where(flipped, 15, 0) + crop[:, 5])
+    again = rows(RandomCrop(2), Flip(), RandomCrop(1))
+    step = (again[:, 5] - both[:, 5]) * both[:, 4]
+    assert set(np.unique(step)) == {-1, 0, 1}
+
+
+def test_resized_crops_stay_inside() -> None:
+    made = rows(RandomResizedCrop((0.2, 0.6), (0.5, 2)))
+    height, width = made[:, 0] * 12, made[:, 4] * 16
+    area = height * width / (12 * 16)
+    assert 0.19 < area.min() < 0.21
+    assert 0.57 < area.max() < 0.6001
+    assert np.all((made[:, 2] >= made[:, 0] / 2 - 0.5001) & (made[:, 5] >= made[:, 4] / 2 - 0.5001))
+    # The last cell's far edge.
+    assert np.all(made[:, 2] + 11.5 * made[:, 0] <= 11.5001)
+    assert np.all(made[:, 5] + 15.5 * made[:, 4] <= 15.5001)
+
+
+def test_affine_maps_turn_about_the_middle() -> None:
+    made = rows(RandomAffine(30, 0, (0.5, 2))).astype(np.float64)
+    maps, middle = made[:, :6].reshape(-1, 2, 3), np.array([5.5, 7.5, 1])
+    np.testing.assert_allclose(maps @ middle, np.tile(middle[:2], (len(MANY), 1)), atol=1e-5)
+    factor = np.hypot(maps[:, 0, 0], maps[:, 0, 1])
+    assert 0.5 <= factor.min() < 0.51
+    assert 1.95 < factor.max() <= 2.0001
+    angle = np.degrees(np.arctan2(maps[:, 0, 1], maps[:, 0, 0]))
+    assert -30.001 < angle.min() < -29
+    assert 29 < angle.max() < 30.001
+    np.testing.assert_allclose(maps[:, 1, :2], np.stack([-maps[:, 0, 1], maps[:, 0, 0]], 1), atol=1e-6)
+    moved = rows(RandomAffine(0, 0.25))
+    assert np.all(np.abs(moved[:, 2]) <= 3)
+    assert np.all(np.abs(moved[:, 5]) <= 4)
+    assert moved[:, 5].max() > 3.9
+
+
+def test_colours_follow_one_another() -> None:
+    """Against the changes one by one, on a cell of three values."""
+    changes = Brightness(0.5), Saturation(0.9), Contrast(0.6), Saturation(0.3), Brightness(0.1)
+    made = rows(*changes).astype(np.float64)
+    draws = uniform(7, 0, MANY, len(changes))
+    gray, mean, cell = np.array([0.299, 0.587, 0.114]), np.array([3.0, 9.0, 5.0]), np.array([40.0, 7.0, 90.0])
+    steps: dict[type, Callable[[Any, Any], Any]] = {
+        Brightness: lambda value, factor: value * factor,
+        Contrast: lambda value, factor: mean + factor * (value - mean),
+        Saturation: lambda value, factor: value @ gray + factor * (value - value @ gray),
+    }
+    for n in range(0, len(MANY), 100):
+        value = cell
+        for change, numbers in zip(changes, draws[:, 0, n], strict=True):
+            value = steps[type(change)](value, 1 + change.amount * (2 * numbers - 1))  # type: ignore[attr-defined]
+        own, of_gray, of_mean, of_gray_mean = made[n, 10:]
+        seen = own * cell + of_gray * (cell @ gray) + of_mean * mean + of_gray_mean * (mean @ gray)
+        np.testing.assert_allclose(seen, value, rtol=1e-5)
+
+
+def test_erased_rectangles() -> None:
+    made = rows(Erasing(0.3, (0.1, 0.4), (0.5, 2)))
+    top, left, bottom, right = made[:, 6:10].T
+    there = bottom > top
+    assert abs(np.mean(there) - 0.3) < 0.03
+    assert np.all(made[~there, 6:10] == 0)
+    assert np.all((top >= 0) & (left >= 0) & (bottom <= 12) & (right <= 16))
+    assert np.array_equal(made[:, 6:10], np.rint(made[:, 6:10]))
+    area = ((bottom - top) * (right - left))[there] / (12 * 16)
+    assert 0.07 < area.min() < 0.12
+    assert 0.3 < area.max() < 0.45
+
+
+def test_words_and_descriptions() -> None:
+    assert augmentations_of(" crop=3,flip , rotate=15.5") == (RandomCrop(3), Flip(), RandomAffine(15.5))
+    assert augmentations_of(",".join(WORDS)) == tuple(ALL)
+    assert augmentations_of(Flip()) == (Flip(),)
+    assert augmentations_of(iter([Flip(), Contrast()])) == (Flip(), Contrast())
+    assert from_descriptions([item.description() for item in ALL], "resume") == tuple(ALL)
+    assert RandomCrop(np.int64(2)) == RandomCrop(2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomCrop(0), r"RandomCrop: padding must be an int of at least 1\. Received padding=0"),
+        (lambda: RandomCrop(1.5), "padding must be an int"),
+        (lambda: Flip(False, False), "and not both False"),
+        (lambda: Flip(1), r"must be True or False.*horizontal=1"),
+        (lambda: Brightness(1.5), r"Brightness: amount must be at most 1\. Received amount=1\.5"),
+        (lambda: Contrast(-0.1), "amount must be a finite number of at least 0"),
+        (lambda: Saturation("much"), "amount must be a finite number"),
+        (lambda: RandomAffine(200), "degrees must be at most 180"),
+        (lambda: RandomAffine(float("nan")), "degrees must be a finite number"),
+        (lambda: RandomAffine(10, scale=(2, 1)), r"scale must be two numbers, the smaller one first\. .*\(2, 1\)"),
+        (lambda: RandomAffine(10, scale=(0, 1)), "scale must be a finite number above 0"),
+        (lambda: RandomResizedCrop(0.5), "scale must be two numbers, the smaller one first, of at most 1"),
+        (lambda: RandomResizedCrop((0.5, 1.2)), "of at most 1"),
+        (lambda: Erasing(2), "probability must be at most 1"),
+        (lambda: augmentations_of(3), r"augment: it must be a list of augmentations.*augment=3.*'crop=2, flip'"),
+        (lambda: augmentations_of([Flip]), "it must be a list of augmentations"),
+        (lambda: augmentations_of("crop, flop"), r"every word must be that of an augmentation.*'flop'.*flip"),
+        (lambda: augmentations_of(""), r"every word .*known names: brightness"),
+        (
+            lambda: augmentations_of("flip=2", "--augment"),
+            r"--augment: flip takes no number\. Received augment='flip=2'",
+        ),
+        (lambda: augmentations_of("crop=1.5"), "behind crop= there must be an int"),
+        (lambda: augmentations_of("rotate=a"), "behind rotate= there must be a number"),
+        (lambda: augmentations_of([Erasing(), Erasing()]), "at most one Erasing"),
+        (lambda: from_descriptions([{"kind": "Spin"}], "resume"), "resume: what the interrupted training says"),
+        (lambda: RandomCrop(5).check(Shape(1, 5, 9)), r"padding must be smaller than the picture.*padding=5"),
+        (lambda: RandomCrop(1).check(Shape.flat(9)), "the model's input must have a width"),
+        (lambda: RandomAffine(1).check(Shape(1, 1, 9, rank=1)), "must have a height and a width"),
+        (lambda: Flip(vertical=True).check(Shape(1, 1, 9, rank=1)), "must have a height"),
+        (lambda: Saturation().check(Shape(1, 5, 5)), "three units: red, green and blue"),
+    ],
+)
+def test_errors(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
