@@ -137,7 +137,7 @@ def test_predict_folders_to_files(run, trained, images) -> None:
         np.testing.assert_allclose(list(answer["scores"].values()), expected, rtol=1e-6)
     Path("empty").mkdir()
     assert run("predict", trained, "empty").err == (
-        "error: empty: the folder must hold pictures. Received looked_for=.png, .jpg, .jpeg, .npy.\n"
+        "error: empty: the folder must hold pictures. Received looked_for=.png, .jpg, .jpeg, .webp, .bmp, .npy.\n"
     )
     same = run("predict", trained, "pictures", "--csv", "a.csv", "--json", "./a.csv")
     assert same.err == "error: --json: it must name a file of its own. Received file=a.csv.\n"
