@@ -115,10 +115,13 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
                 if (is_coloured) {
                     value = gain * value + offset;
 #if HAS_GRAY
-                    value += gray
-                             * GRAY(value_at(sample, from_y, from_x, is_exact),
-                                    value_at(sample + OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact),
-                                    value_at(sample + 2 * OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact));
+                    if (gray != 0) {
+                        value +=
+                            gray
+                            * GRAY(value_at(sample, from_y, from_x, is_exact),
+                                   value_at(sample + OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact),
+                                   value_at(sample + 2 * OUTPUT_UNIT_ELEMENTS, from_y, from_x, is_exact));
+                    }
 #endif
                 }
             }
