@@ -334,7 +334,7 @@ class _Watch:
     def __init__(self, step: TrainingStep, shown: Any, check: Callable[[FloatArray], None]) -> None:
         self._step, self._shown, self._check = step, shown, check
         self._reading: Reading | None = None
-        self._last = time.perf_counter()
+        self._last = -math.inf  # The first look is at the first step.
 
     def look(self) -> None:
         """To be called after every step."""
