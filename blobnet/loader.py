@@ -215,8 +215,10 @@ class Loader:
 
     # -- the whole data set ------------------------------------------------------------------------------------------
 
-    def keep(self, source: Source | None, reserved: int) -> bool:
+    def keep(self, source: Source | None, reserved: int, advance: Callable[[int], object]) -> bool:
         """Puts all samples of a source on the device, if they fit beside ``reserved`` bytes: batches are then rows.
+
+        ``advance`` is called with how many samples have been read, again and again.
 
         Raises:
             DataError: the source does not give what it promised.
@@ -241,6 +243,7 @@ class Loader:
             assert piece.samples is not None
             piece.copies = [self._device.fetch(buffer, piece.samples[: len(rows)], first * self._sample_bytes)]
             pieces.rotate()
+            advance(len(rows))
         for piece in pieces:
             self._await(piece)
         self._executor.use("samples", buffer)

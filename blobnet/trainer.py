@@ -190,9 +190,11 @@ class Trainer:
         loader = Loader(self.step.executor)
         if self.epoch < epochs:
             reserved = self.step.bytes + (evaluator.plan.bytes() if evaluator is not None else 0)
-            loader.keep(data.source, reserved)
+            with bar("loading data", data.count, verbose) as shown:
+                loader.keep(data.source, reserved, shown.update)
             if evaluator is not None and validation is not None:
-                evaluator.loader.keep(validation.source, reserved + data.bytes)
+                with bar("loading validation data", validation.count, verbose) as shown:
+                    evaluator.loader.keep(validation.source, reserved + data.bytes, shown.update)
         table = Table(epochs, loss.takes_classes, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
