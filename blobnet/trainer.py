@@ -316,11 +316,10 @@ class Trainer:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         step, info = self.step, self.step.device.info
         room = info.memory, info.largest_allocation, step.bytes
-        settings: dict[str, Any] = {"sample_type": data.reader.sample_type, "parameters": step.parameters.table}
+        sample_type, debug = data.reader.sample_type, step.executor.debug
+        settings: dict[str, Any] = {"sample_type": sample_type, "parameters": step.parameters.table}
         plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, **settings)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        debug = step.executor.debug
-        sample_type = data.reader.sample_type
         return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, sample_type, debug)
 
 
