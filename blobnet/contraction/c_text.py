@@ -1,0 +1,138 @@
+"""Expressions as OpenCL C, for a scalar or for the lanes of a vector: the text is the same but for the type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Position
+from blobnet.contraction.table import Load, Value
+
+#: Functions that OpenCL C has under these names.
+_SAME_NAME = ("ceil", "cos", "erf", "exp", "floor", "log", "pow", "sin", "sqrt", "tanh")
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+_COMPARISONS = {
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+}
+#: How often a function's text repeats an argument, which then has to be a name.
+_REPEATS = ("max", "min", "same")
+
+
+def number(value: float) -> str:
+    """A float literal that is exactly the float32 nearest to ``value``."""
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    text = repr(float(value))
+    return f"{text}f" if any(letter in text for letter in ".e") else f"{text}.0f"
+
+
+def affine(form: Affine, names: Mapping[str, str]) -> str:
+    """An affine form of indexes, whose values have these texts."""
+    parts = []
+    constant = form.offset
+    for name, factor in form.terms:
+        text = names[name]
+        if text.lstrip("-").isdigit():
+            constant += factor * int(text)
+        else:
+            parts.append(
+                text if factor == 1 else f"{factor} * {text}" if text.isidentifier() else f"{factor} * ({text})"
+            )
+    if constant or not parts:
+        parts.append(str(constant))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+class Text:
+    """Writes expressions of one type.
+
+    Args:
+        type: ``float`` or the vector's.
+        load: the text of an operand's value.
+        place: the text of an affine form of the indexes, as a value of the type.
+        value: the text of the aggregated value.
+        note: declares a name for a text that is needed more than once, and returns it.
+    """
+
+    def __init__(
+        self,
+        type: str,
+        load: Callable[[Load], str],
+        place: Callable[[Affine], str],
+        value: str,
+        note: Callable[[str], str],
+    ) -> None:
+        self.type, self.load, self.place, self.value, self.note = type, load, place, value, note
+
+    def of(self, expression: Expression) -> str:
+        """The text, in brackets where it needs them."""
+        if isinstance(expression, Number):
+            text = number(expression.value)
+            return text if self.type == "float" else f"({self.type})({text})"
+        if isinstance(expression, Load):
+            return self.load(expression)
+        if isinstance(expression, Position):
+            return self.place(expression.form)
+        if isinstance(expression, Value):
+            return self.value
+        assert isinstance(expression, Apply)
+        return self.function(expression.function, expression.arguments)
+
+    def function(self, name: str, arguments: tuple[Expression, ...]) -> str:
+        """The text of a function."""
+        if name == "select":
+            condition, chosen, otherwise = arguments
+            return f"({self.condition(condition)} ? {self.of(chosen)} : {self.of(otherwise)})"
+        if name in _COMPARISONS or name == "same":
+            one, zero = self.of(Number(1.0)), self.of(Number(0.0))
+            return f"({self.condition(Apply(name, arguments))} ? {one} : {zero})"
+        texts = [self.named(part) if name in _REPEATS else self.of(part) for part in arguments]
+        if name in _OPERATORS:
+            return f"({texts[0]} {_OPERATORS[name]} {texts[1]})"
+        if name in ("max", "min"):
+            return larger(texts[0], texts[1], "<=" if name == "max" else ">=")
+        if name == "negate":
+            return f"(-{texts[0]})"
+        if name == "abs":
+            return f"fabs({texts[0]})"
+        if name == "sigmoid":
+            return f"({self.of(Number(1.0))} / ({self.of(Number(1.0))} + exp(-{texts[0]})))"
+        assert name in _SAME_NAME, name
+        return f"{name}({', '.join(texts)})"
+
+    def named(self, expression: Expression) -> str:
+        """A name, or a text as short."""
+        text = self.of(expression)
+        return text if text.isidentifier() else self.note(text)
+
+    def condition(self, expression: Expression) -> str:
+        """What ``?`` takes: of vectors, lanes of -1 and 0."""
+        if isinstance(expression, Apply):
+            if expression.function in _COMPARISONS:
+                a, b = map(self.of, expression.arguments)
+                return f"({a} {_COMPARISONS[expression.function]} {b})"
+            if expression.function == "same":
+                a, b = map(self.named, expression.arguments)
+                return f"(({a} == {b}) | (({a} != {a}) & ({b} != {b})))"
+        return f"({self.of(expression)} != {self.of(Number(0.0))})"
+
+
+def larger(a: str, b: str, comparison: str) -> str:
+    """The larger of two names (``<=``), or the smaller (``>=``); NaN if one of them is."""
+    return f"((({a} != {a}) | ({b} {comparison} {a})) ? {a} : {b})"
+
+
+def combined(aggregation: str, total: str, term: str) -> str:
+    """The statement that adds a term, a name under maxima and minima, to a total."""
+    if aggregation in "+*":
+        return f"{total} {aggregation}= {term};"
+    if aggregation == "=":
+        return f"{total} = {term};"
+    return f"{total} = {larger(total, term, '<=' if aggregation == '>' else '>=')};"

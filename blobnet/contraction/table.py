@@ -1,0 +1,449 @@
+"""The flat table: a contraction as ranges, strides and offsets into buffers; all that schedules and code are made of.
+
+Where tensors have the zeros around them that :mod:`blobnet.contraction.analysis` asks for, edges are no constraints any
+more. What is left of the constraints is met by the limits of loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.contraction import analysis
+from blobnet.contraction.form import NEUTRAL, Affine, Apply, Constraint, Expression, Number, Position, Read, Statement
+from blobnet.contraction.layout import Layout
+from blobnet.contraction.reference import COMPUTE
+
+Array = npt.NDArray[np.float64]
+
+#: What two partial results of an aggregation come to.
+COMBINE = {"+": np.add, "*": np.multiply, ">": np.maximum, "<": np.minimum, "=": np.add}
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index from 0 on. ``period`` and ``kept``: of each so many values only the first ones are cells (0: all)."""
+
+    name: str
+    extent: int
+    is_output: bool
+    period: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as a statement touches it: for each axis its stride in memory, and an affine form of the indexes.
+
+    Args:
+        name: of the tensor.
+        axes: stride and form; forms may be negative, where zeros are.
+        offset: of the element where all forms are 0.
+        block: of a copy that was packed for ``packed``: values of this index that lie side by side.
+        packed: this index; one step of it is one element within a block, and ``packed_stride`` from a block's first
+            to the next block's, divided by the block.
+        packed_stride: see above.
+    """
+
+    name: str
+    axes: tuple[tuple[int, Affine], ...]
+    offset: int
+    block: int = 0
+    packed: str = ""
+    packed_stride: int = 0
+
+    def stride(self, index: str) -> int:
+        """Elements that one step of an index moves."""
+        return sum(stride * form.coefficient(index) for stride, form in self.axes)
+
+    def origin_stride(self, index: str) -> int:
+        """The same for the first index of a tile."""
+        return self.packed_stride if index == self.packed else self.stride(index)
+
+    @property
+    def start(self) -> int:
+        """The element for which all indexes are 0."""
+        return self.offset + sum(stride * form.offset for stride, form in self.axes)
+
+    @property
+    def indexes(self) -> set[str]:
+        """The indexes that move it."""
+        return {name for _, form in self.axes for name in form.indexes if self.stride(name)}
+
+    def with_axes(self, axes: Sequence[tuple[int, Affine]]) -> Operand:
+        """The operand with other axes."""
+        return replace(self, axes=tuple(axes))
+
+
+@dataclass(frozen=True)
+class Load(Expression):
+    """The element of an operand."""
+
+    operand: Operand
+
+    def __str__(self) -> str:
+        return self.operand.name
+
+
+@dataclass(frozen=True)
+class Value(Expression):
+    """What the aggregation came to, in the expression of a store."""
+
+    def __str__(self) -> str:
+        return "value"
+
+
+@dataclass(frozen=True)
+class Store:
+    """An element that is written for every cell, and what of."""
+
+    operand: Operand
+    expression: Expression
+
+
+@dataclass(frozen=True)
+class Table:
+    """A contraction, flattened.
+
+    Args:
+        indexes: outputs first.
+        aggregation: as of statements.
+        expression: of one term: numbers, positions, loads.
+        constraints: what terms must meet, beside being in their ranges.
+        stores: what becomes of each cell's value.
+        accumulates: whether the first store's element holds one more term.
+        covers: whether every cell of what is stored is written, so that what lies between rows are their zeros.
+    """
+
+    indexes: tuple[Index, ...]
+    aggregation: str
+    expression: Expression
+    constraints: tuple[Constraint, ...]
+    stores: tuple[Store, ...]
+    accumulates: bool = False
+    covers: bool = False
+
+    @property
+    def outputs(self) -> tuple[Index, ...]:
+        """Indexes that tell cells apart."""
+        return tuple(index for index in self.indexes if index.is_output)
+
+    @property
+    def reductions(self) -> tuple[Index, ...]:
+        """Indexes that are aggregated over."""
+        return tuple(index for index in self.indexes if not index.is_output)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """The extent of each index."""
+        return {index.name: index.extent for index in self.indexes}
+
+    @property
+    def loads(self) -> tuple[Operand, ...]:
+        """The operands of the terms, each once."""
+        return loads_of(self.expression)
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The tensors that are touched: those that are read alone, then those that are written."""
+        written = {store.operand.name: None for store in self.stores}
+        read = [*self.loads, *(operand for store in self.stores for operand in loads_of(store.expression))]
+        return (*dict.fromkeys(operand.name for operand in read if operand.name not in written), *written)
+
+    @property
+    def cell_constraints(self) -> tuple[Constraint, ...]:
+        """Constraints of outputs alone: where one fails there is no term, and no cell unless all cells are covered."""
+        inner = {index.name for index in self.reductions}
+        return tuple(constraint for constraint in self.constraints if not inner & set(constraint.form.indexes))
+
+    @property
+    def points(self) -> int:
+        """Points of the box."""
+        return math.prod(index.extent for index in self.indexes)
+
+    def index(self, name: str) -> Index:
+        """The index of a name."""
+        return next(index for index in self.indexes if index.name == name)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def loads_of(expression: Expression) -> tuple[Operand, ...]:
+    """The operands that an expression loads, each once."""
+    return tuple(dict.fromkeys(node.operand for node in expression.walk() if isinstance(node, Load)))
+
+
+def rewritten(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
+    """The expression with what ``change`` gives in place of those parts for which it gives anything."""
+    changed = change(expression)
+    if changed is not None:
+        return changed
+    if isinstance(expression, Apply):
+        return Apply(expression.function, tuple(rewritten(part, change) for part in expression.arguments))
+    return expression
+
+
+def changed_forms(
+    expression: Expression, form: Callable[[Affine], Affine], operand: Callable[[Operand], Operand]
+) -> Expression:
+    """The expression with other forms and operands."""
+
+    def change(node: Expression) -> Expression | None:
+        if isinstance(node, Load):
+            return Load(operand(node.operand))
+        return Position(form(node.form)) if isinstance(node, Position) else None
+
+    return rewritten(expression, change)
+
+
+# -- from statements -------------------------------------------------------------------------------------------------
+
+
+def flatten(
+    statement: Statement, layouts: Mapping[str, Layout], stores: Sequence[tuple[Read, Expression]] = ()
+) -> Table:
+    """The table of a statement for tensors that lie in memory so; a halo that is large enough replaces constraints.
+
+    Args:
+        statement: one whose output indexes tell cells apart.
+        layouts: of every tensor that it touches.
+        stores: what is written for each cell: the element, with maps of the statement's output indexes, and the value,
+            in which :class:`Value` is the cell's; the statement's own output if empty.
+    """
+    box = statement.box
+    shifts = {name: Affine.index(name) + span.start for name, span in statement.ranges}
+
+    def operand(read: Read) -> Operand:
+        layout = layouts[read.tensor.name]
+        forms = [form.substitute(shifts) for form in read.map]
+        axes = [(stride, form) for stride, form in zip(layout.strides, forms, strict=True) if stride]
+        return Operand(read.tensor.name, tuple(axes), layout.offset)
+
+    def lowered(expression: Expression) -> Expression:
+        def change(node: Expression) -> Expression | None:
+            if isinstance(node, Read):
+                return Load(operand(node))
+            return Position(node.form.substitute(shifts)) if isinstance(node, Position) else None
+
+        return rewritten(expression, change)
+
+    needed = analysis.halos(statement)
+    has_zeros = all(layouts[read.tensor.name].has_halo(halo) for read, halo in needed.items())
+    met = analysis.met_by_halos(statement) if has_zeros else ()
+    outputs = set(statement.output_indexes)
+    names = [*statement.output_indexes, *statement.reduction_indexes]
+    kept = [constraint for constraint in statement.constraints if constraint not in met]
+    return Table(
+        tuple(Index(name, len(box[name]), name in outputs) for name in names),
+        statement.aggregation,
+        lowered(statement.expression),
+        tuple(Constraint(constraint.form.substitute(shifts), constraint.size) for constraint in kept),
+        tuple(Store(operand(read), lowered(value)) for read, value in stores or [(statement.output, Value())]),
+        statement.accumulates,
+        covers(statement),
+    )
+
+
+def covers(statement: Statement) -> bool:
+    """Whether every cell of the output is written."""
+    box = statement.box
+    if len(statement.output_indexes) != sum(bool(form.terms) for form in statement.output.map):
+        return False
+    return all(
+        abs(form.terms[0][1]) == 1 and len(form.terms) == 1 and len(box[form.indexes[0]]) == size
+        if form.terms
+        else size == 1
+        for form, size in zip(statement.output.map, statement.output.tensor.shape, strict=True)
+    )
+
+
+# -- rewriting -------------------------------------------------------------------------------------------------------
+
+
+def period_of(table: Table, outer: str, inner: str) -> int:
+    """Steps of ``inner`` that are one step of ``outer`` in every operand; 0 if they cannot be one index."""
+    first, second = table.index(outer), table.index(inner)
+    constrained = {name for constraint in table.constraints for name in constraint.form.indexes}
+    everything = [table.expression, *(store.expression for store in table.stores)]
+    positions = {
+        name
+        for expression in everything
+        for node in expression.walk()
+        if isinstance(node, Position)
+        for name in node.form.indexes
+    }
+    if first.is_output != second.is_output or {outer, inner} & (constrained | positions) or first.period:
+        return 0
+    operands = [operand for expression in everything for operand in loads_of(expression)]
+    operands += [store.operand for store in table.stores]
+    periods = set()
+    for operand in operands:
+        far, near = operand.stride(outer), operand.stride(inner)
+        if not far and not near:
+            continue
+        if not near or far % near or operand.packed in (outer, inner):
+            return 0
+        periods.add(far // near)
+    period = periods.pop() if len(periods) == 1 else 0
+    # Gaps between rows are for cells alone: a reduction never takes in what is between them.
+    fits = period >= second.extent if first.is_output and not second.period else period == second.extent
+    return period if fits and period > 0 else 0
+
+
+def joined(table: Table, outer: str, inner: str) -> Table:
+    """The table with two neighbours as one index, called by both names; see :func:`period_of`."""
+    period = period_of(table, outer, inner)
+    first, second = table.index(outer), table.index(inner)
+    name = f"{outer}_{inner}"
+    extent = (first.extent - 1) * period + second.extent
+
+    def operand(old: Operand) -> Operand:
+        near = [axis for axis in old.axes if axis[1].coefficient(inner)]
+        if not near:
+            return old
+        far = [axis for axis in old.axes if axis[1].coefficient(outer) and axis not in near]
+        others = [axis for axis in old.axes if axis not in near and axis not in far]
+        unit = math.gcd(*(stride for stride, _ in near + far))
+        total = Affine()
+        for stride, form in near + far:
+            total += form * (stride // unit)
+        step = total.coefficient(inner)
+        rest = total.substitute({outer: Affine(), inner: Affine()})
+        return old.with_axes([*others, (unit, rest + Affine.index(name) * step)])
+
+    def expression(old: Expression) -> Expression:
+        return changed_forms(old, lambda form: form, operand)
+
+    gaps = (period, second.extent) if period > second.extent else (0, 0)
+    if second.period:
+        gaps = second.period, second.kept
+    new = Index(name, extent, first.is_output, *gaps)
+    indexes = [new if index.name == outer else index for index in table.indexes if index.name != inner]
+    return replace(
+        table,
+        indexes=tuple(indexes),
+        expression=expression(table.expression),
+        stores=tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores),
+    )
+
+
+# -- what it means ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(table: Table, buffers: Mapping[str, Array]) -> None:
+    """Carries out a table on float64 buffers, point by point; the oracle of generated code, apart from it.
+
+    Raises:
+        IndexError: a point is outside of a buffer.
+    """
+    cells = math.prod(index.extent for index in table.outputs)
+    neutral = NEUTRAL[table.aggregation]
+    values = np.full(cells, neutral)
+    points = _points(table.indexes)
+    cell = np.zeros(len(next(iter(points.values()))), np.int64)
+    for index in table.outputs:
+        cell = cell * index.extent + points[index.name]
+    keep = np.ones(len(cell), bool)
+    for constraint in table.constraints:
+        form = _affine(constraint.form, points)
+        keep &= (form >= 0) & (form < constraint.size)
+    points = {name: place[keep] for name, place in points.items()}
+    with np.errstate(all="ignore"):
+        terms = np.broadcast_to(_value(table.expression, points, buffers, None), int(keep.sum()))
+        COMBINE[table.aggregation].at(values, cell[keep], terms)
+        points = _points(table.outputs)
+        keep = np.ones(cells, bool)
+        for index in table.outputs:
+            if index.period:
+                keep &= points[index.name] % index.period < index.kept
+        if not table.covers:
+            for constraint in table.cell_constraints:
+                form = _affine(constraint.form, _points(table.outputs))
+                keep &= (form >= 0) & (form < constraint.size)
+        points = {name: place[keep] for name, place in _points(table.outputs).items()}
+        values = values[keep]
+        if table.accumulates:
+            values = COMBINE[table.aggregation](
+                buffers[table.stores[0].operand.name][_address(table.stores[0].operand, points)], values
+            )
+        results = [_value(store.expression, points, buffers, values) for store in table.stores]
+        for store, result in zip(table.stores, results, strict=True):
+            buffers[store.operand.name][_address(store.operand, points)] = result
+
+
+def _points(indexes: Sequence[Index]) -> dict[str, npt.NDArray[np.int64]]:
+    """Every point of the box."""
+    rest = np.arange(math.prod(index.extent for index in indexes))
+    points = {"": rest}
+    for index in reversed(indexes):
+        rest, points[index.name] = np.divmod(rest, index.extent)
+    return points
+
+
+def _affine(form: Affine, points: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    value = np.full(len(points[""]), form.offset)
+    for name, factor in form.terms:
+        value += factor * points[name]
+    return value
+
+
+def _address(operand: Operand, points: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    address = np.full(len(points[""]), operand.offset)
+    for stride, form in operand.axes:
+        address += stride * _affine(form, points)
+    if operand.packed:
+        address += points[operand.packed] // operand.block * operand.block * (operand.packed_stride - 1)
+    if address.size and address.min() < 0:
+        raise IndexError(f"{operand.name} is read at {address.min()}")
+    return address
+
+
+def _value(
+    expression: Expression,
+    points: Mapping[str, npt.NDArray[np.int64]],
+    buffers: Mapping[str, Array],
+    value: Array | None,
+) -> Array:
+    if isinstance(expression, Number):
+        return np.full(len(points[""]), expression.value)
+    if isinstance(expression, Position):
+        return _affine(expression.form, points).astype(np.float64)
+    if isinstance(expression, Load):
+        return buffers[expression.operand.name][_address(expression.operand, points)]
+    if isinstance(expression, Value):
+        assert value is not None
+        return value
+    assert isinstance(expression, Apply)
+    arguments = [_value(part, points, buffers, value) for part in expression.arguments]
+    return np.asarray(COMPUTE[expression.function](*arguments), np.float64)
+
+
+def _text(table: Table) -> str:
+    """The table as the seed prints it: a row an index, a column an operand."""
+    operands = {f"{store.operand.name} =": store.operand for store in table.stores}
+    loads = [*table.loads, *(operand for store in table.stores for operand in loads_of(store.expression))]
+    for operand in dict.fromkeys(loads):
+        name = operand.name
+        while name in operands:
+            name += "'"
+        operands[name] = operand
+    rows = [["", "range", *operands]]
+    for index in table.indexes:
+        kind = "" if index.is_output else "+"
+        rows.append(
+            [index.name + kind, str(index.extent), *(str(item.stride(index.name)) for item in operands.values())]
+        )
+    rows.append(["offset", "", *(str(item.start) for item in operands.values())])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    lines += [f"constraint: {constraint}" for constraint in table.constraints]
+    lines += [f"gaps: {item.name} % {item.period} < {item.kept}" for item in table.indexes if item.period]
+    lines += [
+        f"store: {store.operand.name} = {store.expression}" for store in table.stores if store.expression != Value()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,265 @@
+"""PlaidML's choice of tiles, as published: a cost model and a search over flat tables.
+
+A replica, figure for figure, of what J. Bruestle, "Automatic Kernel Generation in PlaidML" (2018), prints for its
+convolution; kept as what other choices are compared with. A work-group computes one tile of the output, in steps of
+one tile of the reduction: it loads a tile of each operand to local memory, and keeps the output in registers. The model
+does not see registers of operands, bandwidth and bank conflicts of local memory, groups at a time on a core, nor what
+overhangs. It counts an expression's operations once a multiplication, so its flops a byte are too many.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+from blobnet.contraction.flat import Access, Flat
+
+Tile = tuple[int, ...]
+_ELEMENT = 4
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the model knows of a device.
+
+    Args:
+        threads: of a work-group.
+        memory_width: bytes that move at once.
+        local_memory: bytes that a work-group may use.
+        registers: bytes of accumulators that a work-group may use.
+        groups: work-groups that keep the device busy.
+        goal: flops a byte of memory beyond which memory is no limit.
+    """
+
+    threads: int
+    memory_width: int
+    local_memory: int
+    registers: int
+    groups: int
+    goal: float
+
+    @property
+    def elements(self) -> int:
+        """Elements that move at once."""
+        return self.memory_width // _ELEMENT
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Indexes of an operand that reach the same elements, taken as one."""
+
+    names: tuple[str, ...]
+    stride: int
+    range: int
+
+    @property
+    def name(self) -> str:
+        """As it is called in tables: ``i_x``."""
+        return "_".join(self.names)
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """How a tile of an operand lies in local memory.
+
+    Args:
+        merged: in the order of their strides in memory.
+        local: the stride of each in local memory: odd, so that banks differ.
+        elements: that the tile takes there.
+        lines: of ``memory_width`` that loading it moves.
+    """
+
+    merged: tuple[Merged, ...]
+    local: tuple[int, ...]
+    elements: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """How many threads go along each index: those of the output, then what is left along those of the reduction."""
+
+    threads: Tile
+    rolled_up: bool
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the model says of a tile.
+
+    Args:
+        total_operations: of the whole statement.
+        work_groups: tiles of the output.
+        inner_loops: tiles of the reduction.
+        shared_memory: bytes of local memory.
+        output_registers: bytes of accumulators of a work-group.
+        memory_read: bytes that a step reads.
+        memory_written: bytes that a work-group writes.
+        operations: at a time.
+        threads_used: of a work-group.
+        flops_per_byte: of memory that is read or written.
+        over: "memory" or "registers" if there is not enough.
+        roof_ratio: flops a byte as a part of the goal.
+        occupancy_ratio: work-groups as a part of those that keep the device busy.
+        thread_ratio: threads used as a part of all.
+    """
+
+    total_operations: int
+    work_groups: int
+    inner_loops: int
+    shared_memory: int
+    output_registers: int
+    memory_read: int
+    memory_written: int
+    operations: int
+    threads_used: int
+    flops_per_byte: float
+    over: str
+    roof_ratio: float
+    occupancy_ratio: float
+    thread_ratio: float
+
+    @property
+    def value(self) -> float:
+        """From 0 to 1, the more the better; -1 for what is over memory or registers."""
+        return -1.0 if self.over else self.roof_ratio * self.occupancy_ratio * self.thread_ratio
+
+
+def read_plan(flat: Flat, access: Access, tile: Tile, hardware: Hardware) -> ReadPlan:
+    """Merges the indexes of an operand, and lays out its tile.
+
+    An index joins an earlier one of which its stride is a multiple if it goes on where that one ends or before.
+    """
+    rows = [row for row in range(len(tile)) if access.strides[row]]
+    merged: list[Merged] = []
+    for row in sorted(rows, key=lambda row: abs(access.strides[row])):
+        stride, name = abs(access.strides[row]), flat.indexes[row]
+        for place, other in enumerate(merged):
+            steps, rest = divmod(stride, other.stride)
+            if not rest and other.range >= steps:
+                names, reach = (*other.names, name), other.range + steps * (tile[row] - 1)
+                merged[place] = Merged(names, other.stride, reach)
+                break
+        else:
+            merged.append(Merged((name,), stride, tile[row]))
+    side_by_side = max((min(hardware.elements, m.stride * m.range) // m.stride for m in merged), default=1)
+    lines = math.prod(m.range for m in merged) // max(1, side_by_side)
+    local, size = {}, 1
+    for place in sorted(range(len(merged)), key=lambda place: (merged[place].range % 2 == 0, -merged[place].range)):
+        local[place] = size | 1
+        size = local[place] * merged[place].range
+    return ReadPlan(tuple(merged), tuple(local[place] for place in range(len(merged))), size, lines)
+
+
+def output_plan(flat: Flat, tile: Tile, hardware: Hardware) -> OutputPlan:
+    """Gives threads to indexes.
+
+    The output index of the least stride has what moves at once; then one index at a time has twice as many, first those
+    whose tile they divide, of these the one with the fewest. Reduction indexes have what is left when no more fit.
+    """
+    strides = flat.output.strides
+    threads = [1] * len(tile)
+    left = hardware.threads
+    outer = sorted((row for row in range(len(tile)) if strides[row]), key=lambda row: abs(strides[row]))
+    if outer:
+        first = outer[0]
+        threads[first] = _power_of_two(min(hardware.elements, left, tile[first]))
+        left //= threads[first]
+    left = _doubled(threads, outer, tile, left)
+    inner = [row for row in range(len(tile)) if not strides[row]]
+    after = _doubled(threads, inner, tile, left)
+    return OutputPlan(tuple(threads), after < left)
+
+
+def _doubled(threads: list[int], rows: list[int], tile: Tile, left: int) -> int:
+    """Doubles threads along ``rows`` while any are left and fit; gives what is left then."""
+    while left > 1:
+        fitting = [row for row in rows if threads[row] < tile[row]]
+        if not fitting:
+            break
+        row = min(fitting, key=lambda row: (tile[row] % (2 * threads[row]) != 0, threads[row]))
+        threads[row] *= 2
+        left //= 2
+    return left
+
+
+def _power_of_two(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def score(flat: Flat, tile: Tile, hardware: Hardware, operations_after: int = 0, inputs_after: int = 0) -> Score:
+    """What a tile costs.
+
+    Args:
+        flat: the statement.
+        tile: how much of each index, in the order of the table.
+        hardware: what it runs on.
+        operations_after: of the element-wise expression on the result.
+        inputs_after: arrays that this expression reads beside the result.
+    """
+    strides = flat.output.strides
+    tiles = [-(-size // step) for size, step in zip(flat.ranges, tile, strict=True)]
+    work_groups = math.prod(count for count, stride in zip(tiles, strides, strict=True) if stride)
+    inner_loops = math.prod(count for count, stride in zip(tiles, strides, strict=True) if not stride)
+    plans = [read_plan(flat, access, tile, hardware) for access in flat.operands]
+    out = output_plan(flat, tile, hardware)
+    shared = _ELEMENT * (sum(plan.elements for plan in plans) + hardware.threads * out.rolled_up)
+    outer = [row for row, stride in enumerate(strides) if stride]
+    accumulators = math.prod(-(-tile[row] // out.threads[row]) for row in outer)
+    lines = math.prod(-(-tile[row] // hardware.elements) if abs(strides[row]) == 1 else tile[row] for row in outer)
+    read = hardware.memory_width * sum(plan.lines for plan in plans)
+    written = hardware.memory_width * lines
+    total = math.prod(flat.ranges) * (2 + operations_after)
+    flops_per_byte = total / (work_groups * (inner_loops * read + written * (1 + inputs_after)))
+    operations = min(hardware.threads, math.prod(tile))
+    used = max(operations, math.prod(out.threads))
+    registers = _ELEMENT * hardware.threads * accumulators
+    over = "memory" if shared > hardware.local_memory else "registers" if registers > hardware.registers else ""
+    return Score(
+        total_operations=total,
+        work_groups=work_groups,
+        inner_loops=inner_loops,
+        shared_memory=shared,
+        output_registers=registers,
+        memory_read=read,
+        memory_written=written,
+        operations=operations,
+        threads_used=used,
+        flops_per_byte=flops_per_byte,
+        over=over,
+        roof_ratio=min(flops_per_byte, hardware.goal) / hardware.goal,
+        occupancy_ratio=min(work_groups, hardware.groups) / hardware.groups,
+        thread_ratio=used / hardware.threads,
+    )
+
+
+def search(flat: Flat, hardware: Hardware, operations_after: int = 0, inputs_after: int = 0) -> dict[Tile, Score]:
+    """The tiles that the search looks at, in its order, with their scores.
+
+    From a tile of ones on, the best one that is waiting (of equals, the last in the order of numbers) makes place for
+    those with one of its sides doubled, until the best one is worse than the tile that was looked at last.
+    """
+    seen: dict[Tile, Score] = {}
+    waiting: list[tuple[float, Tile]] = []  # a heap, least first: scores and tiles with their signs turned
+
+    def look(tile: Tile) -> float:
+        seen[tile] = score(flat, tile, hardware, operations_after, inputs_after)
+        heapq.heappush(waiting, (-seen[tile].value, tuple(-side for side in tile)))
+        return seen[tile].value
+
+    last = look((1,) * len(flat.ranges))
+    while waiting and -waiting[0][0] >= last:
+        best = tuple(-side for side in heapq.heappop(waiting)[1])
+        for row, size in enumerate(flat.ranges):
+            tile = (*best[:row], min(2 * best[row], size), *best[row + 1 :])
+            if tile not in seen:
+                last = look(tile)
+    return seen
+
+
+def choose(flat: Flat, hardware: Hardware, operations_after: int = 0, inputs_after: int = 0) -> Tile:
+    """The tile of the best score that :func:`search` finds; of equals, the last."""
+    seen = search(flat, hardware, operations_after, inputs_after)
+    return max(enumerate(seen), key=lambda entry: (seen[entry[1]].value, entry[0]))[1]

@@ -1,0 +1,44 @@
+"""``blobnet compile``."""
+
+from __future__ import annotations
+
+import pytest
+
+MATMUL = "O[n, m] = +(A[n, k] * B[k, m])"
+
+
+def test_it_shows_what_becomes_of_a_contraction(run) -> None:
+    found = run("compile", MATMUL, "--shapes", "A=8x16", "B=16x32", "--show")
+    assert found.status == 0
+    assert "range  O =   A   B" in found.out
+    assert "schedule   tile" in found.out
+    assert "registers" in found.out
+    assert "__kernel" in found.out
+    assert "GFLOPS" in found.out
+
+
+def test_schedules_and_gradients(run, tmp_path) -> None:
+    (tmp_path / "matmul.txt").write_text(MATMUL)
+    arguments = ["compile", str(tmp_path / "matmul.txt"), "--shapes", "A=8x16", "B=16x32"]
+    found = run(*arguments, "--schedule", "tile n 1x1x2; unroll k")
+    assert "schedule   tile n 1x1x2; unroll k" in found.out
+    assert "launch 1: d_A" in run(*arguments, "--gradients", "A").out
+    everything = run(*arguments, "--gradients").out
+    assert "d_A" in everything
+    assert "d_B" in everything
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--shapes", "A=8y16"], 2, "argument --shapes: it must be a name and its shape, such as I=8x64x28x28"),
+        (["--shapes", "A=8x16", "B=16x32", "--sizes", "N"], 2, "--sizes: it must be a name and a whole number"),
+        (["--shapes", "A=8x16"], 1, "the input 'B' is missing"),
+        (["--shapes", "A=8x16", "B=16"], 1, "'B' has 1 axis"),
+        (["--shapes", "A=8x16", "B=16x32", "--schedule", "tile q 1x1x1"], 1, "schedule: there is no index 'q'"),
+    ],
+)
+def test_mistakes(run, arguments: list[str], status: int, message: str) -> None:
+    found = run("compile", MATMUL, *arguments)
+    assert found.status == status
+    assert message in found.err
