@@ -11,7 +11,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blobnet import augment, callbacks, datasets, errors, layers, losses, metrics, optimizers, schedules
+    from blobnet import (
+        augment,
+        callbacks,
+        contraction,
+        datasets,
+        errors,
+        layers,
+        losses,
+        metrics,
+        optimizers,
+        plots,
+        schedules,
+    )
     from blobnet.model import Model, Sequential, load
 
 __version__ = "0.1.0"
@@ -20,6 +32,7 @@ __all__ = [
     "Sequential",
     "augment",
     "callbacks",
+    "contraction",
     "datasets",
     "errors",
     "layers",
@@ -27,6 +40,7 @@ __all__ = [
     "losses",
     "metrics",
     "optimizers",
+    "plots",
     "schedules",
 ]
 _OF_MODEL = ("Model", "Sequential", "load")

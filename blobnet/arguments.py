@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Part, source_of
+from blobnet.datasets.source import Part, Source, source_of, stored_labels
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
 from blobnet.losses import Loss
 from blobnet.optimizers import Optimizer
@@ -93,9 +93,12 @@ def parted(x: Any, y: Any, weights: Any, validation: Any, seed: int) -> tuple[An
     if y is None:
         hint = "give validation=(x, y)."
         raise DataError("validation", "a fraction needs samples with numbers, and their labels", y=None, hint=hint)
-    source, labels = source_of(x, "x"), np.asarray(y[()] if hasattr(y, "shape") else y)
+    source = source_of(x, "x")
+    labels = stored_labels(y, "y")
+    if labels is None:
+        labels = np.asarray(y[()] if hasattr(y, "shape") and not isinstance(y, Source) else y)
     count = round(len(source) * float(validation))
-    if labels.ndim == 0 or len(labels) != len(source):
+    if not labels.shape or len(labels) != len(source):
         raise DataError("y", "x and y must hold the same number of samples", x_shape=source.shape, y_shape=labels.shape)
     if not 0 < count < len(source):
         rule = "a fraction must leave samples on both sides"

@@ -6,8 +6,10 @@ the seed, the epoch and the sample's number alone: they do not depend on batches
 training was resumed.
 
 What changes geometry acts in the order of the list, as one map: values are interpolated once. What changes colours acts
-on the result, in the same way, and what is erased, last. What comes from outside a picture, or is erased, is the mean
-of the input layer (:meth:`blobnet.Model.set_normalization`): 0 once normalised. Colours are not clipped.
+on the result, in the same way, and what is erased behind that. What comes from outside a picture, or is erased, is the
+mean of the input layer (:meth:`blobnet.Model.set_normalization`): 0 once normalised. Colours are not clipped. Last of
+all a sample is mixed with its partner, which is the next one of its batch (of the last one: the first), as that is
+changed itself: batches are in a random order anyway. A batch of one sample stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -25,19 +27,26 @@ import numpy.typing as npt
 from blobnet.blob import FloatArray, Shape
 from blobnet.errors import OptionError, near_matches
 from blobnet.geometry import is_int, plain
+from blobnet.losses import Loss
 from blobnet.planner import AUGMENTATION_WORDS
 from blobnet.schedules import check_number
 
 Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
 
-#: The most numbers that an augmentation draws for a sample: two blocks of the generator.
-_DRAWS = 8
+#: Numbers in a block of the generator, and the most blocks of an augmentation and a sample.
+_BLOCK, _MOST_BLOCKS = 4, 2
+#: For how many samples rows are made at once: NumPy's calls then take a small part of the time.
+_AHEAD = 1024
 #: Makes the key another one than that of dropout.
 _KEY = 0x6175676D
-_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)[:, None, None]
+_WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+#: The first numbers of a row that moves nothing.
+IDENTITY = (1, 0, 0, 0, 1, 0)
 
 
 class Rows:
@@ -48,30 +57,51 @@ class Rows:
         shape: of a sample.
 
     Attributes:
-        maps: (count, 3, 3), from a cell's (y, x, 1) to the position in the sample.
-        erased: (count, 4), the first row and column that are erased, and those behind the last.
-        colours: (count, 4), the factors of the sample, of its gray, of the mean, and of the gray of the means.
+        maps: (2, 3, count), from a cell's (y, x, 1) to the position (y, x) in the sample.
+        erased: (4, count), the first row and column that are erased, and those behind the last.
+        colours: (4, count), the factors of the sample, of its gray, of the mean, and of the gray of the means.
+        mixed: (5, count), the cells that are mixed, as those that are erased, and the partner's part of their values.
     """
 
     def __init__(self, count: int, shape: Shape) -> None:
         self.count, self.shape = count, shape
-        self.maps: Float64Array = np.tile(np.eye(3), (count, 1, 1))
-        self.erased: Float64Array = np.zeros((count, 4))
-        self.colours: Float64Array = np.tile([1.0, 0.0, 0.0, 0.0], (count, 1))
+        self.maps, self.erased = np.zeros((2, 3, count)), np.zeros((4, count))
+        self.colours, self.mixed = np.zeros((4, count)), np.zeros((5, count))
+        self.maps[0, 0] = self.maps[1, 1] = self.colours[0] = 1
+        self._mixtures = 0
 
     def move(self, scales: Any, shifts: Any) -> None:
         """Reads from scale * position + shift, (y, x) each, what was read from there."""
-        maps = np.zeros((self.count, 3, 3))
-        maps[:, 0, 0], maps[:, 1, 1] = (np.asarray(scale) for scale in scales)
-        maps[:, 0, 2], maps[:, 1, 2] = (np.asarray(shift) for shift in shifts)
-        maps[:, 2, 2] = 1
-        self.maps = self.maps @ maps
+        by_y, by_x, constant = self.maps[:, 0], self.maps[:, 1], self.maps[:, 2]
+        constant += by_y * shifts[0] + by_x * shifts[1]
+        by_y *= scales[0]
+        by_x *= scales[1]
+
+    def turn(self, cosine: Any, sine: Any) -> None:
+        """Reads from (cosine * y + sine * x, cosine * x - sine * y) what was read from (y, x)."""
+        by_y, by_x = self.maps[:, 0].copy(), self.maps[:, 1].copy()
+        self.maps[:, 0] = cosine * by_y - sine * by_x
+        self.maps[:, 1] = sine * by_y + cosine * by_x
+
+    def mix(self, draws: Float64Array, probability: float, cells: Sequence[Any], part: Any) -> None:
+        """Mixes samples with their partners: of several ways to do so, each sample takes one, all as often.
+
+        Args:
+            draws: (2, count), by which a sample takes this way, and is mixed at all.
+            probability: that it is.
+            cells: the four numbers of the cells that are mixed, each (count,) or one for all.
+            part: of the partner's values in those cells, (count,) or one for all.
+        """
+        self._mixtures += 1
+        taken, is_mixed = draws[0] * self._mixtures < 1, draws[1] < probability
+        for own, new in zip(self.mixed, (*cells, part), strict=True):
+            own[:] = np.where(taken, is_mixed * new, own)
 
     def packed(self) -> FloatArray:
         """A row of AUGMENTATION_WORDS float32 for each sample."""
-        # NOTE: a sum with 0 turns -0, which the product of maps makes, into 0.
-        parts = self.maps[:, :2].reshape(self.count, 6) + 0.0, self.erased, self.colours
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        # NOTE: a sum with 0 turns -0, which products of maps make, into 0.
+        parts = self.maps.reshape(6, self.count) + 0.0, self.erased, self.colours, self.mixed
+        return np.ascontiguousarray(np.concatenate(parts, dtype=np.float32, casting="same_kind").T)
 
 
 @dataclass(frozen=True)
@@ -80,14 +110,19 @@ class Augmentation(ABC):
 
     #: Every augmentation by the name of its class, for files.
     kinds: ClassVar[dict[str, type[Augmentation]]] = {}
+    #: How many random numbers a sample takes: one or two blocks of the generator.
+    numbers: ClassVar[int] = 4
     #: The least axes that a sample must have besides its units.
     rank: ClassVar[int] = 2
     #: Whether values move to other cells.
     moves: ClassVar[bool] = False
+    #: Whether a sample is mixed with another one, and so has two labels.
+    mixes: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        Augmentation.kinds[cls.__name__] = cls
+        if not cls.__name__.startswith("_"):
+            Augmentation.kinds[cls.__name__] = cls
 
     @abstractmethod
     def apply(self, rows: Rows, draws: Float64Array) -> None:
@@ -95,7 +130,7 @@ class Augmentation(ABC):
 
         Args:
             rows: of a batch.
-            draws: (8, count), random numbers between 0 and 1 for each sample.
+            draws: (numbers, count), random numbers between 0 and 1 for each sample.
         """
 
     def check(self, shape: Shape) -> None:
@@ -221,7 +256,7 @@ class Flip(Augmentation):
         flips = [(draws[0] < 0.5) & self.vertical, (draws[1] < 0.5) & self.horizontal]
         sizes = rows.shape.height, rows.shape.width
         shifts = [flip * (size - 1) for flip, size in zip(flips, sizes, strict=True)]
-        rows.move([1 - 2 * flip.astype(np.float64) for flip in flips], shifts)
+        rows.move([1 - 2.0 * flip for flip in flips], shifts)
 
 
 @dataclass(frozen=True)
@@ -246,85 +281,83 @@ class RandomAffine(Augmentation):
 
     def apply(self, rows: Rows, draws: Float64Array) -> None:
         angle = np.radians(_between(draws[0], (-self.degrees, self.degrees)))
-        size = np.array([rows.shape.height, rows.shape.width])
-        middle = (size[:, None] - 1) / 2
-        moved = middle + size[:, None] * _between(draws[1:3], (-self.translate, self.translate))
+        size = rows.shape.height, rows.shape.width
+        middle = [(side - 1) / 2 for side in size]
+        shifts = [
+            side * _between(draw, (-self.translate, self.translate))
+            for side, draw in zip(size, draws[1:3], strict=True)
+        ]
         factor = 1 / _between(draws[3], self.scale)
-        cosine, sine = factor * np.cos(angle), factor * np.sin(angle)
-        maps = np.zeros((rows.count, 3, 3))
-        maps[:, 0, 0], maps[:, 0, 1], maps[:, 0, 2] = cosine, sine, middle[0] - cosine * moved[0] - sine * moved[1]
-        maps[:, 1, 0], maps[:, 1, 1], maps[:, 1, 2] = -sine, cosine, middle[1] + sine * moved[0] - cosine * moved[1]
-        maps[:, 2, 2] = 1
-        rows.maps = rows.maps @ maps
+        rows.move((1, 1), middle)
+        rows.turn(factor * np.cos(angle), factor * np.sin(angle))
+        rows.move((1, 1), [-place - shift for place, shift in zip(middle, shifts, strict=True)])
 
 
 # -- colours -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Brightness(Augmentation):
+class _Colour(Augmentation):
+    """What changes of colours share: a distance is multiplied by a factor from 1 - amount to 1 + amount."""
+
+    amount: float = 0.2
+    rank: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        self._check_share("amount")
+
+    def apply(self, rows: Rows, draws: Float64Array) -> None:
+        factors = _between(draws[0], (1 - self.amount, 1 + self.amount))
+        rest = self._rest(rows.colours, 1 - factors)
+        rows.colours *= factors
+        rows.colours += rest
+
+    @abstractmethod
+    def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
+        """What comes to the multiplied colours, (4, count): ``others`` times what distances are measured from."""
+
+
+@dataclass(frozen=True)
+class Brightness(_Colour):
     """All values times a factor from 1 - amount to 1 + amount.
 
     Args:
         amount: from 0 to 1.
     """
 
-    amount: float = 0.2
-    rank: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        self._check_share("amount")
-
-    def apply(self, rows: Rows, draws: Float64Array) -> None:
-        rows.colours *= _factors(draws, self.amount)[:, None]
+    def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
+        return np.zeros((4, 1))
 
 
 @dataclass(frozen=True)
-class Contrast(Augmentation):
+class Contrast(_Colour):
     """The distance of all values to the mean of their unit (the input layer's) times such a factor.
 
     Args:
         amount: from 0 to 1.
     """
 
-    amount: float = 0.2
-    rank: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        self._check_share("amount")
-
-    def apply(self, rows: Rows, draws: Float64Array) -> None:
-        factors = _factors(draws, self.amount)
-        rows.colours *= factors[:, None]
-        rows.colours[:, 2] += 1 - factors
+    def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
+        return np.array([[0.0], [0.0], [1.0], [0.0]]) * others
 
 
 @dataclass(frozen=True)
-class Saturation(Augmentation):
+class Saturation(_Colour):
     """The distance of all values to the gray of their cell, 0.299 red + 0.587 green + 0.114 blue, times such a factor.
 
     Args:
         amount: from 0 to 1.
     """
 
-    amount: float = 0.2
-    rank: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        self._check_share("amount")
-
     def check(self, shape: Shape) -> None:
         if shape.units != 3:
             self._fail("the model's input must have three units: red, green and blue", input=shape)
 
-    def apply(self, rows: Rows, draws: Float64Array) -> None:
-        factors = _factors(draws, self.amount)
-        sample, gray, mean, gray_mean = rows.colours.T
+    def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
         # The gray of gray is that gray, so that the result is a sum of the same four.
-        grays = (1 - factors) * (sample + gray), (1 - factors) * (mean + gray_mean)
-        rows.colours *= factors[:, None]
-        rows.colours[:, 1] += grays[0]
-        rows.colours[:, 3] += grays[1]
+        sample, gray, mean, gray_mean = colours
+        nothing = np.zeros_like(others)
+        return np.stack([nothing, others * (sample + gray), nothing, others * (mean + gray_mean)])
 
 
 # -- erasing -----------------------------------------------------------------------------------------------------------
@@ -343,6 +376,7 @@ class Erasing(Augmentation):
     probability: float = 0.5
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
+    numbers: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         self._check_share("probability")
@@ -353,7 +387,65 @@ class Erasing(Augmentation):
         size = rows.shape.height, rows.shape.width
         parts = np.rint(_parts(size, _between(draws[1], self.scale), _ratios(draws[2], self.ratio)))
         first = np.floor(draws[3:5] * (np.array(size)[:, None] - parts + 1))
-        rows.erased = np.where(draws[0] < self.probability, [*first, *(first + parts)], 0).T
+        rows.erased = np.where(draws[0] < self.probability, [*first, *(first + parts)], 0)
+
+
+# -- mixing ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Mixture(Augmentation):
+    """What mixtures of a sample with its partner share."""
+
+    alpha: float = 1.0
+    probability: float = 1.0
+    mixes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._check_number("alpha", above=0)
+        self._check_share("probability")
+
+
+@dataclass(frozen=True)
+class Mixup(_Mixture):
+    """The sample and its partner, each with a share, and their labels with the same (Zhang et al., *mixup*, 2018).
+
+    Args:
+        alpha: both parameters of the beta distribution that shares are drawn from: the smaller, the more of one alone.
+        probability: that a sample is mixed.
+    """
+
+    alpha: float = 0.2
+    rank: ClassVar[int] = 0
+
+    def apply(self, rows: Rows, draws: Float64Array) -> None:
+        parts = _symmetric_beta(draws[2:4], self.alpha)
+        rows.mix(draws, self.probability, (0, 0, rows.shape.height, rows.shape.width), parts)
+
+
+@dataclass(frozen=True)
+class CutMix(_Mixture):
+    """A rectangle of the partner pasted into the sample; labels have the shares of the area (Yun et al., 2019).
+
+    Args:
+        alpha: both parameters of the beta distribution that the rectangle's part of the area is drawn from, before what
+            reaches beyond the picture is cut off.
+        probability: that there is a rectangle.
+    """
+
+    numbers: ClassVar[int] = 6
+    rank: ClassVar[int] = 1
+    moves: ClassVar[bool] = True
+
+    def apply(self, rows: Rows, draws: Float64Array) -> None:
+        shape = rows.shape
+        size = np.array([shape.height, shape.width])[:, None]
+        sides = size * _symmetric_beta(draws[2:4], self.alpha) ** (1 / shape.rank)
+        if shape.rank == 1:
+            sides[0] = 2  # The one row, wherever the middle is.
+        middle = size * draws[4:6]
+        first, end = (np.clip(np.rint(middle + sign * sides / 2), 0, size) for sign in (-1, 1))
+        rows.mix(draws, self.probability, [*first, *end], 1)
 
 
 # -- a training's ------------------------------------------------------------------------------------------------------
@@ -368,9 +460,11 @@ WORDS: Mapping[str, type[Augmentation]] = {
     "contrast": Contrast,
     "saturation": Saturation,
     "erase": Erasing,
+    "mixup": Mixup,
+    "cutmix": CutMix,
 }
 #: Those whose first argument is a number.
-_WITH_NUMBER = ("crop", "rotate", "brightness", "contrast", "saturation", "erase")
+_WITH_NUMBER = ("crop", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
 
 
 def augmentations_of(value: Any, subject: str = "augment") -> tuple[Augmentation, ...]:
@@ -414,20 +508,30 @@ def _parsed(text: str, subject: str) -> Augmentation:
     return parsed
 
 
-def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Shape) -> None:
-    """Raises OptionError if the samples of a model cannot be changed so, or where labels would have to move along.
+def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Shape, loss: Loss) -> None:
+    """Raises OptionError if the samples of a model cannot be changed so, or their labels not with them.
 
     Args:
         augmentations: what is to be done.
         samples: the shape of a sample.
         output: the shape of the model's output, and so of its labels.
+        loss: of the training.
     """
     for augmentation in augmentations:
         augmentation.check(samples)
-        if augmentation.moves and output.rank:
-            rule = "labels for each position do not move along with samples"
+        if augmentation.moves and output.rank and _positions(output) != _positions(samples):
+            rule = "labels for each position move along only where they have the height and width of samples"
             hint = "leave this one out; colours and Erasing keep everything in its place."
-            raise OptionError(str(augmentation), rule, output=output, hint=hint)
+            raise OptionError(str(augmentation), rule, input=samples, output=output, hint=hint)
+        # Labels of positions are pasted like cells.
+        if augmentation.mixes and not loss.takes_pairs and not (augmentation.moves and output.rank):
+            rule = "the loss must take the labels of two samples, each with a share"
+            hint = "CrossEntropy and Focal do, and all losses of targets."
+            raise OptionError(str(augmentation), rule, loss=loss, hint=hint)
+
+
+def _positions(shape: Shape) -> tuple[int, int, int]:
+    return shape.rank, shape.height, shape.width
 
 
 def from_descriptions(descriptions: Any, subject: str) -> tuple[Augmentation, ...]:
@@ -459,7 +563,7 @@ def rows_for(
         (samples, AUGMENTATION_WORDS) float32.
     """
     rows = Rows(len(samples), shape)
-    draws = uniform(seed, epoch, samples, len(augmentations))
+    draws = uniform(seed, epoch, samples, [augmentation.numbers for augmentation in augmentations])
     for augmentation, own in zip(augmentations, draws, strict=True):
         augmentation.apply(rows, own)
     packed = rows.packed()
@@ -467,23 +571,77 @@ def rows_for(
     return packed
 
 
-def uniform(seed: int, epoch: int, samples: npt.NDArray[np.integer], streams: int) -> Float64Array:
-    """Random numbers above 0 and below 1, (streams, 8, samples): each follows from these numbers and its place alone.
+def partner_shares(rows: FloatArray, shape: Shape, *, has_positions: bool = False) -> FloatArray:
+    """The shares of the partners' labels, (count,), by rows for samples of a shape: those of their values.
 
-    Philox4x32-10 (Salmon et al. 2011, *Parallel random numbers: as easy as 1, 2, 3*) with the seed as the key and
-    (sample, block, epoch, 0) as the counter. NumPy's has one counter for all, and samples come in any order.
+    Where each position has a label of its own, what is pasted has no other one beside it: the share is 0.
     """
-    blocks = np.arange(streams * _DRAWS // 4, dtype=np.uint64)[:, None]
+    if has_positions:
+        return np.where(rows[:, 18] < 1, rows[:, 18], np.float32(0))
+    top, left, bottom, right, part = rows[:, 14:19].T.astype(np.float64)
+    shares = part * ((bottom - top) * (right - left) / (shape.height * shape.width))
+    rounded: FloatArray = shares.astype(np.float32)
+    return rounded
+
+
+class EpochRows:
+    """The rows of the samples of an epoch, in their order, made for many batches at once.
+
+    Args:
+        augmentations, shape, seed, epoch: as for :func:`rows_for`.
+        numbers: the samples' numbers from one place of the order to another one, or to the end.
+    """
+
+    def __init__(
+        self,
+        augmentations: Sequence[Augmentation],
+        shape: Shape,
+        seed: int,
+        epoch: int,
+        numbers: Callable[[int, int], npt.NDArray[np.integer]],
+    ) -> None:
+        self._settings = augmentations, shape, seed, epoch
+        self._numbers = numbers
+        self._first, self._rows = 0, np.empty((0, AUGMENTATION_WORDS), np.float32)
+
+    def of(self, first: int, count: int) -> FloatArray:
+        """The rows of so many samples from a place of the order on."""
+        skipped = first - self._first
+        if skipped < 0 or skipped + count > len(self._rows):
+            self._rows = rows_for(*self._settings, self._numbers(first, first + max(count, _AHEAD)))
+            self._first, skipped = first, 0
+        return self._rows[skipped : skipped + count]
+
+
+def uniform(seed: int, epoch: int, samples: npt.NDArray[np.integer], numbers: Sequence[int]) -> list[Float64Array]:
+    """Random numbers above 0 and below 1, so many for each stream and sample: (number, samples) for each stream.
+
+    Each follows from the seed, the epoch, the sample and its place in its stream alone: Philox4x32-10 (Salmon et al.
+    2011, *Parallel random numbers: as easy as 1, 2, 3*) with the seed as the key and (sample, block, epoch, 0) as the
+    counter. NumPy's has one counter for all, and samples come in any order.
+    """
+    counts = [-(-number // _BLOCK) for number in numbers]
+    places = [_MOST_BLOCKS * stream + block for stream, count in enumerate(counts) for block in range(count)]
+    blocks = np.array(places, np.uint64)[:, None]
     first = (np.asarray(samples).astype(np.uint64) & _LOW)[None, :]
-    c0, c1, c2, c3 = np.broadcast_arrays(first, blocks, np.uint64(epoch), np.uint64(0))
-    keys = [np.uint64((seed ^ _KEY) & 0xFFFFFFFF), np.uint64(seed >> 32)]
+    words = np.empty((4, len(places), len(samples)), np.uint64)
+    words[0], words[1], words[2], words[3] = first, blocks, epoch, 0
+    products = np.empty((2, *words.shape[1:]), np.uint64)
+    keys = np.array([(seed ^ _KEY) & 0xFFFFFFFF, seed >> 32], np.uint64)
     for _ in range(10):
-        one, two = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (two >> _HALF) ^ c1 ^ keys[0], two & _LOW, (one >> _HALF) ^ c3 ^ keys[1], one & _LOW
-        keys = [(key + step) & _LOW for key, step in zip(keys, _WEYL, strict=True)]
-    words = np.stack((c0, c1, c2, c3), axis=1).reshape(streams, _DRAWS, len(samples))
-    numbers: Float64Array = (words + 0.5) * 2.0**-32
-    return numbers
+        # With one = c0 * M0 and two = c2 * M1: (high(two) ^ c1 ^ k0, low(two), high(one) ^ c3 ^ k1, low(one)).
+        np.multiply(words[0::2], _MULTIPLIERS, out=products)
+        np.right_shift(products[::-1], _HALF, out=words[0::2])
+        words[0::2] ^= words[1::2]
+        words[0::2] ^= keys[:, None, None]
+        np.bitwise_and(products[::-1], _LOW, out=words[1::2])
+        keys = (keys + _WEYL) & _LOW
+    drawn = (words.swapaxes(0, 1).astype(np.float64) + 0.5) * 2.0**-32
+    ends = np.cumsum(counts)
+    return [
+        drawn[end - count : end].reshape(-1, len(samples))[:number]
+        for end, count, number in zip(ends, counts, numbers, strict=True)
+    ]
 
 
 def _between(draws: Float64Array, limits: Range) -> Float64Array:
@@ -504,5 +662,13 @@ def _parts(size: tuple[int, int], area: Float64Array, ratio: Float64Array) -> Fl
     return parts
 
 
-def _factors(draws: Float64Array, amount: float) -> Float64Array:
-    return _between(draws[0], (1 - amount, 1 + amount))
+def _symmetric_beta(draws: Float64Array, alpha: float) -> Float64Array:
+    """From the beta distribution of (alpha, alpha), by two numbers each: 1/2 + t / (2 sqrt(n + t^2)).
+
+    t is of Student's distribution of n = 2 alpha degrees (Devroye, *Random variate generation in one line of code*,
+    1996).
+    """
+    power, cosine = draws[0] ** (1 / alpha), np.cos(2 * np.pi * draws[1])
+    square = cosine**2 * (1 - power)
+    numbers: Float64Array = 0.5 + 0.5 * np.sign(cosine) * np.sqrt(square / (power + square))
+    return numbers

@@ -34,7 +34,7 @@ _SIZES = (
     "MEMORY_ELEMENTS",
 )
 #: Sizes that kernels divide by: where these are arguments, so is what a quotient is made of without a division.
-_DIVISORS = ("UNIT_WIDTH", "UNIT_ELEMENTS")
+_DIVISORS = ("UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS")
 _FIELDS = (*_SIZES, *(f"{name}_{part}" for name in _DIVISORS for part in ("MULTIPLIER", "SHIFT")))
 #: The type of the argument that holds them, for kernels whose program should not depend on them.
 GEOMETRY_TYPE = f"typedef struct {{ int {', '.join(name.lower() for name in _FIELDS)}; }} geometry_t;"

@@ -28,11 +28,16 @@ def announced(function: Function) -> Function:
     return cast(Function, wrapper)
 
 
+def is_watched() -> bool:
+    """Whether somebody reads along: stderr is a terminal, or this process is a notebook's."""
+    return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel.zmqshell" in sys.modules)
+
+
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[int, int], None]]:
     """Yields what says how many kernels are built, and of how many; the line is gone at the end.
 
-    Nothing is said where stderr is no terminal.
+    Nothing is said where nobody watches.
     """
     written = ""
 
@@ -46,9 +51,8 @@ def progress_line() -> Iterator[Callable[[int, int], None]]:
     def ignore(done: int, count: int) -> None:
         """For who wants no line."""
 
-    is_shown = _is_wanted.get() and sys.stderr is not None and sys.stderr.isatty()
     try:
-        yield show if is_shown else ignore
+        yield show if _is_wanted.get() and is_watched() else ignore
     finally:
         if written:
             sys.stderr.write(f"\r{' ' * len(written)}\r")

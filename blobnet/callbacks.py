@@ -1,4 +1,4 @@
-"""What may happen between the epochs of a training."""
+"""What may happen between the epochs, and the steps, of a training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,31 @@ class Callback:
     def begin(self, progress: Progress) -> None:
         """Before the first epoch."""
 
+    def step_end(self, progress: Progress) -> None:
+        """After every step, whose work may still be on its way; the model keeps the weights of the epoch before."""
+
     def epoch_end(self, progress: Progress) -> None:
         """After every epoch; ``progress.history`` ends with its values."""
 
     def end(self, progress: Progress) -> None:
         """After the last epoch, unless an error ended the training."""
+
+
+def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
+    """The callbacks that ``fit`` was given: a list of them, or a single one.
+
+    Raises:
+        OptionError: something else.
+    """
+    if isinstance(callbacks, Callback):
+        return (callbacks,)
+    members = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    for member in members:
+        if not isinstance(member, Callback):
+            received = member if isinstance(member, type) else type(member)
+            hint = "a class of yours derives from blobnet.callbacks.Callback; give the callback, not its class."
+            raise OptionError("callbacks", "each must be a Callback", type=received.__name__, hint=hint)
+    return members
 
 
 class Checkpoint(Callback):
@@ -40,19 +61,37 @@ class Checkpoint(Callback):
         path: the HDF5 file.
         every: epochs between two files.
         class_names: names of the classes, kept with the model; those of the model itself if there are none.
+        every_steps: also save in the middle of epochs, whenever so many steps are done, counted over all epochs; a
+            training that is resumed from there leaves out what the epoch has seen, and goes on with its metrics.
 
     Raises:
         FileError: (before the first epoch) the file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], every: int = 1, class_names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        every: int = 1,
+        class_names: tuple[str, ...] = (),
+        every_steps: int | None = None,
+    ) -> None:
         self.path = path
         self.every = check_count("Checkpoint", "every", every)
+        self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
         self.class_names = class_names
         self._saved = 0
 
     def begin(self, progress: Progress) -> None:
         _check_room(self.path, progress)
+
+    def step_end(self, progress: Progress) -> None:
+        if self.every_steps and progress.trainer.step.number % self.every_steps == 0:
+            self._save_within(progress)
+
+    def _save_within(self, progress: Progress) -> None:
+        """Saves in the middle of an epoch; a training that has come apart leaves the last file as it is."""
+        progress.trainer.check()
+        _save(self.path, progress, self.class_names)
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
@@ -103,6 +142,9 @@ class _Monitor(Callback):
     """
 
     def __init__(self, monitor: str, minimum_change: float, falls: bool | None) -> None:
+        if not isinstance(monitor, str):
+            hint = "give numbers by name, patience=3 say."
+            raise OptionError(type(self).__name__, "monitor must be the name of a value", monitor=monitor, hint=hint)
         self.monitor = monitor
         self.minimum_change = minimum_change
         is_error = "loss" in monitor or monitor.removeprefix("validation_") in FALLING
@@ -251,7 +293,7 @@ class EarlyStopping(_Monitor):
         super().begin(progress)
         # The best epoch's weights are there only if it was the last one.
         if progress.history.get(self.monitor) and self.restore_best:
-            if self.waited:
+            if self.waited or progress.trainer.batches:
                 rule = "a training that was interrupted after its best epoch cannot restore that epoch's weights"
                 hint = "resume from the best epoch's file, or give restore_best=False."
                 raise OptionError("EarlyStopping", rule, epochs_since=self.waited, hint=hint)

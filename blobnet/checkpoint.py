@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError
 from blobnet.graph import Graph, from_description
 from blobnet.plan_report import readable
+from blobnet.summary import summarize
 
 FORMAT = "blobnet"
 FORMAT_VERSION = 1
@@ -51,6 +52,8 @@ _DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError
 _BUILT = ("kind", "config")
 #: The JSON objects under /training, and the keys that they must have.
 _TRAINING_OBJECTS: dict[str, tuple[str, ...]] = {"optimizer": _BUILT, "settings": ()}
+#: The keys of /training/place, which is there in the middle of an epoch alone.
+_PLACE = ("batches", "samples", "learning_rate", "totals")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,7 @@ class TrainingState:
         optimizer: ``{"kind": ..., "config": {...}}``.
         optimizer_state: a flat float32 array for each slot of the optimizer.
         settings: the trainer's own: batch size, planned epochs, ... (JSON: a tuple comes back as a list).
+        place: how far the epoch behind the finished ones is, its metrics among it; empty between epochs.
     """
 
     epoch: int
@@ -74,6 +78,13 @@ class TrainingState:
     optimizer: dict[str, Any]
     optimizer_state: Mapping[str, FloatArray]
     settings: dict[str, Any] = field(default_factory=dict)
+    place: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that it says it froze, for people."""
+        names = self.settings.get("frozen")
+        return tuple(names) if isinstance(names, list) else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +288,9 @@ def _write_training(subject: str, group: h5py.Group, training: TrainingState) ->
         value = getattr(training, name)
         _check_object(subject, f"the training state's {name}", value, keys)
         _write(group, name, _json(subject, f"the training state's {name}", value))
+    if training.place:
+        _check_object(subject, "the training state's place", training.place, _PLACE)
+        _write(group, "place", _json(subject, "the training state's place", training.place))
     _write_arrays(subject, group.create_group("optimizer_state"), training.optimizer_state, "<f4")
 
 
@@ -372,6 +386,15 @@ def load(path: str | os.PathLike[str]) -> ModelFile:
         FileError: there is no such file, or it is not a whole model file whose weights fit its architecture.
     """
     return _load(path)[0]
+
+
+def says_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a model of blobnet's, damaged or not; a data set may be HDF5 too."""
+    try:
+        with _opened(Path(path)) as file:
+            return _attribute(file, "format") == FORMAT
+    except _DAMAGE:
+        return False
 
 
 def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
@@ -510,6 +533,7 @@ class _Reader:
             step=self._number(group, "step"),
             seed=self._number(group, "seed"),
             optimizer_state=self._arrays(group, "optimizer_state", 4),
+            place=self._object(group, "place", _PLACE, optional=True) or {},
             **{name: self._object(group, name, keys) for name, keys in _TRAINING_OBJECTS.items()},
         )
 
@@ -633,32 +657,20 @@ def inspect(path: str | os.PathLike[str]) -> str:
         FileError: as :func:`load`.
     """
     model, version = _load(path)
-    graph = model.graph
-    rows = [("layer", "kind", "output shape", "parameters")]
-    for vertex in graph.vertices:
-        count = sum(spec.elements for spec in graph.parameters(vertex))
-        rows.append((_plain(vertex.name), vertex.layer.kind, str(vertex.shape), f"{count:,}" if count else "-"))
-    specs = graph.named_parameters.values()
-    total = sum(spec.elements for spec in specs)
-    rows.append(("total", "", "", f"{total:,}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>", widths, strict=True))
-    lines = [form.format(*row) for row in rows]
-    rule = "-" * len(lines[0])
-    trainable = sum(spec.elements for spec in specs if spec.trainable)
+    table = summarize(model.graph, model.training.frozen if model.training else ()).table
     broken = sum(int(values.size - np.isfinite(values).sum()) for values in model.weights.values())
     size = readable(Path(path).stat().st_size)
     facts = {
         "file": f"{size}, format {FORMAT_VERSION}, written by blobnet {_plain(version)}",
-        "parameters": f"{total:,} ({readable(4 * total)}), {trainable:,} of them trainable",
+        **table.facts,
         "not finite": f"{broken:,} weights are NaN or infinite" if broken else "",
         "classes": f"{len(model.class_names)}: {_listed(model.class_names)}" if model.class_names else "",
         "loss": _call(model.loss) if model.loss else "",
         "history": _last_values(model.history),
         "resumable": _progress(model.training),
     }
-    shown = [f"{name:<12}{text}" for name, text in facts.items() if text]
-    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], "", *shown])
+    rows = [[_plain(cell) for cell in row] for row in table.rows]
+    return str(replace(table, rows=rows, facts={name: text for name, text in facts.items() if text}))
 
 
 def _last_values(history: Mapping[str, list[float]]) -> str:
@@ -670,7 +682,8 @@ def _last_values(history: Mapping[str, list[float]]) -> str:
 def _progress(training: TrainingState | None) -> str:
     if training is None:
         return "no, the file holds a model and no training state"
-    return f"yes, after epoch {training.epoch} (step {training.step:,}), with {_call(training.optimizer)}"
+    when = f"in epoch {training.epoch + 1}" if training.place else f"after epoch {training.epoch}"
+    return f"yes, {when} (step {training.step:,}), with {_call(training.optimizer)}"
 
 
 def _call(built: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The command line: options, errors and exit statuses. The commands themselves are in blobnet.command_line.
 
-Status 0: done; 1: an error that is explained on stderr; 2: a wrong command line; 130: Ctrl-C.
+Status 0: done; 1: an error that is explained on stderr; 2: a wrong command line; 130: Ctrl-C; 143: SIGTERM in
+a training.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
-from blobnet.interrupt import STATUS, WORD, while_importing
+from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, while_importing
 from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
-_DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder that "
-_DATASET += "holds a folder of pictures for each class, or of a CSV file with the columns path and label"
+_DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
+_DATASET += "and y.npy, of a folder that holds a folder of pictures for each class, or of a CSV file with the columns "
+_DATASET += "path and label"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
 _LOSSES = ("cross-entropy", "focal", "mean-squared-error", "mean-absolute-error", "huber", "binary-cross-entropy")
@@ -65,7 +67,21 @@ examples:
 _PREDICT_EPILOG = """\
 Pictures are taken as they are: fashion-mnist and mnist are white on black, and
 a picture that is black on white is not inverted. Another size is resized.
-A .npy file holds (height, width) or (units, height, width).
+A .npy file holds (height, width) or (units, height, width), or with one axis
+in front many of these.
+"""
+_SHOW_EPILOG = """\
+A data set is drawn as a sheet of samples, the first that a training gets:
+changed as --augment says, and normalised.
+
+A model is drawn as its graph with the spread of each layer's weights and, with
+--dataset, of its values and gradients for a batch; and the first filters as
+pictures. Units that are the same for all samples are named.
+
+examples:
+  blobnet show fashion-mnist --augment crop=2,flip
+  blobnet show pictures/ --image-size 64x64 --count 100 --plot sheet.png
+  blobnet show lenet5.h5 --dataset fashion-mnist
 """
 _PLAN_EPILOG = """\
 columns:
@@ -122,6 +138,19 @@ columns:
 """
 
 
+_COMPILE_EPILOG = """\
+text:
+  statements of the contraction language (see blobnet.contraction), with or
+  without a head that names inputs and outputs; or a file that holds them
+
+examples:
+  blobnet compile "O[n, m] = +(A[n, k] * B[k, m])" --shapes A=99x64 B=64x50
+  blobnet compile "O[n, o, x : N, F, 28] = +(I[n, i, x+a-1] * W[o, i, a])" \\
+    --shapes I=8x64x28 W=64x64x3 --sizes N=8 F=64 --show
+  blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --gradients W
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit status."""
     for stream in (sys.stdout, sys.stderr):
@@ -141,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or WORD, file=sys.stderr)
-        return STATUS
+        return TERMINATED if isinstance(interrupt, Terminated) else STATUS
     except BrokenPipeError:
         # Whoever read this has enough (blobnet devices | head -1); Python's last flush must not complain either.
         with contextlib.suppress(OSError):
@@ -209,10 +238,14 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_evaluate(command("evaluate", f"{file} {data}", "measure a trained model on a data set"))
     summary = "say what a trained model sees in pictures"
     _add_predict(command("predict", f"{file} IMAGE [IMAGE ...] [options]", summary, _PREDICT_EPILOG))
-    command("devices", "", "list the OpenCL devices and mark the default one")
+    _add_show(command("show", "WHAT [options]", "draw a data set or a model", _SHOW_EPILOG))
+    devices = command("devices", "[--facts]", "list the OpenCL devices and mark the default one")
+    devices.add_argument("--facts", action="store_true", help="show what is known of each, and where it comes from")
     _add_plan(command("plan", "MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG))
     _add_bench(command("bench", "WHAT [SUBJECT] [options]", "time kernels and networks", _BENCH_EPILOG))
     _add_tune(command("tune", "MODEL [options]", "find the fastest kernels for a model on a device", _TUNE_EPILOG))
+    summary = "show what a contraction becomes on a device"
+    _add_compile(command("compile", '"TEXT" --shapes NAME=SHAPE ... [options]', summary, _COMPILE_EPILOG))
     inspect = command("inspect", file, "show what a model file holds")
     inspect.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     return parser, commands
@@ -251,14 +284,7 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--loss",
         metavar="NAME",
-        choices=(
-            "cross-entropy",
-            "focal",
-            "mean-squared-error",
-            "mean-absolute-error",
-            "huber",
-            "binary-cross-entropy",
-        ),
+        choices=_LOSSES,
         help="cross-entropy or focal for classes; mean-squared-error, mean-absolute-error, huber or "
         "binary-cross-entropy for targets (default: the first of each)",
     )
@@ -284,12 +310,7 @@ def _add_train(parser: Parser) -> None:
         type=option_types.number,
         help="keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)",
     )
-    group.add_argument(
-        "--augment",
-        metavar="LIST",
-        help="change samples at random: any of crop, resize, flip, rotate, brightness, contrast, saturation and erase, "
-        "in the order given; with a number, crop=2,rotate=10 say, cells, degrees or the amount (default: nothing)",
-    )
+    _add_augment(group)
     group.add_argument(
         "--schedule",
         choices=("constant", "step", "cosine"),
@@ -355,6 +376,13 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--plot", metavar="FILE", type=Path, help="draw the training curves (.png, .pdf or .svg; needs matplotlib)"
     )
+    group.add_argument(
+        "--checkpoint-steps",
+        metavar="N",
+        type=option_types.count,
+        help="also write the output file every N steps in the middle of an epoch, and at Ctrl-C or SIGTERM (default: "
+        "after every epoch alone)",
+    )
     group.add_argument("--csv", metavar="FILE", type=Path, help="log the metrics, a line an epoch")
     group.add_argument(
         "--tensorboard", metavar="DIR", type=Path, help="log the metrics for TensorBoard (needs tensorboardX)"
@@ -379,7 +407,42 @@ def _add_evaluate(parser: Parser) -> None:
         type=Path,
         help="draw the confusion matrix (.png, .pdf or .svg; needs matplotlib; classes only)",
     )
+    parser.add_argument(
+        "--mistakes",
+        metavar="FILE",
+        type=Path,
+        help="draw the worst mistakes, with the truth and what was said (.png, .pdf or .svg; needs matplotlib)",
+    )
     _add_device_and_precision(parser)
+
+
+def _add_show(parser: Parser) -> None:
+    what = "a data set, as --dataset of train takes it; or a model file, or one of the models of train as it starts"
+    parser.add_argument("what", metavar="WHAT", help=what)
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        help="the picture (.png, .pdf or .svg; default: WHAT's name and -samples.png or -layers.png, here)",
+    )
+    parser.add_argument(
+        "--count",
+        metavar="N",
+        type=option_types.count,
+        help="samples to draw (default: 40), or to run the model on (default: 64)",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=option_types.seed,
+        default=0,
+        help="of the samples' order, of augmentation and of dropout (default: 0)",
+    )
+    _add_augment(parser.add_argument_group("for a data set"))
+    group = parser.add_argument_group("for a model")
+    group.add_argument("--dataset", metavar="DATA", help="run the model on samples of this data set, and back")
+    _add_reading(parser.add_argument_group("data"))
+    _add_device(parser.add_argument_group("device"))
 
 
 def _add_predict(parser: Parser) -> None:
@@ -388,7 +451,8 @@ def _add_predict(parser: Parser) -> None:
         "images",
         metavar="IMAGE",
         nargs="+",
-        help="a PNG or JPEG picture (needs Pillow), a .npy array, or a folder of these",
+        help="a PNG or JPEG picture (needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file of "
+        "samples (x_test, else x)",
     )
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"
@@ -419,6 +483,12 @@ def _add_plan(parser: Parser) -> None:
         type=option_types.memory,
         help="find the largest batch for this memory, 8GiB say, not a device's",
     )
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        help="draw what holds memory, launch by launch (.png, .pdf or .svg; needs matplotlib)",
+    )
     _add_device(parser)
 
 
@@ -447,7 +517,10 @@ def _add_bench(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON, in ms, and nothing else")
     parser.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw the roofline (.png, .pdf or .svg; needs matplotlib)"
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        help="draw the roofline, of a model also the time of each kernel (.png, .pdf or .svg; needs matplotlib)",
     )
     group = parser.add_argument_group("for bench model (and --classes for bench fit)")
     group.add_argument("--classes", metavar="N", type=size, help="default: the model's own")
@@ -457,6 +530,8 @@ def _add_bench(parser: Parser) -> None:
         action="store_true",
         help="also time new processes, with empty program caches and with full ones",
     )
+    group = parser.add_argument_group("for bench fit")
+    group.add_argument("--augment", metavar="LIST", help="also train with it, in turn: as for 'blobnet train'")
     group = parser.add_argument_group("for bench ladder")
     group.add_argument(
         "--seed",
@@ -473,6 +548,22 @@ def _add_bench(parser: Parser) -> None:
     group.add_argument("--activation", metavar="NAME", help="in the epilogue: relu, relu6, leaky_relu, ...")
     group.add_argument("--preactivation", action="store_true", help="also store what the activation is applied to")
     _add_device_and_precision(parser)
+
+
+def _add_compile(parser: Parser) -> None:
+    parser.add_argument("text", metavar="TEXT", help="a contraction, or a file that holds it")
+    parser.add_argument(
+        "--shapes", metavar="NAME=AxBxC", nargs="+", type=option_types.named_sizes, default=[], help="of the inputs"
+    )
+    parser.add_argument(
+        "--sizes", metavar="NAME=N", nargs="+", type=option_types.named_size, default=[], help="of names in the text"
+    )
+    parser.add_argument(
+        "--gradients", metavar="NAME", nargs="*", help="compile the gradients of these inputs instead; of all without"
+    )
+    parser.add_argument("--schedule", metavar="TEXT", help="for the first table, instead of the one that is chosen")
+    parser.add_argument("--show", action="store_true", help="print tables and OpenCL C too")
+    _add_device(parser)
 
 
 def _add_tune(parser: Parser) -> None:
@@ -504,6 +595,10 @@ _Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 def _add_data(parser: _Options) -> None:
     parser.add_argument("--dataset", metavar="DATA", required=True, help=_DATASET)
+    _add_reading(parser)
+
+
+def _add_reading(parser: _Options) -> None:
     parser.add_argument(
         "--data-folder", metavar="DIR", type=Path, help="where the files of mnist or fashion-mnist are looked for first"
     )
@@ -521,6 +616,16 @@ def _add_data(parser: _Options) -> None:
     )
     parser.add_argument(
         "--skip-unreadable", action="store_true", help="leave out pictures that cannot be decoded, and say so"
+    )
+
+
+def _add_augment(parser: _Options) -> None:
+    parser.add_argument(
+        "--augment",
+        metavar="LIST",
+        help="change samples at random: any of crop, resize, flip, rotate, brightness, contrast, saturation, erase, "
+        "mixup and cutmix, in the order given; with a number, crop=2,rotate=10,mixup=0.2 say, cells, degrees, the "
+        "amount or mixup's alpha (default: nothing)",
     )
 
 
@@ -594,5 +699,7 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")
+    if options.checkpoint_steps and (options.early_stopping or options.save_best):
+        parser.error("--checkpoint-steps goes without --early-stopping and --save-best, whose file is the best epoch")
     if options.momentum is not None and options.optimizer not in ("sgd", "rmsprop"):
         parser.error("--momentum needs --optimizer sgd or rmsprop")

@@ -6,6 +6,7 @@ is, without a traceback.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 
@@ -43,6 +44,26 @@ def _rebuild(kind: type[BlobnetError], message: str) -> BlobnetError:
 
 class OptionError(BlobnetError, ValueError):
     """A hyperparameter or an option has a value that is not allowed."""
+
+
+class ContractionError(BlobnetError, ValueError):
+    """A contraction's text, or the sizes given to it, make no sense."""
+
+    @classmethod
+    def at(
+        cls, text: str, start: int, end: int, rule: str, *, hint: str | None = None, **received: object
+    ) -> ContractionError:
+        """The error of a place: its message ends in the line, with carets under characters ``start`` to ``end``."""
+        first = text.rfind("\n", 0, start) + 1
+        line, column = text[first:].partition("\n")[0].expandtabs(1), start - first
+        number = text.count("\n", 0, start) + 1
+        error = cls(f"contraction, line {number}, column {column + 1}", rule, hint=hint, **received)
+        # Of a long line, what is around the place.
+        cut = max(0, min(column - 50, len(line) - 100))
+        shown = line[cut : cut + 100]
+        carets = "^" * max(1, min(end - start, len(shown) - (column - cut)))
+        error.args = (f"{error}\n    {shown}\n    {' ' * (column - cut)}{carets}",)
+        return error
 
 
 class ShapeError(BlobnetError, ValueError):
@@ -90,8 +111,11 @@ class BlobnetWarning(UserWarning):
 
 
 def warn(subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
-    """Warns in the form of the errors: see BlobnetError."""
-    warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=3)
+    """Warns in the form of the errors, of the line outside blobnet that led here: see BlobnetError."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "blobnet":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=level)
 
 
 def near_matches(name: str, known: list[str]) -> str:

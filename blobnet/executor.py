@@ -15,15 +15,18 @@ import numpy.typing as npt
 
 from blobnet.blob import FloatArray
 from blobnet.building import progress_line
-from blobnet.device import Device, Feed
+from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.kernel_call import Batch, Blob, KernelCall, Tuning
+from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import variant_of
 from blobnet.planner import Plan, make_plan
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300
+#: Programs that may be needed beside those of a plan: an optimizer's, sums', averages'. NOTE: were there room for one
+#: less than are bound in turn, each would be forgotten right before it is asked for again.
+_OTHER_PROGRAMS = 32
 
 
 def check_by_default() -> bool:
@@ -34,6 +37,13 @@ def check_by_default() -> bool:
 class Launch:
     """A call bound to a kernel object of its own, whose arguments are set once, but for those that a batch changes.
 
+    Args:
+        device: where.
+        call: what.
+        text: of its program.
+        memory: a buffer for each storage.
+        batch: for which samples, at first.
+
     Attributes:
         call: what is launched.
         kernel: the kernel object.
@@ -43,17 +53,17 @@ class Launch:
         takes_step: whether two batches of as many samples may differ for it, by their place in a step.
     """
 
-    def __init__(self, device: Device, call: KernelCall, memory: Mapping[str, Any], batch: Batch) -> None:
+    def __init__(self, device: Device, call: KernelCall, text: str, memory: Mapping[str, Any], batch: Batch) -> None:
         source = call.source
         self.call = call
-        self.kernel = device.kernel(call.assemble(), source.entry, f"kernel {call.kernel} ({call.label})")
+        self.kernel = device.kernel(text, source.entry, f"kernel {call.kernel} ({call.label})")
         self.local_size = call.local_size or (1, 1, 1)
         self._device = device
         arguments = memory_arguments(call, memory)
         scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
         sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
         for index, argument in [*enumerate(arguments), *sizes.items()]:
-            self.kernel.set_arg(index, argument)
+            device.set_argument(self.kernel, index, argument)
         self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
         self.takes_step = not {"DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
         self.set_batch(batch)
@@ -67,7 +77,7 @@ class Launch:
             values = batch.scalars(samples)
             for name, index in self._scalars.items():
                 value = values[name]
-                self.kernel.set_arg(index, np.float32(value) if isinstance(value, float) else np.int32(value))
+                self._device.set_argument(self.kernel, index, _number(value))
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
 
 
@@ -85,6 +95,20 @@ def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
     return arguments
 
 
+def _number(value: int | float) -> np.float32 | np.int32:
+    """What a kernel takes a number as."""
+    return np.float32(value) if isinstance(value, float) else np.int32(value)
+
+
+def _trial(call: KernelCall) -> Trial:
+    """One work-group of a launch for one sample."""
+    source, nowhere = call.source, dict.fromkeys(call.storages("read", "write", "update"))
+    numbers = {**Batch(1).scalars(range(1)), **call.sizes}
+    arguments = memory_arguments(call, nowhere) + [_number(numbers[name]) for name in source.scalars]
+    values = tuple(None if argument is None else argument.tobytes() for argument in arguments)
+    return Trial(source.entry, call.local_size or (1, 1, 1), values)
+
+
 def _launch_nothing() -> None:
     """For a launch without samples."""
 
@@ -96,8 +120,8 @@ def plan_for(
 
     A variant (blobnet/layers/candidates.py) that the driver does not build, or crashes on, is left out, with a warning,
     and from now on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a
-    launch that it refuses (PoCL compiles for a work-group at the first launch) ends the run with a DeviceError, and
-    wrong results show in the loss at best. ``blobnet tune`` launches and checks what it chooses.
+    launch that it refuses ends the run with a DeviceError, and wrong results show in the loss at best. ``blobnet tune``
+    launches and checks what it chooses.
 
     Args:
         device: where the plan will run.
@@ -138,12 +162,12 @@ def plan_for(
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
     programs = {call.assemble(): call for _, call in plan.calls}
-    device.make_room(len(programs))
+    device.make_room(len(programs) + _OTHER_PROGRAMS)
     with progress_line() as advance:
-        device.build_ahead(programs, advance)
-    for call in programs.values():
+        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
+    for text, call in programs.items():
         try:
-            build(device, call)
+            build(device, call, text)
         except BuildError as error:
             return call, error
     return None
@@ -166,8 +190,8 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
         )
 
 
-def build(device: Device, call: KernelCall) -> None:
-    """Builds a call's program, if it is not built yet, and sees that the kernel is there.
+def build(device: Device, call: KernelCall, text: str) -> None:
+    """Builds a call's program from its text, if it is not built yet, and sees that the kernel is there.
 
     Raises:
         BuildError: the driver refuses the kernel or does not find it, or its work-group is too large for the device.
@@ -177,15 +201,17 @@ def build(device: Device, call: KernelCall) -> None:
     if items > device.largest_group:
         rule = f"its work-group must have no more work-items than {device.info.name} allows"
         raise BuildError(what, rule, items=items, most=device.largest_group)
-    device.kernel(call.assemble(), call.source.entry, what)
+    device.kernel(text, call.source.entry, what)
 
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
     calls = list(calls)
     with progress_line() as advance:  # Of what no plan holds: the optimizer's.
-        device.build_ahead((call.assemble() for call in calls), advance)
-    return [Launch(device, call, memory, batch) for call in calls]
+        texts = [call.assemble() for call in calls]
+        programs = dict(zip(texts, calls, strict=True))
+        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
+    return [Launch(device, call, text, memory, batch) for call, text in zip(calls, texts, strict=True)]
 
 
 class Executor:
@@ -218,6 +244,7 @@ class Executor:
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
+        self._version: int | None = None
 
     def use(self, name: str, buffer: Any) -> None:
         """Takes another buffer in place of a persistent one: samples that lie on the device."""
@@ -230,6 +257,12 @@ class Executor:
     def bind(self, calls: Iterable[KernelCall], count: int) -> list[Launch]:
         """Kernel objects with all arguments set, for a batch of ``count``."""
         return bind(self.device, calls, self._placed, Batch(count))
+
+    def prepare(self, version: int) -> None:
+        """Makes anew what depends on parameters alone, if their ``version`` is not that of the last time."""
+        if self._version != version:
+            self.run(CONSTANT, self.plan.batch_size)
+            self._version = version
 
     def run(self, phase: str, batch: Batch | int) -> None:
         """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch, or so many samples."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.checks import check_label_array, check_label_values, classes_of_one_hot
 from blobnet.datasets.source import Source, is_stream, runs, source_of
 from blobnet.device import Device, Reading
 from blobnet.errors import DataError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
-from blobnet.kernel_call import CONSTANT
+from blobnet.labels import Labels, prepare_labels
 from blobnet.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.parameters import DeviceParameters
@@ -48,32 +47,6 @@ def samples_for(graph: Graph, x: Any, subject: str) -> Source:
     return source
 
 
-def prepare_labels(graph: Graph, loss: Loss, x_shape: tuple[int, ...], y: Any, subject: str) -> npt.NDArray[Any]:
-    """Labels of samples (N, ...) as the device takes them: int32 class numbers, or float32 targets.
-
-    Raises:
-        DataError: labels that are not classes of the model, or targets of another shape or out of range.
-        ShapeError: the loss does not fit the model's output.
-    """
-    output = graph.output.shape
-    loss.check(output)
-    if not isinstance(y, np.ndarray) and hasattr(y, "shape") and hasattr(y, "__getitem__"):
-        y = np.asarray(y[()])  # an h5py data set
-    if loss.takes_classes and not output.rank and isinstance(y, np.ndarray):
-        y = classes_of_one_hot(y, output.units)
-    check_label_array(y, x_shape, subject)
-    if loss.takes_classes:
-        check_label_values(y, output.units, subject, positions=output.dimensions[1:], ignore=loss.ignored_label)
-        return loss.device_labels(y)
-    check_label_values(y.astype(np.float32) if y.dtype.kind in "biu" else y, None, subject)
-    target = tuple(y.shape[1:])
-    # One value may go without an axis of its own, and several may come as one row.
-    if target not in (output.dimensions, (output.elements,)) and not (target == () and output.elements == 1):
-        raise DataError(subject, "each target must have the shape of the model's output", target=target, output=output)
-    loss.check_targets(y, subject)
-    return loss.device_labels(y)
-
-
 class LabelledData:
     """Samples with their labels, ready for batches.
 
@@ -87,7 +60,7 @@ class LabelledData:
     Attributes:
         reader: reads batches.
         source: the samples by their numbers; None where they come in a stream.
-        labels: theirs, as :func:`prepare_labels` gives them; None where they come in a stream.
+        labels: theirs, as prepare_labels gives them; None where they come in a stream.
         count: how many samples there are; None where nobody knows yet.
         bytes: of all samples that have numbers.
         steps: how many batches of so many samples there are; None where nobody knows.
@@ -100,19 +73,19 @@ class LabelledData:
     def __init__(self, graph: Graph, loss: Loss, x: Any, y: Any, subject: str = "") -> None:
         prefix = f"{subject} " if subject else ""
         self.source: Source | None = None
-        self.labels: npt.NDArray[Any] | None = None
+        self.labels: Labels | None = None
         self.reader: Reader
         self.count: int | None = None
         self.bytes = 0
         self.steps: Callable[[int], int | None]
-        self._jobs: Callable[[int], Iterable[Any]]
+        self._jobs: Callable[[int, int], Iterable[Any]]
         if y is None and is_stream(x):
             loss.check(graph.output.shape)
             name = f"{prefix}x"
             stream = StreamReader(
                 x,
                 graph.input.shape.dimensions,
-                lambda batch, labels: prepare_labels(graph, loss, batch.shape, np.asarray(labels), name),
+                lambda batch, labels: np.asarray(prepare_labels(graph, loss, batch.shape, np.asarray(labels), name)),
                 name,
             )
             self.reader, self.steps, self._jobs = stream, lambda size: stream.steps, stream.jobs
@@ -126,11 +99,12 @@ class LabelledData:
         self.source.check_all()
         self.reader, self.count = IndexedReader(self.source, self.labels), len(self.source)
         self.bytes, count = self.source.bytes, len(self.source)
-        self.steps, self._jobs = lambda size: -(-count // size), lambda size: runs(count, size)
+        self.steps = lambda size: -(-count // size)
+        self._jobs = lambda size, skipped: runs(count, size, skipped)
 
-    def jobs(self, size: int) -> Iterable[Any]:
-        """The reader's jobs for batches of at most ``size`` samples, in order."""
-        return self._jobs(size)
+    def jobs(self, size: int, skipped: int = 0) -> Iterable[Any]:
+        """The reader's jobs for batches of at most ``size`` samples, in order, without the first ones."""
+        return self._jobs(size, skipped)
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
@@ -143,6 +117,14 @@ def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
     total, weight, right, among_five, counted = (float(value) for value in totals[:-1])
     means = {"loss": (total, weight), "accuracy": (right, counted), "top_5": (among_five, counted)}
     return {name: means[name][0] / means[name][1] if means[name][1] else math.nan for name in metric_names(loss)}
+
+
+class _Arriving(NamedTuple):
+    """The output of so many samples on its way to memory."""
+
+    samples: int
+    reading: Reading
+    memory: FloatArray
 
 
 class Evaluator:
@@ -174,40 +156,66 @@ class Evaluator:
         self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
         self.executor = Executor(device, self.plan, {"parameters": parameters.buffer}, debug=debug)
         self.loader = Loader(self.executor)
-        self._version: int | None = None
-        self._results: list[FloatArray] = []
+        #: Host memory for outputs that nobody uses.
+        self._results: deque[FloatArray] = deque()
 
     def predict(self, reader: Reader, count: int) -> FloatArray:
         """The model's output for samples 0 to ``count``: (count, units[, height][, width])."""
-        output = self.plan.outputs[self.plan.graph.output.name]
+        return self.begin(reader, count)()
+
+    def begin(self, reader: Reader, count: int) -> Callable[[], FloatArray]:
+        """Begins to predict: a function that waits for the last batch and gives what :meth:`predict` does.
+
+        It may be called while another thread already has the evaluator.
+        """
         result = np.empty((count, *self.plan.graph.output.shape.dimensions), np.float32)
-        done, arriving = 0, None
-        for samples in self.loader.batches(reader, runs(count, self.plan.batch_size)):
-            self._run(samples)
-            following = samples, self._read(output.storage, samples * output.layout.memory_elements)
-            # The device works on this batch while the host unpacks the one before.
-            if arriving is not None:
-                done = self._unpack(arriving, result, done)
-            arriving = following
-        if arriving is not None:
-            self._unpack(arriving, result, done)
-        return result
+        done, last = 0, None
 
-    def _read(self, storage: str, elements: int) -> Reading:
-        """Begins to read a buffer, to one of two places in turn."""
-        device = self.executor.device
-        if len(self._results) < 2:
-            size = self.plan.batch_size * self.plan.outputs[self.plan.graph.output.name].layout.memory_elements
-            self._results.append(device.host_memory(4 * size).view(np.float32))
-        self._results.reverse()
-        return device.read_later(self.executor.buffer_of(storage), self._results[0][:elements])
+        def take(arriving: _Arriving) -> None:
+            nonlocal done
+            outputs = self._unpacked(arriving)
+            result[done : done + len(outputs)] = outputs
+            done += len(outputs)
+            self._results.append(arriving.memory)
 
-    def _unpack(self, arriving: tuple[int, Reading], result: FloatArray, done: int) -> int:
-        count, reading = arriving
-        layout = self.plan.outputs[self.plan.graph.output.name].layout
-        values = layout.data(reading.values(), count)
-        result[done : done + count] = values.reshape(count, *result.shape[1:])
-        return done + count
+        for arriving in self._arriving(reader, runs(count, self.plan.batch_size)):
+            # The device works on this batch while the host takes the one before.
+            if last is not None:
+                take(last)
+            last = arriving
+
+        def finish() -> FloatArray:
+            if last is not None:
+                take(last)
+            return result
+
+        return finish
+
+    def outputs(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[FloatArray]:
+        """The model's output for the batch of each job in turn, which holds until the next one is asked for."""
+        last = None
+        for arriving in itertools.chain(self._arriving(reader, jobs), [None]):
+            if last is not None:
+                yield self._unpacked(last)
+                self._results.append(last.memory)
+            last = arriving
+
+    def _arriving(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[_Arriving]:
+        """The output of each batch, on its way as soon as the device has the batch."""
+        output, device = self.plan.outputs[self.plan.graph.output.name], self.executor.device
+        elements = output.layout.memory_elements
+        for count in self.loader.batches(reader, jobs):
+            self._run(count)
+            if self._results:
+                memory = self._results.popleft()
+            else:
+                memory = device.host_memory(4 * self.plan.batch_size * elements).view(np.float32)
+            values = memory[: count * elements]
+            yield _Arriving(count, device.read_later(self.executor.buffer_of(output.storage), values), memory)
+
+    def _unpacked(self, arriving: _Arriving) -> FloatArray:
+        layout, count = self.plan.outputs[self.plan.graph.output.name].layout, arriving.samples
+        return layout.data(arriving.reading.values(), count).reshape(count, *self.plan.graph.output.shape.dimensions)
 
     def evaluate(self, data: LabelledData, advance: Callable[[int], object] | None = None) -> dict[str, float]:
         """The mean loss and, for classes, the accuracies.
@@ -227,16 +235,14 @@ class Evaluator:
         return metrics_of(device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1), self.loss)
 
     def _run(self, count: int) -> None:
-        if self._version != self.parameters.version:
-            self.executor.run(CONSTANT, self.plan.batch_size)
-            self._version = self.parameters.version
+        self.executor.prepare(self.parameters.version)
         self.executor.run("forward", count)
 
 
 class Evaluators:
     """The evaluators that a model keeps, a few at most: for batches of BUCKETS and of the size asked for.
 
-    One caller at a time has one of them, with the weights that it asked for.
+    One caller at a time has one of them, with the weights that it asked for, until the device has its last batch.
     """
 
     def __init__(self) -> None:

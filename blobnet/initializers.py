@@ -13,11 +13,13 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blobnet.blob import FloatArray
+from blobnet.cores import usable_cores
 from blobnet.errors import OptionError, near_matches
 from blobnet.geometry import is_int
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Values that are drawn at once.
 _PIECE = 1 << 20
+#: Values of a parameter that is asked for together with all others.
+_LARGE = 1 << 10
 _NAME = re.compile(r"(\w+)(?:\(([1-9]\d*)\))?$")
 
 
@@ -132,9 +136,10 @@ def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
 
 
 class FirstWeights(Mapping[str, FloatArray]):
-    """The first values of all parameters, by name, each drawn when it is first asked for.
+    """The first values of all parameters, by name, drawn when they are first asked for.
 
-    A model that is only planned, or gets its weights from a file, draws none.
+    A model that is only planned, or gets its weights from a file, draws none. Who asks for a large one will want all:
+    they are drawn side by side, which NumPy does without holding Python's lock.
 
     Args:
         specs: the parameters, by their full names.
@@ -152,7 +157,11 @@ class FirstWeights(Mapping[str, FloatArray]):
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self._drawn:
-            self._drawn[name] = initialize(self._specs[name], name, self._seed)
+            is_large = self._specs[name].elements >= _LARGE
+            missing = [other for other in (self._specs if is_large else [name]) if other not in self._drawn]
+            with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
+                drawn = pool.map(lambda other: initialize(self._specs[other], other, self._seed), missing)
+                self._drawn |= zip(missing, drawn, strict=True)
         return self._drawn[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are still being imported."""
+"""Ctrl-C while modules are still being imported, and what stands for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 import signal
 from collections.abc import Iterator
 
-#: What a shell shows of a process that Ctrl-C has ended, and what blobnet prints then.
-STATUS, WORD = 130, "interrupted"
+#: What a shell shows of a process that Ctrl-C has ended, and what blobnet prints then; and that of SIGTERM.
+STATUS, WORD, TERMINATED = 130, "interrupted", 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where it is taken for Ctrl-C."""
 
 
 @contextlib.contextmanager

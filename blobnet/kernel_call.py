@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
 
@@ -23,8 +24,8 @@ ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: 'invalid arguments'.
 _GROUP_SIZE = 128
 _GROUP_UNITS = 64
-#: Bytes of a launch from which on a GPU's walk through planes is worth a program of its own.
-_LONG_WALK = 1 << 27
+#: Work-items of a GPU that share a small plane.
+_FEW_SHARERS = 16
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 512
 
@@ -189,6 +190,8 @@ class KernelCall:
             work[f"GLOBAL_{name}"] = self.dimensions[axis]
             work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
         layouts = [blob.layout for blob in self.blobs.values()]
+        if layouts:
+            work["PLANES"] = -(-layouts[0].unit_count // self.global_size.units)
         work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
@@ -244,40 +247,31 @@ class Batch:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Values for the tunables: those of a class of device, and overrides for single kernels.
+    """Values for the tunables: those for a device, and overrides for single kernels.
 
-    ``compute_units`` is how many work-groups the device runs side by side, each of at most ``group_size`` work-items
-    with ``local_memory`` bytes. ``choices`` names the candidates that were measured as the fastest, ``broken`` the
-    candidates, and whole variants, that this driver does not build, or builds wrongly (blobnet/layers/candidates.py).
-    ``precision`` is one of PRECISIONS.
+    ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
+    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
+    (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
     """
 
-    device_class: str = "cpu"
+    model: DeviceModel = GENERIC["cpu"]
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    compute_units: int = 64
-    group_size: int = 256
-    local_memory: int = 1 << 15
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
-        return kernel_source.load(kernel).tuning(self.device_class, self.overrides.get(kernel))
+        return kernel_source.load(kernel).tuning(self.model, self.overrides.get(kernel))
 
 
-def for_device_class(calls: Iterable[KernelCall], device_class: str, batch_size: int) -> list[KernelCall]:
-    """The calls with programs for a class of device.
+def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCall]:
+    """The calls with programs for a device.
 
-    A GPU's serve any size, since building them takes long; but not those of long walks through planes (cells.h), which
-    take up to twice the time without sizes. A CPU's compiler makes better loops where it knows their length
-    (docs/kernels.md).
+    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops where it knows their
+    length (docs/kernels.md).
     """
-
-    def knows_sizes(call: KernelCall) -> bool:
-        return device_class == "cpu" or ("GAPLESS" in call.source.macros and call.bytes(batch_size) >= _LONG_WALK)
-
-    return [replace(call, constant_sizes=knows_sizes(call)) for call in calls]
+    return [replace(call, constant_sizes=not model.items_are_lanes) for call in calls]
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:
@@ -291,7 +285,7 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
 
     A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
     """
-    if tuning.device_class == "cpu":
+    if not tuning.model.items_are_lanes:
         return GlobalSize(1, 1, shape.units), None
     width = power_of_two(shape.width, 64)
     height = power_of_two(shape.height, _GROUP_SIZE // width)
@@ -316,12 +310,13 @@ def cell_call(
     """The launch of a kernel that computes each cell from those at the same place of other blobs (kernels/cells.h)."""
     shape = next(iter(blobs.values())).shape
     tunables = tuning.of(kernel)
-    if tuning.device_class == "cpu":
+    if not tuning.model.items_are_lanes:
         size, local = GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), None
     else:
+        # Programs know how many share a plane: there are few such numbers.
         items = -(-shape.height * shape.width // tunables["CELLS"])
-        local = row_group(items)
-        size = GlobalSize(-(-items // local[0]) * local[0], 1, shape.units)
+        sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
+        size, local = GlobalSize(-(-items // sharers) * sharers, 1, shape.units), full_group(sharers)
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
 
 
@@ -344,7 +339,7 @@ def copy_call(label: str, source: Blob, target: Blob, tuning: Tuning, *, accumul
     """The call that copies a blob into another, or adds it; none where both are the same memory already."""
     if source == target and not accumulate:
         return []
-    width = 1 if tuning.device_class == "cpu" else 64
+    width = 64 if tuning.model.items_are_lanes else 1
     runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
     return [
         KernelCall(

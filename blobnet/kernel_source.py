@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 
+from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError
 
 Macro = int | float | str
@@ -29,9 +30,17 @@ _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
 _INCLUDE = r'^#include "([^"]+)"'
 
 
+#: What the default of a tunable depends on: whether a device vectorizes the loops within a work-item, or runs
+#: work-items as lanes (blobnet.device_model.DeviceModel.items_are_lanes).
+LOOPS, LANES = "loops", "lanes"
+
+
 @dataclass(frozen=True)
 class Tunable:
-    """A number that changes a kernel's speed but not its result."""
+    """A number that changes a kernel's speed but not its result.
+
+    ``defaults`` are by LOOPS and LANES.
+    """
 
     defaults: Mapping[str, int]
     choices: tuple[int, ...]
@@ -61,7 +70,7 @@ class KernelSource:
     data_alone: frozenset[str] = frozenset()
     moves: str | None = None
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[str, ...]:
         """The scalars that come with the call, and not with the batch."""
         return tuple(name for name in self.scalars if name not in BATCH_SCALARS)
@@ -71,13 +80,14 @@ class KernelSource:
         """The name of the ``__kernel`` function."""
         return self.name.replace("/", "_")
 
-    def tuning(self, device_class: str, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
-        """The tunables' values for a class of device, with ``overrides`` checked against the legal values."""
-        if any(device_class not in tunable.defaults for tunable in self.tunables.values()):
-            hint = "its header has no defaults for GPUs, since it is for CPUs alone."
-            rule = "a kernel's tunables must have defaults for the class of the device"
-            raise KernelError(f"kernel {self.name}", rule, device_class=device_class, hint=hint)
-        values = {name: tunable.defaults[device_class] for name, tunable in self.tunables.items()}
+    def tuning(self, model: DeviceModel, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
+        """The tunables' values for a device, with ``overrides`` checked against the legal values."""
+        kind = LANES if model.items_are_lanes else LOOPS
+        if any(kind not in tunable.defaults for tunable in self.tunables.values()):
+            hint = "its header has no such defaults, since it is for devices that vectorize a work-item's loops."
+            rule = f"a kernel's tunables must have defaults for '{kind}' on devices whose work-items are lanes"
+            raise KernelError(f"kernel {self.name}", rule, device=model.name, hint=hint)
+        values = {name: tunable.defaults[kind] for name, tunable in self.tunables.items()}
         for name, value in (overrides or {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
                 raise KernelError(
@@ -196,9 +206,9 @@ def parse(name: str, text: str) -> KernelSource:
                 raise KernelError(f"kernel {name}", f"{role} needs one of {_ACCESS} after its name", header=access)
     tunables = {role: _tunable(name, role, rest) for role, rest in sections["Tunables"].items()}
     if len({len(tunable.defaults) for tunable in tunables.values()}) > 1:
-        without = [role for role, tunable in tunables.items() if "gpu" not in tunable.defaults]
+        without = [role for role, tunable in tunables.items() if LANES not in tunable.defaults]
         raise KernelError(
-            f"kernel {name}", "all of its tunables must have a default for GPUs, or none", without=without
+            f"kernel {name}", f"all of its tunables must have a default for '{LANES}', or none", without=without
         )
     return KernelSource(
         name=name,
@@ -255,14 +265,14 @@ def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def _tunable(kernel: str, name: str, text: str) -> Tunable:
-    """Parses ``cpu 16, gpu 1 of 1 2 4 8 16: remark``; kernels for CPUs alone have no default for GPUs."""
-    match = re.match(r"cpu (\d+)(?:, gpu (\d+))? of ([\d ]+?)(:|$)", text)
+    """Parses ``loops 16, lanes 1 of 1 2 4 8 16: remark``; kernels for loops alone have no default for lanes."""
+    match = re.match(r"loops (\d+)(?:, lanes (\d+))? of ([\d ]+?)(:|$)", text)
     if not match:
-        form = "a tunable reads 'NAME cpu <default>[, gpu <default>] of <legal values>: remark'"
+        form = "a tunable reads 'NAME loops <default>[, lanes <default>] of <legal values>: remark'"
         raise KernelError(f"kernel {kernel}", form, line=f"{name} {text}")
     choices = tuple(int(choice) for choice in match.group(3).split())
-    given = {"cpu": match.group(1), "gpu": match.group(2)}
-    defaults = {device_class: int(default) for device_class, default in given.items() if default is not None}
+    given = {LOOPS: match.group(1), LANES: match.group(2)}
+    defaults = {kind: int(default) for kind, default in given.items() if default is not None}
     if not set(defaults.values()) <= set(choices):
         raise KernelError(f"kernel {kernel}", f"the defaults of {name} must be among its legal values", line=text)
     return Tunable(defaults, choices)

@@ -16,21 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_finite
-from blobnet.datasets.source import Rows, Source, kept_type
+from blobnet.datasets.source import Rows, Source, check_kept, kept_type
 from blobnet.errors import DataError
 from blobnet.executor import Executor
-from blobnet.planner import SAMPLE_SLOTS
+from blobnet.planner import sample_slots
 
 #: Batches that are gathered ahead of the device: enough for a source whose batches take unequal time.
 _PIECES = 4
 #: Bytes of a batch up to which threads cost more than they take over.
 _LEAST_SHARED = 1 << 20
-#: Threads that gather; more do not make memory faster.
-_MOST_THREADS = 8
+#: Threads that gather; more than 8 do not make memory faster.
+_MOST_THREADS = min(8, os.cpu_count() or 1)
 #: Bytes that go to the device at a time when a whole data set does.
 _LOAD_BYTES = 1 << 25
-#: The part of a device's free memory that a data set may take: a CPU's memory holds the data already.
-_SHARE_OF_MEMORY = {"cpu": 1 / 16, "gpu": 1 / 2}
+#: The part of a device's free memory that a data set may take; the host's memory holds the data already.
+_SHARE_OF_MEMORY, _SHARE_OF_HOST = 1 / 2, 1 / 16
 
 #: Labels as words of 4 bytes, a row for each sample.
 Labels = npt.NDArray[np.int32]
@@ -69,14 +69,17 @@ class IndexedReader(Reader):
 
     Args:
         source: the samples.
-        labels: as a loss takes them, one for each sample; None for none.
+        labels: as a loss takes them, one for each sample, in memory or to be read; None for none.
     """
 
-    def __init__(self, source: Source, labels: npt.NDArray[Any] | None = None) -> None:
-        self._source, self._labels = source, None if labels is None else _words(labels)
+    def __init__(self, source: Source, labels: npt.NDArray[Any] | Source | None = None) -> None:
+        stored = labels if isinstance(labels, Source) else None
+        self._source, self._stored_labels = source, stored
+        self._labels = None if labels is None or isinstance(labels, Source) else _words(labels)
         self.sample_type = source.dtype.name
-        self.threads = min(_MOST_THREADS, os.cpu_count() or 1) if source.is_parallel else 1
-        self.is_quick = source.is_quick
+        is_parallel = source.is_parallel and (stored is None or stored.is_parallel)
+        self.threads = _MOST_THREADS if is_parallel else 1
+        self.is_quick = source.is_quick and stored is None
 
     def fill(self, job: Rows, samples: npt.NDArray[Any] | None, labels: Labels | None, part: slice) -> int:
         rows = job[part]
@@ -84,6 +87,8 @@ class IndexedReader(Reader):
             self._source.read(rows, samples[part][: len(rows)])
         if labels is not None and self._labels is not None:
             np.take(self._labels, rows, axis=0, out=labels[part][: len(rows)], mode="clip")
+        elif labels is not None and self._stored_labels is not None:
+            labels[part][: len(rows)] = _words(np.asarray(self._stored_labels[rows]))
         return len(job)
 
 
@@ -121,16 +126,27 @@ class StreamReader(Reader):
         """How many batches a round has, if the stream tells."""
         return len(self._stream) if isinstance(self._stream, Sized) else None
 
-    def jobs(self, size: int) -> Iterator[Any]:
-        """The jobs of a new round, of at most ``size`` samples each; without end, since nobody knows how many come."""
+    def jobs(self, size: int, skipped: int = 0) -> Iterator[Any]:
+        """The jobs of a new round, of at most ``size`` samples each; without end, since nobody knows how many come.
+
+        Raises:
+            DataError: there are no ``skipped`` batches to leave out.
+        """
         round_, self._round = self._round or self._batches(), None
-        return itertools.repeat(_parted(round_, size))
+        batches = _parted(round_, size)
+        left_out = sum(1 for _ in itertools.islice(batches, skipped))
+        if left_out < skipped:
+            rule = "the stream must give the batches again that were done before the interruption"
+            hint = "a generator gives its batches once; start it anew."
+            raise DataError(self._subject, rule, done=skipped, received=left_out, hint=hint)
+        return itertools.repeat(batches)
 
     def fill(self, job: Iterator[Any], samples: npt.NDArray[Any] | None, labels: Labels | None, part: slice) -> int:
         x, y = next(job, (None, None))
         if x is None:
             return 0
         assert samples is not None, "a stream is not kept on the device"
+        check_kept(x.dtype, samples.dtype, self._subject)
         with np.errstate(over="ignore"):
             np.copyto(samples[: len(x)], x, casting="unsafe")
         check_finite(samples[: len(x)], "x", self._subject)
@@ -209,7 +225,7 @@ class Loader:
         self._is_resident = False
         #: For each place in ``samples``, what happens when its batch is no longer needed; the place in use; and the
         #: first number in ``rows``.
-        self._consumed: list[Any] = [None] * SAMPLE_SLOTS[plan.tuning.device_class]
+        self._consumed: list[Any] = [None] * sample_slots(plan.tuning.model)
         self._slot = -1
         self._rows = 0
 
@@ -227,7 +243,8 @@ class Loader:
         if source is None or self._executor.debug:  # In debug mode all memory is copied at every launch.
             return False
         info = self._device.info
-        room = min(info.largest_allocation, (info.memory - reserved) * _SHARE_OF_MEMORY[self._device.kind])
+        share = _SHARE_OF_HOST if self._device.is_host else _SHARE_OF_MEMORY
+        room = min(info.largest_allocation, (info.memory - reserved) * share)
         if source.bytes > room:
             return False
         buffer = self._device.allocate(-(-source.bytes // 4) * 4)
@@ -252,8 +269,12 @@ class Loader:
 
     # -- batch by batch ----------------------------------------------------------------------------------------------
 
-    def batches(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[int]:
+    def batches(
+        self, reader: Reader, jobs: Iterable[Any], change: Callable[[Labels], None] = lambda labels: None
+    ) -> Iterator[int]:
         """Puts the batch of every job on its way, and gives its number of samples, for launches that follow.
+
+        ``change`` is called with the labels of each batch before they are sent, and may change them in place.
 
         Raises:
             DataError: the reader found something that cannot be used.
@@ -261,6 +282,7 @@ class Loader:
         """
         waiting, most = iter(jobs), 1 if self._is_inline(reader) else _PIECES - 1
         ahead: deque[_Filling] = deque()
+        self._slot = -1
         try:
             while True:
                 ahead += (self._begin(reader, job) for job in itertools.islice(waiting, most - len(ahead)))
@@ -271,6 +293,8 @@ class Loader:
                 count = counts[0]
                 if not count:
                     return
+                if filling.piece.labels is not None:
+                    change(filling.piece.labels[:count])
                 self._send(filling, count)
                 yield count
                 # The device has work now, while the host gathers what comes next.
@@ -289,7 +313,7 @@ class Loader:
     def _is_inline(self, reader: Reader) -> bool:
         """Whether batches are gathered at once; a CPU's cores have work enough."""
         is_small = self._size * (self._sample_bytes + 4 * self._label_words) <= _LEAST_SHARED
-        return reader.is_quick and (is_small or self._is_resident or self._device.kind == "cpu")
+        return reader.is_quick and (is_small or self._is_resident or self._device.is_host)
 
     def _begin(self, reader: Reader, job: Any) -> _Filling:
         """Has a piece filled: at once, or by threads."""
@@ -339,9 +363,11 @@ class Loader:
         if piece.samples is None:
             executor.feed("rows", filling.job.astype(np.int32))
         else:
+            # NOTE: the first batch goes behind what was launched, which has nothing to do for it: one image comes in
+            # sooner without a second queue.
+            is_alone = self._slot < 0 or len(self._consumed) == 1
             self._slot = (self._slot + 1) % len(self._consumed)
-            first, after = self._slot * self._size, self._consumed[self._slot]
-            after = None if len(self._consumed) == 1 else after
+            first, after = self._slot * self._size, None if is_alone else self._consumed[self._slot]
             copy = self._device.fetch(
                 executor.buffers["samples"], piece.samples[:count], first * self._sample_bytes, after
             )

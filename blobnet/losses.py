@@ -40,6 +40,8 @@ class Loss(ABC):
     SAMPLE_METRICS: ClassVar[int] = 5
     #: Whether labels are class numbers (then accuracy is meaningful) or targets of the output's shape.
     takes_classes: ClassVar[bool] = False
+    #: Whether a sample may have the labels of two, each with a share.
+    takes_pairs: ClassVar[bool] = True
     #: The kernel that computes it.
     kernel: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type[Loss]]] = {}
@@ -81,6 +83,7 @@ class Loss(ABC):
         labels: npt.NDArray[Any],
         sample_weights: FloatArray | None = None,
         class_weights: FloatArray | None = None,
+        partner_shares: FloatArray | None = None,
     ) -> float:
         """What the loss of a batch is divided by: the weight of its samples together.
 
@@ -88,8 +91,18 @@ class Loss(ABC):
             labels: as :meth:`device_labels` gives them.
             sample_weights: (N,); all 1 if None.
             class_weights: a number for each class; all 1 if None.
+            partner_shares: (N,), the share of the next sample's label, behind the last one the first's; all 0 if None.
         """
-        return float(len(labels)) if sample_weights is None else float(sample_weights.sum(dtype=np.float64))
+        weights = self._own_weights(labels, class_weights)
+        if sample_weights is not None:
+            weights = weights * sample_weights
+        if partner_shares is not None:
+            weights = weights + partner_shares * (np.roll(weights, -1) - weights)
+        return float(weights.sum())
+
+    def _own_weights(self, labels: npt.NDArray[Any], class_weights: FloatArray | None) -> npt.NDArray[np.float64]:
+        """The weights of samples by their labels, (N,)."""
+        return np.ones(len(labels))
 
     # -- the device's part -------------------------------------------------------------------------------------------
 
@@ -103,12 +116,14 @@ class Loss(ABC):
             "totals": (self.SAMPLE_METRICS + 1, 0),
             "labels": (0, self.label_elements(output)),
             "sample_weights": (0, 1),
+            **({"partner_shares": (0, 1)} if self.takes_pairs else {}),
             "sample_metrics": (0, self.SAMPLE_METRICS * _part_count(self._rows(output), output.width)),
         }
 
     def start_values(self, output: Shape, batch_size: int) -> dict[str, FloatArray]:
-        """What buffers hold unless something else is written there: weights of 1."""
-        return {"sample_weights": np.ones(batch_size, np.float32)}
+        """What buffers hold unless something else is written there: weights of 1, and no partner's share."""
+        shares = {"partner_shares": np.zeros(batch_size, np.float32)} if self.takes_pairs else {}
+        return {"sample_weights": np.ones(batch_size, np.float32), **shares}
 
     def calls(self, output: Blob, delta: Blob | None, tuning: Tuning) -> list[KernelCall]:
         """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``."""
@@ -122,6 +137,7 @@ class Loss(ABC):
             blobs={"OUTPUT": output, "OUTPUT_DELTA": delta or output},
             arrays={
                 **{name.upper(): self._array(name, output.shape) for name in self._reads},
+                **({"PARTNER_SHARES": self._array("partner_shares", output.shape)} if self.takes_pairs else {}),
                 "SAMPLE_WEIGHTS": self._array("sample_weights", output.shape),
                 "SAMPLE_METRICS": metrics,
             },
@@ -179,7 +195,7 @@ class _Walk:
     @classmethod
     def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
         """For rows of ``width`` positions."""
-        most = 1 if tuning.device_class == "cpu" else power_of_two(tuning.group_size, _MOST_ITEMS)
+        most = power_of_two(tuning.model.group_size, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 
@@ -232,21 +248,17 @@ class _ClassLoss(Loss):
             classes = np.where(labels == self.ignore, np.int32(IGNORED), classes)
         return classes
 
-    def weight(
-        self,
-        labels: npt.NDArray[Any],
-        sample_weights: FloatArray | None = None,
-        class_weights: FloatArray | None = None,
-    ) -> float:
-        if self.ignore is None and class_weights is None:
-            return super().weight(labels, sample_weights)
+    def _own_weights(self, labels: npt.NDArray[Any], class_weights: FloatArray | None) -> npt.NDArray[np.float64]:
         classes = labels.reshape(len(labels), -1)
+        # What has moved out of a sample takes no part either, whether there is a label to ignore or not.
         is_class = classes != IGNORED
+        if class_weights is None and is_class.all():
+            return super()._own_weights(labels, class_weights)
         each = (
             is_class if class_weights is None else np.where(is_class, class_weights[np.where(is_class, classes, 0)], 0)
         )
-        weights = each.mean(axis=1, dtype=np.float64)
-        return float(weights.sum() if sample_weights is None else weights @ sample_weights.astype(np.float64))
+        weights: npt.NDArray[np.float64] = each.mean(axis=1, dtype=np.float64)
+        return weights
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
         return {**super().memory(output), "class_weights": (output.units, 0)}
@@ -339,18 +351,14 @@ class Dice(_ClassLoss):
     smoothing: float = 1.0
     kernel: ClassVar[str] = "loss/dice"
     _reads: ClassVar[tuple[str, ...]] = ("labels", "class_terms")
+    takes_pairs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("Dice", "smoothing", self.smoothing, above=0)
 
-    def weight(
-        self,
-        labels: npt.NDArray[Any],
-        sample_weights: FloatArray | None = None,
-        class_weights: FloatArray | None = None,
-    ) -> float:
-        return Loss.weight(self, labels, sample_weights)
+    def _own_weights(self, labels: npt.NDArray[Any], class_weights: FloatArray | None) -> npt.NDArray[np.float64]:
+        return Loss._own_weights(self, labels, class_weights)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
         own = {"softmax_sums": (0, 2 * output.height * output.width), "class_terms": (0, 3 * output.units)}

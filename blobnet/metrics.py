@@ -62,34 +62,31 @@ def _iou(matrix: npt.NDArray[np.int64]) -> Scores:
     return _quotient(hits, matrix.sum(axis=0) + matrix.sum(axis=1) - hits)
 
 
-def _mean_of_present(values: Scores, matrix: npt.NDArray[np.int64]) -> float:
+def _mean(of_classes: Callable[[npt.NDArray[np.int64]], Scores], labels: Labels, scores: Scores) -> float:
     """The mean over the classes that have samples."""
+    matrix = _matrix(labels, scores)
     present = matrix.sum(axis=1) > 0
-    return float(values[present].mean()) if present.any() else math.nan
+    return float(of_classes(matrix)[present].mean()) if present.any() else math.nan
 
 
 def precision(labels: Labels, scores: Scores) -> float:
     """Of what was taken for a class, the part that is of it; the mean over the classes that have samples."""
-    matrix = _matrix(labels, scores)
-    return _mean_of_present(_precision(matrix), matrix)
+    return _mean(_precision, labels, scores)
 
 
 def recall(labels: Labels, scores: Scores) -> float:
     """Of what is of a class, the part that was found; the mean over the classes that have samples."""
-    matrix = _matrix(labels, scores)
-    return _mean_of_present(_recall(matrix), matrix)
+    return _mean(_recall, labels, scores)
 
 
 def f1(labels: Labels, scores: Scores) -> float:
     """The harmonic mean of a class's precision and recall; the mean over the classes that have samples."""
-    matrix = _matrix(labels, scores)
-    return _mean_of_present(_f1(matrix), matrix)
+    return _mean(_f1, labels, scores)
 
 
 def iou(labels: Labels, scores: Scores) -> float:
     """Intersection over union of a class and of what was taken for it; the mean over the classes that have samples."""
-    matrix = _matrix(labels, scores)
-    return _mean_of_present(_iou(matrix), matrix)
+    return _mean(_iou, labels, scores)
 
 
 def auc(labels: Labels, scores: Scores) -> float:
@@ -153,15 +150,15 @@ _OF_TARGETS: tuple[Metric, ...] = (mae, rmse, r2, auc)
 FALLING = frozenset({"mae", "rmse"})
 
 
-def named(metrics: Sequence[Metric | str], loss: Loss) -> dict[str, Metric]:
-    """The metrics by name, of which those of this module may be given by name.
+def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[str, Metric]:
+    """The metrics, one or several, by name, of which those of this module may be given by name.
 
     Raises:
         OptionError: an unknown name, one that is not made for the loss's labels, no function, or two of one name.
     """
     known = {metric.__name__: metric for metric in (_OF_CLASSES if loss.takes_classes else _OF_TARGETS)}
     found: dict[str, Metric] = {}
-    for metric in metrics:
+    for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
         if isinstance(metric, str) and metric not in known:
             labels = "classes" if loss.takes_classes else "targets"
             hint = near_matches(metric, sorted(known))

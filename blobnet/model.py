@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,16 +17,18 @@ from blobnet.arguments import as_float32, loss_of, optimizer_of, parted
 from blobnet.augment import Augmentation, augmentations_of, from_descriptions
 from blobnet.blob import FloatArray
 from blobnet.building import announced
-from blobnet.callbacks import Callback
+from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.datasets.source import Source, runs
+from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, choose
+from blobnet.device_model import GENERIC
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
-from blobnet.inference import Evaluator, Evaluators, LabelledData, prepare_labels, samples_for
+from blobnet.inference import Evaluator, Evaluators, LabelledData, samples_for
 from blobnet.kernel_call import Tuning
+from blobnet.labels import prepare_labels
 from blobnet.layers import Layer, Node
-from blobnet.loader import IndexedReader
+from blobnet.loader import IndexedReader, Reader, StreamReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.metrics import Metric, Report, measured, named
 from blobnet.notes import note_loss, note_scale
@@ -35,8 +38,12 @@ from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planner import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
 from blobnet.schedules import check_number
+from blobnet.summary import Summary, summarize
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep, not_finite
+
+#: Batches that predict_batches predicts at a time.
+_PREDICTED_AHEAD = 8
 
 
 class Model:
@@ -61,7 +68,8 @@ class Model:
         seed: int = 0,
     ) -> None:
         self._start(graph.from_nodes(inputs, outputs), class_names, seed)
-        self.set_weights(graph.carried_weights(outputs))
+        if carried := graph.carried_weights(outputs):
+            self.set_weights(carried)
 
     def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
         self.graph = network
@@ -253,8 +261,8 @@ class Model:
         optimizer: Optimizer | str | None = None,
         loss: Loss | str | None = None,
         validation: tuple[Any, Any] | float | None = None,
-        metrics: Sequence[Metric | str] = (),
-        callbacks: Sequence[Callback] = (),
+        metrics: Metric | str | Sequence[Metric | str] = (),
+        callbacks: Callback | Sequence[Callback] = (),
         freeze: str | Iterable[str] | None = None,
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | None = None,
@@ -282,7 +290,8 @@ class Model:
             x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
                 h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
                 ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order.
-            y: class numbers (N,) or targets of the output's shape, whatever the loss takes.
+            y: class numbers (N,) or targets of the output's shape, whatever the loss takes; those of a mapped file or
+                of an h5py data set, of more than 64 MB, are read and checked batch by batch.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
             optimizer: or its name, "adam"; Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
@@ -290,7 +299,7 @@ class Model:
             validation: (x, y) to measure after each epoch; or a fraction of the samples, drawn by the seed, which are
                 then not trained on.
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
-            callbacks: see blobnet.callbacks.
+            callbacks: one or several of blobnet.callbacks, or of your own.
             freeze: names of layers or parameters that are not trained, or patterns of them ("stage1*", "*/bias"); see
                 also :meth:`layers_until`. None is nothing, or with ``resume`` what the interrupted training froze.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
@@ -326,6 +335,7 @@ class Model:
         if average is not None:
             check_number("fit", "average", average, least=0, below=1)
         seed = _check_seed("fit", seed)
+        callbacks = check_callbacks(callbacks)
         loss, optimizer = loss_of(loss), optimizer_of(optimizer)
         state = self.training_state if resume else None
         if resume:
@@ -401,7 +411,7 @@ class Model:
         y: Any = None,
         *,
         loss: Loss | str | None = None,
-        metrics: Sequence[Metric | str] = (),
+        metrics: Metric | str | Sequence[Metric | str] = (),
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
@@ -423,7 +433,7 @@ class Model:
             found = evaluator.evaluate(data)
             if asked and data.labels is not None:
                 outputs = evaluator.predict(data.reader, len(data.labels))
-                found |= measured(asked, loss, data.labels, outputs)
+                found |= measured(asked, loss, np.asarray(data.labels), outputs)
         return found
 
     def report(
@@ -450,12 +460,13 @@ class Model:
         labels = prepare_labels(self.graph, loss, source.shape, y, "y")
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
         if not self.graph.output.shape.rank:
-            return Report.of(loss, labels, self.predict(x, **settings), self.class_names)
+            return Report.of(loss, np.asarray(labels), self.predict(x, **settings), self.class_names)
 
         def of_some(rows: npt.NDArray[np.int64]) -> Report:
             samples = np.empty((len(rows), *source.shape[1:]), source.dtype)
             source.read(rows, samples)
-            return Report.of(loss, labels[rows], self.predict(samples, **settings), self.class_names, has_auc=False)
+            own = np.asarray(labels[rows])
+            return Report.of(loss, own, self.predict(samples, **settings), self.class_names, has_auc=False)
 
         return Report.summed([of_some(rows) for rows in runs(len(source), batch_size)])
 
@@ -467,18 +478,60 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> FloatArray:
-        """The model's output for every sample: (N, units[, height][, width]).
+        """The model's output for every sample, in their order: (N, units[, height][, width]).
 
-        ``x`` (but for iterables) and ``precision`` are as for :meth:`fit`. A sample's bits depend on the batch size of
-        the plan and on nothing else: ``batch_size`` for at least as many samples, else 1, 4, 16 or 64 if that holds
-        them all. Several threads may call this at once; they take turns.
+        ``x`` and ``precision`` are as for :meth:`fit`; an iterable may give batches without labels. A sample's bits
+        depend on the batch size of the plan and on nothing else: ``batch_size`` for at least as many samples, and for
+        iterables, else 1, 4, 16 or 64 if that holds them all. Several threads may call this at once: one brings its
+        samples to the device while another waits for its answers. See :meth:`predict_batches` for answers that are too
+        many for memory.
         """
+        if is_stream(x):
+            settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+            return np.concatenate(list(self.predict_batches(x, **settings)))
         batch_size = check_count("predict", "batch_size", batch_size)
         source = samples_for(self.graph, x, "x")
         self._note_scale(source)
         settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
-            return evaluator.predict(IndexedReader(source), len(source))
+            finish = evaluator.begin(IndexedReader(source), len(source))
+        return finish()
+
+    def predict_batches(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 128,
+        device: Device | str | None = None,
+        precision: str = "fp32",
+    ) -> Iterator[FloatArray]:
+        """What :meth:`predict` gives, some samples at a time, in their order: neither they nor the answers pile up.
+
+        A few batches are read and predicted ahead of the one that is asked for. Others may predict between them.
+        """
+        batch_size = check_count("predict_batches", "batch_size", batch_size)
+        reader: Reader
+        if is_stream(x):
+            reader, count = StreamReader(x, self.graph.input.shape.dimensions, None, "x"), None
+            jobs = reader.jobs(batch_size)
+        else:
+            source = samples_for(self.graph, x, "x")
+            self._note_scale(source)
+            reader, count = IndexedReader(source), len(source)
+            jobs = runs(count, batch_size)
+        settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_type}
+
+        def outputs() -> Iterator[FloatArray]:
+            while True:
+                # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
+                with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
+                    some = itertools.islice(jobs, _PREDICTED_AHEAD)
+                    found = [values.copy() for values in evaluator.outputs(reader, some)]
+                yield from found
+                if len(found) < _PREDICTED_AHEAD:
+                    return
+
+        return outputs()
 
     def predict_proba(
         self,
@@ -532,7 +585,7 @@ class Model:
         loss = loss_of(loss) or self.loss or CrossEntropy()
         source = samples_for(self.graph, x, "x")
         source.check_all()
-        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
+        labels = np.asarray(prepare_labels(self.graph, loss, source.shape, y, "y"))
         step = TrainingStep(
             self._on(device).at(precision),
             self.graph,
@@ -563,7 +616,12 @@ class Model:
         """The memory plan, which can be printed; needs no device. ``freeze`` is as for :meth:`fit`."""
         wanted = (loss_of(loss) or self.loss or CrossEntropy()) if training else None
         table = parameter_table(self.graph, frozen_parameters(self.graph, freeze))
-        tuning = Tuning(device_class)
+        if device_class not in GENERIC:
+            hint = near_matches(device_class, list(GENERIC))
+            raise OptionError(
+                "device_class", f"it must be {' or '.join(GENERIC)}", device_class=device_class, hint=hint
+            )
+        tuning = Tuning(GENERIC[device_class])
         return make_plan(self.graph, batch_size, loss=wanted, training=training, tuning=tuning, parameters=table)
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -614,20 +672,21 @@ class Model:
         """Trainable values."""
         return sum(spec.elements for spec in self.graph.named_parameters.values() if spec.trainable)
 
+    def summary(self, freeze: str | Iterable[str] | None = None) -> Summary:
+        """The layers with their outputs' shapes and parameters, and totals: a table to print.
+
+        Args:
+            freeze: as for :meth:`fit`: what the table is to show as frozen; None is what the last training froze.
+        """
+        if freeze is None:
+            return summarize(self.graph, self.training_state.frozen if self.training_state else ())
+        return summarize(self.graph, frozen_parameters(self.graph, freeze))
+
     def __repr__(self) -> str:
-        rows = [("layer", "kind", "output", "parameters")]
-        for vertex in self.graph.vertices:
-            count = sum(spec.elements for spec in self.graph.parameters(vertex))
-            rows.append((vertex.name, vertex.layer.kind, str(vertex.shape), str(count) if count else ""))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if column == 3 else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, f"{self.parameter_count:,} trainable parameters"])
+        return str(self.summary())
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
 
 class Sequential(Model):

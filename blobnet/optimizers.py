@@ -187,7 +187,7 @@ class Optimizer(ABC):
         hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
         tunables = tuning.of(self.kernel)
         runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
-        group = 1 if tuning.device_class == "cpu" else _GROUP
+        group = _GROUP if tuning.model.items_are_lanes else 1
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
@@ -216,9 +216,8 @@ class Optimizer(ABC):
 
     def _clipping(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
         assert self.clip_norm is not None
-        on_cpu = tuning.device_class == "cpu"
         # NOTE: not tunables, since a sum's order changes its last bits.
-        run, lanes, group = (_SUM_RUN, _SUM_LANES, 1) if on_cpu else (1, 1, _GROUP)
+        run, lanes, group = (1, 1, _GROUP) if tuning.model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
         runs = -(-table.trainable_elements // (run * lanes))
         groups = min(-(-runs // group), _MOST_PARTIALS)
         partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)

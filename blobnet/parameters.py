@@ -140,12 +140,13 @@ class DeviceParameters:
         table: where each of them lies.
         buffer: the memory.
         version: another number whenever they have changed: plans that hold something made of them make it anew.
+        frozen_version: the same, of those that no training changes.
     """
 
     def __init__(self, device: Device, graph: Graph, table: ParameterTable | None = None) -> None:
         self.table = table or parameter_table(graph)
         self.buffer: Any = device.allocate(4 * (self.table.elements + READ_OVERRUN))
-        self.version = 0
+        self.version = self.frozen_version = 0
         self._device = device
 
     def write(self, weights: Mapping[str, FloatArray]) -> None:
@@ -157,6 +158,7 @@ class DeviceParameters:
         """All of them, by name."""
         return self.table.unpack(self._device.read(self.buffer, self.table.elements))
 
-    def changed(self) -> None:
+    def changed(self, *, only_trained: bool = False) -> None:
         """To be called after launches that write them."""
         self.version += 1
+        self.frozen_version += not only_trained

@@ -1,4 +1,4 @@
-"""A memory plan as text: every storage with its bytes and zeros, the launches, and what is needed in all."""
+"""A memory plan as a table: every storage with its bytes and zeros, the launches, and what is needed in all."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
 from blobnet.kernel_call import CONSTANT, COPYING
+from blobnet.tables import Table
 
 if TYPE_CHECKING:
     from blobnet.planner import Plan
 
 #: When constant calls run.
 _RARELY = " when weights change"
-_HEADER = ("storage", "planes", "bytes", "halo", "buffer")
+_HEADER, _SIDES = ("storage", "planes", "bytes", "halo", "buffer"), "<>>>>"
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Limits:
 
 def report(
     plan: Plan, *, reserved: Mapping[str, int] | None = None, updates: int = 0, limits: Limits | None = None
-) -> str:
-    """The text of a plan.
+) -> Table:
+    """A plan as a table.
 
     Args:
         plan: what to show.
@@ -40,14 +41,8 @@ def report(
     """
     extra = dict(reserved or {})
     layouts = _layouts(plan)
-    rows = [_HEADER, *_rows(plan, layouts), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    rule = "-" * (sum(widths) + 2 * len(widths) - 2)
-    facts = _facts(plan, layouts, extra, updates, limits)
-    width = max(map(len, facts)) + 2
-    shown = [f"{name:<{width}}{text}" for name, text in facts.items()]
-    return "\n".join([lines[0], rule, *lines[1:], rule, *shown])
+    rows = [*_rows(plan, layouts), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
+    return Table(_HEADER, rows, _SIDES, facts=_facts(plan, layouts, extra, updates, limits))
 
 
 def readable(size: int) -> str:

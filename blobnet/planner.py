@@ -7,12 +7,13 @@ Pure passes, no device (DESIGN section 3):
 3. halos and row pitch: the maximum over all members and readers of a storage (`_lay_out`);
 4. kernel calls, from the layers (`_schedule`), of which one may do the work of those behind it (`_fuse`); and 3 again,
    without the halos that none of them reads (`_settle`);
-5. in inference, the calls whose results depend on the parameters alone (`_with_constants`);
+5. the calls whose results depend on parameters alone that no step of training changes (`_with_constants`);
 6. lifetimes, reuse of memory, and zeroing of halos where reused memory changes geometry (`_allocate`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError, OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
@@ -32,7 +34,7 @@ from blobnet.kernel_call import (
     GlobalSize,
     KernelCall,
     Tuning,
-    for_device_class,
+    for_model,
     row_group,
 )
 from blobnet.kernel_source import BATCH_SCALARS
@@ -57,7 +59,11 @@ class Buffer:
 
     def bytes(self, count: int) -> int:
         """Bytes for a batch of ``count``."""
-        return 4 * (self.elements + count * self.per_sample + READ_OVERRUN)
+        return 4 * (self.size(count) + READ_OVERRUN)
+
+    def size(self, count: int) -> int:
+        """Elements that hold something for a batch of ``count``."""
+        return self.elements + count * self.per_sample
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,16 @@ class Plan:
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
-        return report(self)
+        return str(report(self))
+
+    def _repr_html_(self) -> str:
+        return report(self)._repr_html_()
 
     def phase(self, name: str) -> list[KernelCall]:
-        """The calls of one phase: ``constant`` (whenever parameters changed), ``forward``, ``loss`` or ``backward``."""
+        """The calls of one phase: ``constant``, ``forward``, ``loss`` or ``backward``.
+
+        Those of ``constant`` run whenever parameters changed, but for those that are trained.
+        """
         return [call for phase, call in self.calls if phase == name]
 
     @property
@@ -296,17 +308,17 @@ class _Planner:
             self._assign_deltas()
         sites, scheduled = self._settle(every_halo)
         calls = [(item.phase, item.call) for item in scheduled]
-        if not self.training:
-            calls = _with_constants(calls)
-        slots = _share_buffers(_occupants(calls), reuse, self.batch_size)
+        calls = _with_constants(calls, self.parameters.trainable_elements if self.training else 0)
+        slots = _share_buffers(occupants(calls), reuse, self.batch_size)
         if not self.training:
             # Launches that clear halos take time that one sample feels, and memory is no concern then.
-            apart = _share_buffers(_occupants(calls), reuse, self.batch_size, keep_planes=True)
+            apart = _share_buffers(occupants(calls), reuse, self.batch_size, keep_planes=True)
             extra = _bytes(apart, self.batch_size) - _bytes(slots, self.batch_size)
             slots = apart if extra <= 4 * self.parameters.elements else slots
         calls, placed, buffers = _allocate(calls, slots, self.tuning)
-        made = for_device_class((call for _, call in calls), self.tuning.device_class, self.batch_size)
-        calls = [(phase, call) for (phase, _), call in zip(calls, made, strict=True)]
+        made = for_model((call for _, call in calls), self.tuning.model)
+        # What rarely runs is not worth a program for each size.
+        calls = [(phase, call if phase == CONSTANT else fast) for (phase, call), fast in zip(calls, made, strict=True)]
         for name, elements in self._persistent().items():
             buffers[name] = Buffer(name, *elements)
             placed[name] = name
@@ -601,8 +613,8 @@ class _Planner:
             for source in vertex.inputs:
                 linked += [self.regions.get(source), self.delta_regions.get(source)]
             linked += [self.regions.get(vertex.index), self.delta_regions.get(vertex.index)]
-            # NOTE: a GPU's kernels address cell by cell; one pitch would only give halos to planes that need none.
-            if shapes and self.tuning.device_class == "cpu" and vertex.layer.same_pitch(shapes):
+            # NOTE: lanes address cell by cell; one pitch would only give halos to planes that need none.
+            if shapes and not self.tuning.model.items_are_lanes and vertex.layer.same_pitch(shapes):
                 present = [region.storage for region in linked if region]
                 groups.join([item for item in present if self.storages[item].planes.width > 1])
         for members in groups.groups():
@@ -720,7 +732,7 @@ class _Planner:
         sample_bytes = self.graph.input.shape.elements * np.dtype(self.sample_type).itemsize
         buffers = {
             "parameters": (self.parameters.elements, 0),
-            "samples": (0, -(-SAMPLE_SLOTS[self.tuning.device_class] * sample_bytes // 4)),
+            "samples": (0, -(-sample_slots(self.tuning.model) * sample_bytes // 4)),
             "rows": (0, 1),
             "step": (STEP_WORDS, 0),
         }
@@ -733,6 +745,11 @@ class _Planner:
         return buffers
 
 
+def sample_slots(model: DeviceModel) -> int:
+    """Batches of samples that a device holds: one that is not the host fetches the next one while it works."""
+    return 1 if model.is_host else 2
+
+
 def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall]) -> list[_Scheduled]:
     """The calls of a layer, which are told whose they are."""
     return [_Scheduled(phase, vertex.index, replace(call, layer=vertex.name, direction=direction)) for call in calls]
@@ -742,10 +759,8 @@ def _size_text(array: Array) -> str:
     return f"{array.elements} elements and {array.per_sample} a sample"
 
 
-#: Batches of samples that a device of a class holds: a GPU fetches the next one while it works.
-SAMPLE_SLOTS = {"cpu": 1, "gpu": 2}
 #: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
-AUGMENTATION_WORDS = 14
+AUGMENTATION_WORDS = 19
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -775,22 +790,33 @@ class _Groups:
 # -- pass 5: what depends on parameters alone --------------------------------------------------------------------------
 
 
-def _with_constants(calls: list[tuple[str, KernelCall]]) -> list[tuple[str, KernelCall]]:
-    """The calls of an inference plan, those in front that need not run again until parameters change.
+#: A storage, and for parameters where one begins in it.
+_Place = tuple[str, int]
 
-    Their phase is ``constant``: they read parameters, or what other such calls made of them, and nothing about the
-    batch; and nobody else writes where they do.
+
+def _with_constants(calls: list[tuple[str, KernelCall]], trained: int) -> list[tuple[str, KernelCall]]:
+    """The calls of a plan, those in front that need not run again until parameters change.
+
+    Their phase is ``constant``: they read parameters that nothing in the plan changes, or what other such calls made of
+    them, and nothing about the batch; and nobody else writes where they do.
+
+    Args:
+        calls: in their order.
+        trained: elements of the parameters that the optimizer changes, which lie in front of all others.
     """
-    writers: dict[str, int] = {}
-    for _, call in calls:
-        for storage in call.storages("write", "update"):
-            writers[storage] = writers.get(storage, 0) + 1
-    known, first, others = {"parameters"}, [], []
+    writers = Counter(place for _, call in calls for place in _places(call, "write", "update"))
+    known: set[_Place] = set()
+
+    def changes(place: _Place) -> bool:
+        storage, offset = place
+        return place not in known and (storage != "parameters" or offset < trained or place in writers)
+
+    first, others = [], []
     for phase, call in calls:
-        written = call.storages("write", "update")
+        written = _places(call, "write", "update")
         batch = set(call.source.scalars) & set(BATCH_SCALARS)
-        depends = call.storages("read", "update") - known or batch or call.global_size.grows
-        if depends or not written or any(writers[storage] > 1 for storage in written):
+        depends = any(map(changes, _places(call, "read", "update"))) or batch or call.global_size.grows
+        if depends or not written or any(writers[place] > 1 for place in written):
             others.append((phase, call))
         else:
             known |= written
@@ -798,12 +824,26 @@ def _with_constants(calls: list[tuple[str, KernelCall]]) -> list[tuple[str, Kern
     return first + others
 
 
+def _places(call: KernelCall, *accesses: str) -> set[_Place]:
+    """What a call uses in one of these ways."""
+    arrays = {
+        (array.storage, array.offset)
+        for role, array in call.arrays.items()
+        if array.storage == "parameters" and call.source.arrays[role] in accesses
+    }
+    return arrays | {(storage, 0) for storage in call.storages(*accesses) if storage != "parameters"}
+
+
 # -- pass 6: lifetimes and reuse ---------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Occupant:
-    """A storage or array with the calls that use it."""
+class Occupant:
+    """A storage or array, and the first and the last of the calls that use it.
+
+    It holds ``elements + count * per_sample`` elements for a batch of ``count``. ``blob`` is all of it, if it has a
+    halo.
+    """
 
     name: str
     first: int
@@ -813,44 +853,47 @@ class _Occupant:
     blob: Blob | None
 
     def size(self, count: int) -> int:
+        """Elements for a batch of ``count``."""
         return self.elements + count * self.per_sample
 
 
-def _occupants(calls: list[tuple[str, KernelCall]]) -> list[_Occupant]:
+def occupants(calls: Sequence[tuple[str, KernelCall]]) -> list[Occupant]:
     """Every storage and layer array that the calls name, in the order of first use."""
-    found: dict[str, _Occupant] = {}
-    for position, (phase, call) in enumerate(calls):
+    found: dict[str, Occupant] = {}
+    for position, (_, call) in enumerate(calls):
         for blob in call.blobs.values():
             if blob.storage not in found:
                 layout = blob.layout
                 whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
-                found[blob.storage] = _Occupant(
+                found[blob.storage] = Occupant(
                     blob.storage, position, position, 0, layout.memory_elements, None if blob.is_memory else whole
                 )
             found[blob.storage].last = max(found[blob.storage].last, position)
         for array in call.arrays.values():
             if not array.persistent:
                 if array.storage not in found:
-                    found[array.storage] = _Occupant(array.storage, position, position, 0, array.per_sample, None)
+                    found[array.storage] = Occupant(array.storage, position, position, 0, array.per_sample, None)
                 occupant = found[array.storage]
                 occupant.elements = max(occupant.elements, array.end(0))
                 occupant.last = max(occupant.last, position)
-        if phase == CONSTANT:
-            for storage in call.storages("write", "update"):
-                found[storage].last = len(calls)  # They are there for every batch.
+    made = {storage for phase, call in calls if phase == CONSTANT for storage in call.storages("write", "update")}
+    for storage in made:
+        # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
+        if calls[found[storage].last][0] != CONSTANT:
+            found[storage].last = len(calls)
     return list(found.values())
 
 
 def _share_buffers(
-    occupants: Sequence[_Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
-) -> list[list[_Occupant]]:
+    occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
+) -> list[list[Occupant]]:
     """Puts storages whose lifetimes do not meet together, each list for one buffer.
 
     A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
     free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
     to be cleared.
     """
-    slots: list[list[_Occupant]] = []
+    slots: list[list[Occupant]] = []
     # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
     arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
     for occupant in [item for item in occupants if item.blob] + arrays:
@@ -865,7 +908,7 @@ def _share_buffers(
         ]
         size = occupant.size(batch_size)
 
-        def waste(slot: list[_Occupant], wanted: _Occupant = occupant, size: int = size) -> tuple[bool, bool, int]:
+        def waste(slot: list[Occupant], wanted: Occupant = occupant, size: int = size) -> tuple[bool, bool, int]:
             room = max(item.size(batch_size) for item in slot)
             same = all(_plane(item) == _plane(wanted) for item in slot)
             return room < size, not same, abs(room - size)
@@ -877,11 +920,11 @@ def _share_buffers(
     return slots
 
 
-def _bytes(slots: Iterable[Sequence[_Occupant]], batch_size: int) -> int:
+def _bytes(slots: Iterable[Sequence[Occupant]], batch_size: int) -> int:
     return sum(4 * max(item.size(batch_size) for item in slot) for slot in slots)
 
 
-def _to_clear(slot: Sequence[_Occupant]) -> list[Blob]:
+def _to_clear(slot: Sequence[Occupant]) -> list[Blob]:
     """The blobs of a buffer whose halos others leave behind with values."""
     if len({_plane(item) for item in slot}) == 1:
         return []
@@ -890,7 +933,7 @@ def _to_clear(slot: Sequence[_Occupant]) -> list[Blob]:
 
 
 def _allocate(
-    calls: list[tuple[str, KernelCall]], slots: Iterable[Sequence[_Occupant]], tuning: Tuning
+    calls: list[tuple[str, KernelCall]], slots: Iterable[Sequence[Occupant]], tuning: Tuning
 ) -> tuple[list[tuple[str, KernelCall]], dict[str, str], dict[str, Buffer]]:
     """A buffer for each slot; returns calls with zero-halo calls put in."""
     placed: dict[str, str] = {}
@@ -913,7 +956,7 @@ def _allocate(
     return result, placed, buffers
 
 
-def _plane(occupant: _Occupant) -> tuple[int, ...] | None:
+def _plane(occupant: Occupant) -> tuple[int, ...] | None:
     return occupant.blob.layout.plane if occupant.blob else None
 
 
@@ -921,6 +964,6 @@ def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = (1, 1, 1) if tuning.device_class == "cpu" else row_group(max(leading, gaps, 1))
+    local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
     size = GlobalSize(local[0], 1, blob.shape.units)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

@@ -1,21 +1,31 @@
-"""What a training shows on a terminal: a bar that is gone when it ends, and a table with a row an epoch."""
+"""What a training shows on a terminal or in a notebook: a bar that is gone when it ends, and a row an epoch."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tqdm import tqdm
+from tqdm import TqdmWarning
+
+from blobnet.building import is_watched
+
+with warnings.catch_warnings():
+    # It chooses a widget in a notebook that has ipywidgets; that it may, and that there are none, needs no word.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.autonotebook import tqdm
 
 #: What a bar shows; with the metrics it fits 80 columns.
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 
 
-def bar(title: str, total: int | None, verbose: bool) -> Any:
-    """A progress bar over samples that is gone when it ends; none where stderr is no terminal."""
-    disable = None if verbose else True
+def bar(title: str, total: int | None, verbose: bool, done: int = 0) -> Any:
+    """A progress bar over samples that is gone when it ends: on a terminal, or a widget in a notebook; else none.
+
+    ``done`` samples were done before.
+    """
     settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
-    return tqdm(total=total, desc=title, disable=disable, **settings)
+    return tqdm(total=total, initial=done, desc=title, disable=not (verbose and is_watched()), **settings)
 
 
 def shown(record: Mapping[str, float]) -> str:

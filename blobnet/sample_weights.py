@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
+from blobnet.datasets.checks import chunks
+from blobnet.datasets.source import Source
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
 
@@ -44,7 +46,7 @@ def prepare_class_weights(
     weights: ClassWeights | None,
     loss: Loss,
     classes: int,
-    labels: npt.NDArray[Any] | None,
+    labels: npt.NDArray[Any] | Source | None,
     class_names: Sequence[str] = (),
 ) -> FloatArray | None:
     """One weight for each class, float32.
@@ -98,8 +100,10 @@ def _class_number(name: Any, classes: int, class_names: Sequence[str]) -> int:
     raise OptionError("class_weights", rule, hint=hint, **{"class": repr(name)})
 
 
-def _balanced(labels: npt.NDArray[Any], classes: int) -> FloatArray:
-    counts = np.bincount(labels[labels != IGNORED].reshape(-1), minlength=classes)
+def _balanced(labels: npt.NDArray[Any] | Source, classes: int) -> FloatArray:
+    counts = np.zeros(classes, np.int64)
+    for _, rows in chunks(labels):
+        counts += np.bincount(rows[rows != IGNORED].reshape(-1), minlength=classes)
     present = counts > 0
     weights = np.zeros(classes, np.float32)
     weights[present] = counts.sum() / (present.sum() * counts[present])

@@ -1,7 +1,7 @@
 """Training: epochs over data, and what resuming needs.
 
 Same seed, same device: bit-identical weights. The samples' order in epoch e follows from (seed, e) alone, and dropout
-from (seed, step), so that a resumed training continues exactly where it stopped.
+from (seed, step), so that a resumed training continues exactly where it stopped, after any step of an epoch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from blobnet.augment import EpochRows
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
@@ -23,7 +24,8 @@ from blobnet.device import Reading
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
 from blobnet.kernel_call import Batch
-from blobnet.loader import Loader
+from blobnet.loader import Labels, Loader
+from blobnet.losses import Loss
 from blobnet.metrics import Metric, measured, named
 from blobnet.planner import make_plan
 from blobnet.progress import Table, bar, shown
@@ -72,6 +74,8 @@ class Trainer:
 
     Attributes:
         epoch: finished epochs.
+        batches: batches of the finished steps of the epoch that is under way.
+        samples: theirs.
         rate_factor: what callbacks multiply the schedule's learning rates by.
         learning_rate: that of the last step.
     """
@@ -79,7 +83,7 @@ class Trainer:
     def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
         self.step = step
         self.accumulate = accumulate
-        self.epoch = 0
+        self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
         weights = None if step.class_weights is None else [float(weight) for weight in step.class_weights]
@@ -92,6 +96,7 @@ class Trainer:
             "augment": [augmentation.description() for augmentation in step.augment],
         }
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
+        self._check_loss: Callable[[FloatArray], None] = lambda totals: None
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +108,11 @@ class Trainer:
         return self._weights[1]
 
     def state(self) -> TrainingState:
-        """What resuming needs, besides the weights."""
+        """What resuming needs, besides the weights; to be asked for behind a step."""
+        place: dict[str, Any] = {}
+        if self.batches:
+            place = {"batches": self.batches, "samples": self.samples, "learning_rate": self.learning_rate}
+            place["totals"] = self.step.totals().tolist()
         return TrainingState(
             epoch=self.epoch,
             step=self.step.number,
@@ -111,6 +120,7 @@ class Trainer:
             optimizer=self.step.optimizer.description(),
             optimizer_state=self.step.optimizer_state(),
             settings=dict(self._settings),
+            place=place,
         )
 
     def restore(self, state: TrainingState) -> None:
@@ -129,6 +139,22 @@ class Trainer:
         self._settle(state.settings, self._settings)
         self.epoch = state.epoch
         self.step.restore(state.step, state.optimizer_state)
+        if state.place:
+            self._restore_place(state.place)
+
+    def _restore_place(self, place: Mapping[str, Any]) -> None:
+        """Goes on in the middle of an epoch."""
+        try:
+            self.batches, self.samples = int(place["batches"]), int(place["samples"])
+            self.learning_rate = float(place["learning_rate"])
+            totals = np.array(place["totals"], np.float32)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            rule = "the state must say how many batches of its epoch are done, and their metrics"
+            raise OptionError("resume", rule, place=place, cause=error) from error
+        if min(self.batches, self.samples) < 1 or totals.shape != (Loss.SAMPLE_METRICS + 1,):
+            rule = "the state must say how many batches of its epoch are done, and their metrics"
+            raise OptionError("resume", rule, place=place)
+        self.step.reset_totals(totals)
 
     def _settle(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
@@ -150,7 +176,7 @@ class Trainer:
         *,
         sample_weights: FloatArray | None = None,
         validation: LabelledData | None = None,
-        metrics: Sequence[Metric | str] = (),
+        metrics: Metric | str | Sequence[Metric | str] = (),
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
@@ -178,6 +204,9 @@ class Trainer:
         planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
         if schedule.depends_on_epochs:
             planned["epochs"] = epochs
+        if self.batches and (data.count is None) != ("samples" not in self._settings):
+            rule = "in the middle of an epoch, data must come as before: by their numbers, or as a stream"
+            raise OptionError("resume", rule, now="a stream" if data.count is None else f"{data.count} samples")
         self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
@@ -200,16 +229,16 @@ class Trainer:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
-            record, count = self._run_epoch(loader, data, sample_weights, epochs, verbose)
+            record, count = self._run_epoch(loader, data, sample_weights, progress, callbacks, verbose)
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None:
                 with bar("validation", validation.count, verbose) as shown:
                     found = evaluator.evaluate(validation, shown.update)
                 if asked and validation.labels is not None:
                     outputs = evaluator.predict(validation.reader, len(validation.labels))
-                    found |= measured(asked, loss, validation.labels, outputs)
+                    found |= measured(asked, loss, np.asarray(validation.labels), outputs)
                 record |= {f"validation_{name}": value for name, value in found.items()}
-            self.epoch += 1
+            self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
                 print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
             _record(progress.history, record)
@@ -222,13 +251,30 @@ class Trainer:
         keep(progress)
         return progress
 
+    def check(self) -> None:
+        """Waits for the device, and raises TrainingError unless the epoch's losses and the weights are finite."""
+        self._check_loss(self.step.totals())
+        broken = not_finite(self.weights())
+        if broken:
+            rule = "the weights must stay finite"
+            raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
+
     def _run_epoch(
-        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, epochs: int, verbose: bool
+        self,
+        loader: Loader,
+        data: LabelledData,
+        sample_weights: FloatArray | None,
+        progress: Progress,
+        callbacks: Sequence[Callback],
+        verbose: bool,
     ) -> tuple[dict[str, float], int]:
-        """One pass over the data, with a progress bar that is gone when it ends; the metrics, and how many samples."""
-        step, size, done = self.step, self.step.batch_size, 0
-        first_step, batches = step.number, data.steps(size)
-        steps = None if batches is None else -(-batches // self.accumulate)
+        """What is left of a pass over the data, with a progress bar that is gone when it ends.
+
+        Returns:
+            The metrics of the whole pass, and how many samples were left.
+        """
+        step, size, epochs, before = self.step, self.step.batch_size, progress.epochs, self.samples
+        first_step = step.number - -(-self.batches // self.accumulate)
 
         def check(totals: FloatArray) -> None:
             """Raises TrainingError if a loss was not finite."""
@@ -242,55 +288,65 @@ class Trainer:
             if order is not None:
                 samples = order[number * size : (number + 1) * size]
                 count = loader.load(data.reader, samples)
-                step.change_samples(self.epoch, samples)
+                rows = self._rows(order)
+                if rows is not None:
+                    step.change_samples(rows.of(number * size, count))
                 layer["first_layer"] = step.first_not_finite(count)
             rule = "the loss must stay finite"
             raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=_DIVERGED)
 
-        step.reset_totals()
-        with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose) as shown:
-            watch = _Watch(step, shown, check)
-            for count in self._run_steps(loader, data, sample_weights, steps or 1, epochs):
+        self._check_loss = check
+        if not self.batches:
+            step.reset_totals()
+        with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose, before) as shown:
+            watch, number = _Watch(step, shown, check), step.number
+            for count in self._run_steps(loader, data, sample_weights, epochs):
                 shown.update(count)
-                done += count
                 watch.look()
+                if step.number != number:
+                    number = step.number
+                    for callback in callbacks:
+                        callback.step_end(progress)
             # Waits for the device, so that the bar does not end before the work.
             totals = step.totals()
-        check(totals)
-        if not done:
+        if not self.samples:
             hint = "a generator gives its batches once; a list, or a class with __iter__, begins anew."
             rule = "the stream must give samples in every epoch"
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
-        broken = not_finite(self.weights())
-        if broken:
-            rule = "the weights must stay finite"
-            raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
-        return metrics_of(totals, step.loss), done
+        self.check()
+        return metrics_of(totals, step.loss), self.samples - before
 
     def _run_steps(
-        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, steps: int, epochs: int
+        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, epochs: int
     ) -> Iterator[int]:
-        """The steps of an epoch; yields the number of samples of each batch, when its work is on its way."""
+        """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way."""
         step, size = self.step, self.step.batch_size
-        schedule = step.optimizer.schedule
-        order, done = self._order(data), 0
-        jobs: Iterable[Any] = data.jobs(size) if order is None else parts(order, size)
+        schedule, in_all = step.optimizer.schedule, data.steps(size)
+        steps = 1 if in_all is None else -(-in_all // self.accumulate)
+        order, done = self._order(data), self.samples
+        jobs: Iterable[Any] = data.jobs(size, self.batches) if order is None else parts(order, size, self.batches)
+        rows = self._rows(order)
         batches, samples, weight = 0, 0, 0.0  # of the step that is under way
 
-        def update() -> None:
+        def update(batches: int) -> None:
             self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
             step.update(self.learning_rate)
+            self.batches, self.samples = self.batches + batches, done
 
-        for count in loader.batches(data.reader, jobs):
-            # What comes in a stream has the number at which it came.
-            numbers = np.arange(done, done + count) if order is None else order[done : done + count]
+        def move(labels: Labels) -> None:
+            if rows is not None:
+                step.move_labels(labels, rows.of(done, len(labels)))
+
+        for count in loader.batches(data.reader, jobs, move):
+            if rows is not None:
+                step.change_samples(rows.of(done, count))
+            weights = None if sample_weights is None or order is None else sample_weights[order[done : done + count]]
             done += count
-            step.change_samples(self.epoch, numbers)
             assert loader.labels is not None
-            own = step.weigh(loader.labels, None if sample_weights is None else sample_weights[numbers])
+            own = step.weigh(loader.labels, weights)
             if self.accumulate == 1:
                 step.compute_gradients(Batch(count, divisor=own or 1.0))
-                update()
+                update(1)
             else:
                 # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
                 step.compute_gradients(Batch(count, first=samples, divisor=size))
@@ -298,12 +354,13 @@ class Trainer:
                 batches, samples, weight = batches + 1, samples + count, weight + own
                 if batches == self.accumulate:
                     step.finish_sum(size / (weight or 1.0))
-                    update()
+                    update(batches)
                     batches, samples, weight = 0, 0, 0.0
             yield count
         if batches:
             step.finish_sum(size / (weight or 1.0))
-            update()
+            update(batches)
+            yield 0
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""
@@ -311,6 +368,11 @@ class Trainer:
             return None
         order: Rows = np.random.default_rng([self.step.seed, self.epoch]).permutation(data.count)
         return order
+
+    def _rows(self, order: Rows | None) -> EpochRows | None:
+        """How the samples of this epoch change, by their places in its order; None if they do not."""
+        # What comes in a stream has the number at which it came.
+        return self.step.epoch_rows(self.epoch, np.arange if order is None else lambda first, end: order[first:end])
 
     def _evaluator(self, data: LabelledData) -> Evaluator:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet import weight_buffers
-from blobnet.augment import Augmentation, check_fit, rows_for
+from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
 from blobnet.blob import FloatArray
 from blobnet.device import Device, Reading
 from blobnet.errors import OptionError
@@ -17,6 +17,7 @@ from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
+from blobnet.moved_labels import move_labels
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
@@ -124,7 +125,7 @@ class TrainingStep:
         augment: Sequence[Augmentation] = (),
         debug: bool | None = None,
     ) -> None:
-        check_fit(augment, graph.input.shape, graph.output.shape)
+        check_fit(augment, graph.input.shape, graph.output.shape, loss)
         self.device = device
         self.graph = graph
         self.loss = loss
@@ -135,6 +136,8 @@ class TrainingStep:
         self.class_weights = class_weights
         self.average = average
         self.augment = tuple(augment)
+        self._has_positions = graph.output.shape.rank > 0
+        self._partner_shares: FloatArray | None = None
         keeps = {"accumulate": accumulate, "average": average is not None}
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
         settings["augmented"] = bool(augment)
@@ -187,17 +190,29 @@ class TrainingStep:
         """
         if sample_weights is not None:
             self.executor.feed("sample_weights", sample_weights)
-        return self.loss.weight(labels, sample_weights, self.class_weights)
+        return self.loss.weight(labels, sample_weights, self.class_weights, self._partner_shares)
 
-    def change_samples(self, epoch: int, samples: npt.NDArray[np.integer]) -> None:
-        """Says how the batch that is loaded is augmented, by its samples' numbers; nothing where no sample is."""
-        if self.augment:
-            rows = rows_for(self.augment, self.graph.input.shape, self.seed, epoch, samples)
-            self.executor.feed("augmentation", rows)
+    def epoch_rows(self, epoch: int, numbers: Callable[[int, int], npt.NDArray[np.integer]]) -> EpochRows | None:
+        """How the samples of an epoch change; None if they do not. ``numbers`` is as for EpochRows."""
+        if not self.augment:
+            return None
+        return EpochRows(self.augment, self.graph.input.shape, self.seed, epoch, numbers)
+
+    def change_samples(self, rows: FloatArray) -> None:
+        """Says how the batch that is loaded is augmented, before it is weighed: by rows of :meth:`epoch_rows`."""
+        self.executor.feed("augmentation", rows)
+        if self.loss.takes_pairs and any(augmentation.mixes for augmentation in self.augment):
+            self._partner_shares = partner_shares(rows, self.graph.input.shape, has_positions=self._has_positions)
+            self.executor.feed("partner_shares", self._partner_shares)
+
+    def move_labels(self, labels: npt.NDArray[np.int32], rows: FloatArray) -> None:
+        """Moves the labels of a batch, in place, along with its samples: before they are loaded."""
+        if self._has_positions and any(augmentation.moves for augmentation in self.augment):
+            move_labels(labels, rows, self.graph.input.shape, self.loss)
 
     def compute_gradients(self, batch: Batch | int) -> None:
         """Forward, loss and backward on the batch that is loaded, or on so many samples."""
-        self._feed_step()
+        self._prepare()
         for phase in ("forward", "loss", "backward"):
             self.executor.run(phase, batch)
 
@@ -218,11 +233,12 @@ class TrainingStep:
             rate = average_rate(self.number, self.average)
             self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
         self.executor.launch(self._update, 0)
-        self.parameters.changed()
-        self.result.changed()
+        for parameters in {self.parameters, self.result}:
+            parameters.changed(only_trained=True)
         self.number += 1
 
-    def _feed_step(self) -> None:
+    def _prepare(self) -> None:
+        self.executor.prepare(self.parameters.frozen_version)
         step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.number], np.uint32)
         self.executor.feed("step", np.pad(step, (0, STEP_WORDS - len(step))))
 
@@ -241,13 +257,13 @@ class TrainingStep:
         """The same, once all that was launched is done."""
         return self.read_totals().values()
 
-    def reset_totals(self) -> None:
-        """Starts the metrics anew."""
-        self.device.fill_zero(self.executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+    def reset_totals(self, totals: FloatArray | None = None) -> None:
+        """Starts the metrics anew, or from what :meth:`totals` gave."""
+        self.executor.feed("totals", np.zeros(Loss.SAMPLE_METRICS + 1, np.float32) if totals is None else totals)
 
     def first_not_finite(self, count: int) -> str:
         """Runs forward on the batch that is loaded, launch by launch; the first that leaves NaN or infinity."""
-        self._feed_step()
+        self._prepare()
         weights = self.parameters.read()
         for call in self.plan.phase("forward"):
             self.executor.launch(self.executor.bind([call], count), count)

@@ -1,7 +1,7 @@
 """What was measured on a device: the fastest candidate for each task, kept in the user's cache (docs/tuning.md).
 
 A file holds one device and driver; it counts only with the kernels that it was measured with. Below it lie the tunings
-that ship with blobnet, a file for a device of that name, whatever its driver.
+that ship with blobnet: for devices of that name, whatever their driver, and then for their relatives.
 """
 
 from __future__ import annotations
@@ -9,24 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blobnet.cache import cache_folder, locked, write_atomically
+from blobnet.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
 from blobnet.task import Choices, Task
 
-if TYPE_CHECKING:  # It needs NumPy, and the command line's help does not.
-    from blobnet.kernel_call import Tuning
-
-#: What a file that ships says of its device, so that it can be told without one what candidates there are.
-DEVICE_SETTINGS = ("device_class", "compute_units", "group_size", "local_memory")
+#: What may have been measured of a device besides: fp32 operations and bytes a second.
+SPEEDS = ("flops", "bandwidth")
 #: How thoroughly a task was measured, the least first.
 LEVELS = ("none", "fast", "wide")
+
+
+#: Answers that a file need not hold.
+_SILENCE = Answers("")
+
+
+def answers_in(content: Mapping[str, Any]) -> Answers:
+    """What the driver of the device of a file that ships says of it: it can be planned for without it."""
+    lists = {name: tuple(value) for name, value in content["answers"].items() if isinstance(value, list)}
+    return Answers(**{**content["answers"], **lists})
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,17 @@ def _winners_text(winners: Mapping[Task, Winner]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class _Content:
-    """What a file holds of a device: winners by task, and the candidates and variants that its driver breaks."""
+    """What a file holds of a device: winners by task, what its driver breaks, and SPEEDS."""
 
     tasks: dict[Task, Winner] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
+    speeds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: _Content) -> None:
+        """Takes in what another holds."""
+        self.tasks |= other.tasks
+        self.broken |= other.broken
+        self.speeds |= other.speeds
 
 
 class Tunings:
@@ -73,10 +88,12 @@ class Tunings:
 
     Args:
         identity: what tells devices and drivers apart; ``device`` is the device's name.
+        relatives: of the device, see blobnet.device_model; without any, only its name counts.
     """
 
-    def __init__(self, identity: Mapping[str, str]) -> None:
+    def __init__(self, identity: Mapping[str, str], relatives: Sequence[str] = ()) -> None:
         self.identity = dict(identity)
+        self._relatives = tuple(relatives) or (self.identity["device"],)
 
     @property
     def path(self) -> Path:
@@ -89,14 +106,14 @@ class Tunings:
         return self._read(quiet=False)
 
     @cached_property
-    def shipped(self) -> Mapping[Task, str]:
-        """The candidate for each task that blobnet brings for devices of this name."""
-        file = self._shipped_path(_shipped_folder())
-        if not file.is_file():
-            return {}
-        content = json.loads(file.read_text(encoding="utf-8"))
-        is_same = content["device"] == self.identity["device"]
-        return {task: winner.candidate for task, winner in parse_winners(content).items()} if is_same else {}
+    def shipped(self) -> tuple[Mapping[Task, str], ...]:
+        """The candidates by task that blobnet brings for this device and its relatives, the nearest first."""
+        contents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(_shipped_folder().glob("*.json"))]
+        relatives = [model_of(answers_in(content)).relatives for content in contents]
+        order = {number: None for own in self._relatives for number, theirs in enumerate(relatives) if own in theirs}
+        return tuple(
+            {task: winner.candidate for task, winner in parse_winners(contents[number]).items()} for number in order
+        )
 
     def _shipped_path(self, folder: Path) -> Path:
         """The file for devices of this name."""
@@ -110,7 +127,7 @@ class Tunings:
     @cached_property
     def choices(self) -> Choices:
         """The candidates that were measured as the fastest, here or where blobnet comes from."""
-        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, self.shipped))
+        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, *self.shipped))
 
     @property
     def broken(self) -> frozenset[str]:
@@ -119,19 +136,26 @@ class Tunings:
 
     def record(self, task: Task, winner: Winner) -> None:
         """Keeps the winner of a task, at once; FileError if the file cannot be written."""
-        self._measured.tasks[task] = winner
-        self._save({task: winner}, set())
+        self._keep(_Content({task: winner}))
 
     def mark_broken(self, *identities: str) -> None:
         """Keeps candidates or variants from being chosen; FileError if the file cannot be written."""
-        self._measured.broken.update(identities)
-        self._save({}, set(identities))
+        self._keep(_Content(broken=set(identities)))
+
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        """Facts of the device's model (blobnet.device_model) that were measured: SPEEDS, as far as they are known."""
+        return self._measured.speeds
+
+    def record_speeds(self, **speeds: float) -> None:
+        """Keeps measured SPEEDS; FileError if the file cannot be written."""
+        self._keep(_Content(speeds=speeds))
 
     def check_writable(self) -> None:
         """Raises FileError if :meth:`record` would."""
-        self._save({}, set())
+        self._save(_Content())
 
-    def ship(self, folder: Path, tasks: Iterable[Task], settings: Tuning) -> Path:
+    def ship(self, folder: Path, tasks: Iterable[Task], answers: Answers) -> Path:
         """Puts what was measured of ``tasks`` into this device's file in ``folder``, in the form in which tunings ship.
 
         What the file holds of other tasks stays. Without any winner, a file that is not there is not made.
@@ -139,7 +163,7 @@ class Tunings:
         Args:
             folder: of the files; it is made.
             tasks: those without a winner are left out.
-            settings: of the device, which say what candidates it has.
+            answers: of the device, which say what candidates it has, and whose relative it is.
 
         Returns:
             The file.
@@ -152,7 +176,7 @@ class Tunings:
         winners |= {task: self.winners[task] for task in tasks if task in self.winners}
         values = {
             "device": self.identity["device"],
-            **{name: getattr(settings, name) for name in DEVICE_SETTINGS},
+            "answers": {name: value for name, value in asdict(answers).items() if value != getattr(_SILENCE, name)},
             "tasks": _winners_text(winners),
         }
         try:
@@ -163,19 +187,23 @@ class Tunings:
             raise FileError(str(path), "the file must be writable", cause=error) from error
         return path
 
-    def _save(self, tasks: Mapping[Task, Winner], broken: set[str]) -> None:
+    def _keep(self, found: _Content) -> None:
+        self._measured.add(found)
+        self._save(found)
+
+    def _save(self, found: _Content) -> None:
         vars(self).pop("choices", None)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path.parent):
                 # What other processes have found meanwhile stays.
                 content = self._read(quiet=True)
-                content.tasks |= tasks
-                content.broken |= broken
+                content.add(found)
                 values = {
                     **self.identity,
                     "kernels": fingerprint(),
                     "broken": sorted(content.broken),
+                    "speeds": content.speeds,
                     "tasks": _winners_text(content.tasks),
                 }
                 write_atomically(self.path, _json(values))
@@ -193,7 +221,8 @@ class Tunings:
             return self._useless("the tuning cache must be readable", quiet, cause=error)
         try:
             values = json.loads(text)
-            content = _Content(parse_winners(values), {str(name) for name in values["broken"]})
+            speeds = {name: float(values["speeds"][name]) for name in SPEEDS if name in values["speeds"]}
+            content = _Content(parse_winners(values), {str(name) for name in values["broken"]}, speeds)
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

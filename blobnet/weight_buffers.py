@@ -54,7 +54,7 @@ def _call(
         return []
     sizes = dict.fromkeys(("gradients", GRADIENT_SUM), table.trainable_elements) | {AVERAGE_RATE: 1, SUM_SCALE: 1}
     tunables = tuning.of(kernel)
-    group = 1 if tuning.device_class == "cpu" else _GROUP
+    group = _GROUP if tuning.model.items_are_lanes else 1
     runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))
     return [
         KernelCall(

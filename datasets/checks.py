@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.dataset import CHUNK_ELEMENTS, Split
+from blobnet.datasets.dataset import CHUNK_ELEMENTS
 from blobnet.errors import DataError
+
+if TYPE_CHECKING:
+    from blobnet.datasets.source import Source
 
 FLOAT32_LIMIT = float(np.finfo(np.float32).max)
 
@@ -51,54 +55,50 @@ def check_label_array(y: npt.NDArray[Any], x_shape: tuple[int, ...], subject: st
     """Raises DataError unless ``y`` is an array of labels or targets for samples of that shape."""
     hint = "class names become numbers with names, y = numpy.unique(y, return_inverse=True)"
     check_array_type(y, "y", subject, hint)
-    if y.ndim == 0 or len(y) != x_shape[0]:
-        raise DataError(subject, "x and y must hold the same number of samples", x_shape=x_shape, y_shape=y.shape)
-    if y.size == 0:
-        raise DataError(subject, "y must have no axis of size 0", shape=y.shape)
+    check_label_shape(y.shape, x_shape, subject)
+
+
+def check_label_shape(shape: tuple[int, ...], x_shape: tuple[int, ...], subject: str) -> None:
+    """Raises DataError unless labels of a shape may be those of samples of that shape."""
+    if not shape or shape[0] != x_shape[0]:
+        raise DataError(subject, "x and y must hold the same number of samples", x_shape=x_shape, y_shape=shape)
+    if 0 in shape:
+        raise DataError(subject, "y must have no axis of size 0", shape=shape)
 
 
 def check_label_values(
-    y: npt.NDArray[Any],
+    y: npt.NDArray[Any] | Source,
     classes: int | None,
     subject: str,
     *,
     positions: tuple[int, ...] = (),
     ignore: int | None = None,
+    numbers: npt.NDArray[np.int64] | None = None,
 ) -> None:
     """Raises DataError unless all labels are finite and, where there are classes, numbers of them.
 
-    ``positions`` and ``ignore`` are as for :func:`check_arrays`.
+    ``positions`` and ``ignore`` are as for :func:`check_arrays`, ``numbers`` as for :func:`check_finite`.
     """
-    check_finite(y, "y", subject)
+    check_finite(y, "y", subject, numbers)
     if classes is not None or y.dtype.kind != "f":
-        _check_labels(y, classes, subject, positions, ignore)
+        _check_labels(y, classes, subject, positions, ignore, numbers)
 
 
-def classes_of_one_hot(y: npt.NDArray[Any], units: int | None = None) -> npt.NDArray[Any]:
+def classes_of_one_hot(y: Any, units: int | None = None) -> Any:
     """The class numbers that rows of one 1 among 0s stand for; what is anything else, as it is.
 
     Args:
-        y: labels or targets, (N, ...).
+        y: labels or targets, (N, ...), an array or a source.
         units: how many classes there are, if that is known.
     """
-    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or units not in (None, y.shape[1]):
+    if len(y.shape) != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or units not in (None, y.shape[1]):
         return y
-    for _, rows in _chunks(y):
+    found = []
+    for _, rows in chunks(y):
         if not (((rows == 0) | (rows == 1)).all() and ((rows != 0).sum(axis=1) == 1).all()):
             return y
-    return np.asarray(y.argmax(axis=1))
-
-
-def as_split(x: npt.NDArray[Any], y: npt.NDArray[Any], classes: int | None, subject: str) -> Split:
-    """Check arrays and bring them into the types of a :class:`Split`."""
-    if isinstance(y, np.ndarray):
-        y = classes_of_one_hot(y, classes)
-    check_arrays(x, y, classes, subject)
-    is_target = classes is None and y.dtype.kind == "f"
-    return Split(
-        np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32),
-        np.ascontiguousarray(y, dtype=np.float32 if is_target else np.int64),
-    )
+        found.append(rows.argmax(axis=1))
+    return np.concatenate(found)
 
 
 def check_axes(shape: tuple[int, ...], subject: str) -> None:
@@ -129,19 +129,26 @@ def check_array_type(
         fill = f"fill the masked values in: {name}.filled(value)"
         rule = f"{name} must be an array without a mask, which would be ignored"
         raise DataError(subject, rule, masked=int(np.ma.getmaskarray(values).sum()), hint=fill)
-    if values.dtype.kind not in "biuf":
-        raise DataError(subject, f"{name} must hold real numbers", hint=hint, dtype=values.dtype)
+    check_real(values.dtype, name, subject, hint)
 
 
-def _chunks(values: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def check_real(
+    dtype: np.dtype[Any], name: str, subject: str, hint: str = "convert it, for example with x.astype(numpy.float32)"
+) -> None:
+    """Raises DataError unless values of this type are real numbers."""
+    if dtype.kind not in "biuf":
+        raise DataError(subject, f"{name} must hold real numbers", hint=hint, dtype=dtype)
+
+
+def chunks(values: npt.NDArray[Any] | Source) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """Runs of samples, so that a check never needs a second copy of the data."""
-    step = max(1, CHUNK_ELEMENTS * len(values) // max(1, values.size))
+    step = max(1, CHUNK_ELEMENTS // max(1, math.prod(values.shape[1:])))
     for first in range(0, len(values), step):
-        yield first, values[first : first + step]
+        yield first, np.asarray(values[first : first + step])
 
 
 def check_finite(
-    values: npt.NDArray[Any], name: str, subject: str, numbers: npt.NDArray[np.int64] | None = None
+    values: npt.NDArray[Any] | Source, name: str, subject: str, numbers: npt.NDArray[np.int64] | None = None
 ) -> None:
     """Raises DataError for NaN, infinity, or what would become one: everything is trained in float32.
 
@@ -149,14 +156,10 @@ def check_finite(
     """
     if values.dtype.kind != "f":
         return
-    for first, chunk in _chunks(values):
-        # NOTE: a sum is finite only if all of its values are, and takes a quarter of the time of looking at each.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if chunk.itemsize <= 4 and np.isfinite(chunk.sum(dtype=np.float32)):
-                continue
-        is_wrong = ~np.isfinite(chunk) if chunk.itemsize <= 4 else ~(np.abs(chunk) <= FLOAT32_LIMIT)
-        if is_wrong.any():
-            place = np.unravel_index(int(is_wrong.argmax()), chunk.shape)
+    for first, chunk in chunks(values):
+        is_right = np.isfinite(chunk) if chunk.itemsize <= 4 else np.abs(chunk) <= FLOAT32_LIMIT
+        if not is_right.all():
+            place = np.unravel_index(int(is_right.argmin()), chunk.shape)
             sample = first + int(place[0])
             index = (sample if numbers is None else int(numbers[sample]), *(int(axis) for axis in place[1:]))
             raise DataError(
@@ -169,7 +172,12 @@ def check_finite(
 
 
 def _check_labels(
-    y: npt.NDArray[Any], classes: int | None, subject: str, positions: tuple[int, ...] = (), ignore: int | None = None
+    y: npt.NDArray[Any] | Source,
+    classes: int | None,
+    subject: str,
+    positions: tuple[int, ...],
+    ignore: int | None,
+    numbers: npt.NDArray[np.int64] | None,
 ) -> None:
     """Whole numbers from 0 to classes-1, or the one to ignore."""
     if y.shape[1:] != positions:
@@ -178,11 +186,11 @@ def _check_labels(
             subject,
             f"class numbers must have the shape ({shape}{'' if positions else ','})",
             hint="for one class a sample, end the model with Dense(classes)"
-            if positions and y.ndim == 1
+            if positions and len(y.shape) == 1
             else "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type",
             shape=y.shape,
         )
-    for first, chunk in _chunks(y):
+    for first, chunk in chunks(y):
         is_counted = np.ones(chunk.shape, dtype=bool) if ignore is None else chunk != ignore
         is_fraction = chunk != np.floor(chunk) if y.dtype.kind == "f" else np.zeros(chunk.shape, dtype=bool)
         is_beyond = chunk >= classes if classes is not None else np.zeros(chunk.shape, dtype=bool)
@@ -193,7 +201,8 @@ def _check_labels(
         ):
             if (is_wrong & is_counted).any():
                 place = np.unravel_index(int((is_wrong & is_counted).argmax()), chunk.shape)
-                index = (first + int(place[0]), *(int(axis) for axis in place[1:]))
+                sample = first + int(place[0])
+                index = (sample if numbers is None else int(numbers[sample]), *(int(axis) for axis in place[1:]))
                 where = index if positions else index[0]
                 raise DataError(subject, rule, hint=hint, sample=where, label=chunk[place])
 

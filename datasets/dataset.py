@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Values that are widened to float64 at a time: 8 MB, whatever the size of the data set.
 CHUNK_ELEMENTS = 1 << 20
+#: Bytes of samples that are no array that statistics look at, at most about twice as many.
+STATISTICS_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,11 +26,11 @@ class Split:
 
     ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C): an array, or a :class:`Source` of samples that are
     read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), or float32
-    targets (N, ...).
+    targets (N, ...). Where a file is too large for memory, ``y`` is a source too, and both have the file's types.
     """
 
     x: npt.NDArray[Any] | Source
-    y: npt.NDArray[Any]
+    y: npt.NDArray[Any] | Source
 
     def __len__(self) -> int:
         return len(self.x)
@@ -90,28 +92,15 @@ class Dataset:
         """How many classes there are; 0 where ``y`` holds targets."""
         return len(self.class_names)
 
-    def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """The same data set with a shuffled ``fraction`` of the training samples held out as its test split.
-
-        Raises:
-            OptionError: there is a test split already, or the fraction leaves one of the two without samples.
-        """
-        if self.test is not None:
-            raise OptionError(
-                self.name,
-                "only a data set without a test split can hold one out",
-                hint="part the training split itself: dataset.train.parted(fraction, seed)",
-                test=self.test,
-            )
-        train, test = self.train.parted(fraction, seed)
-        return replace(self, train=train, test=test)
-
     def statistics(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Mean and standard deviation of each unit (channel) of the training split, two float64 arrays (C,).
 
-        The deviation of a constant unit is given as 1, so that dividing by it is always safe.
+        The deviation of a constant unit is given as 1, so that dividing by it is always safe. Of samples that are read
+        when they are asked for, STATISTICS_BYTES are read: every so many of them, from the first on.
         """
         x, units = self.train.x, self.shape[0]
+        if not isinstance(x, np.ndarray):
+            x = x[:: max(1, x.bytes // STATISTICS_BYTES)]
         mean, squares, seen = np.zeros((units, 1)), np.zeros((units, 1)), 0
         # Distances from a value of the unit itself: those of a constant unit are exactly 0, without rounding.
         start = np.asarray(x[:1]).reshape(units, -1)[:, :1].astype(np.float64)

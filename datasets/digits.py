@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from blobnet.datasets.checks import as_split
 from blobnet.datasets.dataset import Dataset
+from blobnet.datasets.splits import as_split
 
 TRAIN_COUNT = 1437
 CLASSES = 10

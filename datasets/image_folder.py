@@ -11,6 +11,7 @@ import numpy as np
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import PictureWorkers
+from blobnet.datasets.source import KEPT_BYTES
 from blobnet.errors import DataError, FileError, OptionError, warn
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -21,8 +22,6 @@ CLASS_FILE = "classes.txt"
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 #: How the columns of a table may be called.
 _PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label", "class")
-#: Bytes up to which decoded pictures are kept in memory; more are decoded when they are asked for.
-KEPT_BYTES = 1 << 26
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
 
@@ -80,13 +79,18 @@ def read_picture_table(
 ) -> Dataset:
     """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their classes.
 
-    Paths are relative to the file's folder. Classes are numbered in the order of their sorted names (as numbers if all
-    are whole numbers), or of the lines of a file ``classes.txt`` beside it, which labels may also number from 0 on. The
-    split is ``train``, ``test`` or ``val``. The rest is as in :func:`read_image_folder`.
+    Commas, semicolons or tabs part them. Paths are relative to the file's folder. Classes are numbered in the order of
+    their sorted names (as numbers if all are whole numbers), or of the lines of a file ``classes.txt`` beside it, which
+    labels may also number from 0 on. The split is ``train``, ``test`` or ``val``. The rest is as in
+    :func:`read_image_folder`.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
+            start = file.readline()
+            file.seek(0)
+            # Where a comma stands in numbers, programs write semicolons between columns.
+            delimiter = max(",;\t", key=start.count)
+            reader = csv.DictReader(file, skipinitialspace=True, delimiter=delimiter)
             columns, rows = [name.strip() for name in reader.fieldnames or ()], list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise FileError(str(path), "the file must be a readable CSV file", reason=error) from error
@@ -190,14 +194,20 @@ def _dataset(
     forms = crew.forms([path for _, path, _ in pictures], has_size=size is None, is_whole=skip_unreadable)
     errors = [form for form in forms if isinstance(form, FileError)]
     if errors and not skip_unreadable:
-        raise errors[0]
+        rule = f"{len(errors)} of {len(pictures)} pictures cannot be read"
+        hint = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
+        raise FileError(name, rule, first=str(errors[0]).rstrip("."), hint=hint)
     if errors:
         rule = f"{len(errors)} of {len(pictures)} pictures cannot be read and are left out"
-        warn(name, rule, first=errors[0])
+        warn(name, rule, first=str(errors[0]).rstrip("."))
     readable = [(picture, form) for picture, form in zip(pictures, forms, strict=True) if isinstance(form, tuple)]
     pictures, kept = [picture for picture, _ in readable], [form for _, form in readable]
     if {part for part, _, _ in pictures} != set(parts):
         raise DataError(name, "every split must hold pictures that can be read", unreadable=len(errors))
+    gone = {label for _, label in parts["train"]} - {label for part, _, label in pictures if part == "train"}
+    if gone:
+        rule = "every class must hold a picture to train on that can be read"
+        raise DataError(name, rule, unreadable=len(errors), **{"class": class_names[min(gone)]})
     for (_, path, _), form in zip(pictures, kept, strict=True):
         if size is None and form[1:] != kept[0][1:]:
             rule = "all pictures must have one size"

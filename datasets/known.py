@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import as_split
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.idx import parse_idx, unpack
+from blobnet.datasets.splits import as_split
 from blobnet.errors import FileError
 
 

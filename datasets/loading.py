@@ -6,10 +6,17 @@ from pathlib import Path
 
 from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
-from blobnet.datasets.fetch import locate
 from blobnet.datasets.image_folder import TABLE_SUFFIXES, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
-from blobnet.datasets.user_data import HDF5_SUFFIXES, NPZ_SUFFIXES, read_hdf5, read_npz
+from blobnet.datasets.user_data import (
+    HDF5_SUFFIXES,
+    NPY_SUFFIXES,
+    NPZ_SUFFIXES,
+    holds_npy,
+    read_hdf5,
+    read_npy,
+    read_npz,
+)
 from blobnet.errors import FileError, OptionError, near_matches
 
 
@@ -31,9 +38,10 @@ def load(
 
     Args:
         name_or_path: ``digits`` (ships with blobnet), ``fashion-mnist``, ``mnist``; or the path of a ``.npz`` file, of
-            an HDF5 file (``.h5``, ``.hdf5``), of a folder that holds a folder of pictures for each class (perhaps in
-            folders ``train``, ``val`` and ``test``), or of a ``.csv`` file with the columns ``path`` and ``label``. A
-            name comes before a path: write ``./mnist`` for a folder of that name.
+            an HDF5 file (``.h5``, ``.hdf5``), of a folder with ``x.npy`` and ``y.npy`` (or of that ``x.npy``), of a
+            folder that holds a folder of pictures for each class (perhaps in folders ``train``, ``val`` and ``test``),
+            or of a ``.csv`` file with the columns ``path`` and ``label``. A name comes before a path: write ``./mnist``
+            for a folder of that name.
         folder: where to look for the files of ``fashion-mnist`` and ``mnist`` first (else: ``BLOBNET_DATA``).
         download: whether these two may be fetched into the user's cache if they are nowhere.
         size: (height, width) to which the pictures of a folder are resized.
@@ -47,7 +55,8 @@ def load(
     """
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     is_known = isinstance(name_or_path, str) and name in known_names()
-    has_pictures = not is_known and (path.is_dir() or path.suffix.lower() in TABLE_SUFFIXES)
+    is_pictures = path.is_dir() and not holds_npy(path)
+    has_pictures = not is_known and (is_pictures or path.suffix.lower() in TABLE_SUFFIXES)
     if size is not None and not has_pictures:
         raise OptionError("size", "only a folder of pictures can be resized", data=name)
     for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
@@ -56,7 +65,7 @@ def load(
     if folder is not None and not is_known:
         raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
     if not is_known:
-        if path.is_dir():
+        if is_pictures:
             return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable)
         if path.is_file() and has_pictures:
             return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable)
@@ -64,6 +73,8 @@ def load(
     if name == "digits":
         return read_digits()
     known = KNOWN_SETS[name]
+    from blobnet.datasets.fetch import locate  # It takes Python's HTTP, which nobody else needs.
+
     return read_known(known, locate(known, Path(folder) if folder is not None else None, download))
 
 
@@ -83,8 +94,15 @@ def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
         return read_npz(path)
     if suffix in HDF5_SUFFIXES:
         return read_hdf5(path)
+    if path.is_dir():
+        return read_npy(path)
+    if suffix in NPY_SUFFIXES:
+        if not holds_npy(path.parent):
+            hint = "the samples are x.npy, and their labels y.npy beside it; name their folder."
+            raise FileError(str(path), "a .npy file of a data set must be x.npy", hint=hint)
+        return read_npy(path.parent)
     raise FileError(
         str(path),
-        "a data file must be a .npz, an HDF5 or a CSV file",
-        hint=f"its name must end in {', '.join(NPZ_SUFFIXES + HDF5_SUFFIXES + TABLE_SUFFIXES)}",
+        "a data file must be a .npz, .npy, HDF5 or CSV file",
+        hint=f"its name must end in {', '.join(NPZ_SUFFIXES + NPY_SUFFIXES + HDF5_SUFFIXES + TABLE_SUFFIXES)}",
     )

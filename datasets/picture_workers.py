@@ -70,11 +70,6 @@ class PictureWorkers:
         self._threads = ThreadPoolExecutor(max(1, self.count), "blobnet-pictures")
         self._end = weakref.finalize(self, _end_all, self._idle)
 
-    @property
-    def process_ids(self) -> list[int]:
-        """The processes that wait for work."""
-        return [worker.process.pid for worker in self._idle]
-
     def close(self) -> None:
         """Ends the processes; new ones start if more is to be done."""
         _end_all(self._idle)

@@ -14,6 +14,9 @@ from blobnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 
+#: Bytes up to which the samples or labels of a file are read into memory; more are read when they are asked for.
+KEPT_BYTES = 1 << 26
+
 #: The types that samples keep on their way to the device; all others become float32 on the host.
 KEPT_TYPES = ("uint8", "int8", "uint16", "int16", "float16", "float32")
 
@@ -26,8 +29,15 @@ def kept_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return given if given.name in KEPT_TYPES and given.isnative else np.dtype(np.float32)
 
 
+def check_kept(given: np.dtype[Any], dtype: np.dtype[Any], subject: str) -> None:
+    """Raises DataError unless batches that travel as ``dtype`` hold what a batch of the type ``given`` does."""
+    if kept_type(given) != dtype and not np.can_cast(given, dtype):
+        rule = "all batches must have the type of the first one, or one that it holds"
+        raise DataError(subject, rule, first=dtype, now=given, hint="make them float32.")
+
+
 class Source(ABC):
-    """Samples that are read by their numbers, a batch at a time.
+    """Samples, or labels, that are read by their numbers, a batch at a time.
 
     Attributes:
         subject: what errors call it.
@@ -83,12 +93,13 @@ class ArraySource(Source):
 
     is_parallel = True
 
-    def __init__(self, values: npt.NDArray[Any], subject: str) -> None:
-        self.subject, self.shape, self.dtype = subject, values.shape, kept_type(values.dtype)
+    def __init__(self, values: npt.NDArray[Any], subject: str, has_labels: bool = False) -> None:
+        dtype = values.dtype if has_labels else kept_type(values.dtype)
+        self.subject, self.shape, self.dtype = subject, values.shape, dtype
         self.is_quick = not isinstance(values, np.memmap)
         self._values = np.asarray(values)
         self._is_plain = self._values.flags.c_contiguous and self._values.dtype in (self.dtype, np.dtype(bool))
-        self._is_checked = False
+        self._is_checked = has_labels
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         if self._is_plain:
@@ -107,43 +118,56 @@ class ArraySource(Source):
 
 
 class IndexedSource(Source):
-    """An object with ``len()`` that gives a batch for a list of indices: an h5py data set, a user's own class."""
+    """An object with ``len()`` that gives a batch for a list of indices: an h5py data set, a user's own class.
 
-    def __init__(self, values: Any, subject: str) -> None:
-        self.subject, self._values = subject, values
+    Labels keep their type, and nobody looks at them here.
+    """
+
+    def __init__(self, values: Any, subject: str, has_labels: bool = False) -> None:
+        self.subject, self._values, self._has_labels = subject, values, has_labels
         count = len(values)
+        self._is_h5py = type(values).__module__.startswith("h5py")
         shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
         if shape is None or dtype is None:
             sample = self._batch(np.zeros(1, np.int64)) if count else np.zeros((0, 1, 1))
             shape, dtype = (count, *sample.shape[1:]), sample.dtype
-        self.shape, self.dtype = (count, *(int(size) for size in tuple(shape)[1:])), kept_type(dtype)
-        #: h5py takes increasing indices alone, each once.
-        self._wants_order = type(values).__module__.startswith("h5py")
+        self.shape = (count, *(int(size) for size in tuple(shape)[1:]))
+        self.dtype = np.dtype(dtype) if has_labels else kept_type(dtype)
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
-        if self._wants_order:
-            unique, places = np.unique(rows, return_inverse=True)
-            batch = self._batch(unique)[places]
-        else:
-            batch = self._batch(rows)
+        batch = self._batch(rows)
         if batch.shape != out.shape:
             rule = "the source must give one sample of its shape for each index"
             hint = "its length, or the shape of its samples, must not change."
             raise DataError(self.subject, rule, indices=len(rows), wanted=out.shape, received=batch.shape, hint=hint)
+        if not self._has_labels:
+            check_kept(batch.dtype, self.dtype, self.subject)
         with np.errstate(over="ignore"):
             np.copyto(out, batch, casting="unsafe")
-        check_finite(out, "x", self.subject, rows)
+        if not self._has_labels:
+            check_finite(out, "x", self.subject, rows)
 
     def _batch(self, rows: Rows) -> npt.NDArray[Any]:
         try:
-            batch = np.asarray(self._values[rows])
+            batch = np.asarray(self._h5py_batch(rows) if self._is_h5py else self._values[rows])
         except Exception as error:
             rule = "the source must give a batch for an array of indices"
             hint = "its length must not change; a list becomes an array with numpy.stack."
             first = rows[:4].tolist()
             cause = f"{type(error).__name__}: {error}"
             raise DataError(self.subject, rule, indices=first, of=len(rows), cause=cause, hint=hint) from error
-        check_array_type(batch, "x", self.subject)
+        check_array_type(batch, "y" if self._has_labels else "x", self.subject)
+        return batch
+
+    def _h5py_batch(self, rows: Rows) -> npt.NDArray[Any]:
+        """A run in one piece, else sample by sample: a list of indices takes h5py up to a hundred times as long."""
+        first, count = int(rows[0]), len(rows)
+        if (np.diff(rows) == 1).all():
+            return np.asarray(self._values[first : first + count])
+        batch = np.empty((count, *self._values.shape[1:]), self._values.dtype)
+        # In their order in the file, so that a compressed chunk is unpacked once.
+        for place in np.argsort(rows, kind="stable"):
+            batch[place] = self._values[int(rows[place])]
         return batch
 
 
@@ -184,6 +208,42 @@ def source_of(x: Any, subject: str) -> Source:
     return source
 
 
+def stored_labels(y: Any, subject: str) -> Source | None:
+    """A source of labels that are in no memory and are too many for it; None for all others.
+
+    Args:
+        y: a :class:`Source`; or an array of a mapped file, or an h5py data set, of more than KEPT_BYTES.
+        subject: what errors call it.
+    """
+    if isinstance(y, Source):
+        return y if y.bytes > KEPT_BYTES else None
+    if not all(hasattr(y, name) for name in ("shape", "dtype", "__getitem__")) or not y.shape:
+        return None
+    if int(np.prod(y.shape, dtype=np.int64)) * np.dtype(y.dtype).itemsize <= KEPT_BYTES:
+        return None
+    if isinstance(y, np.memmap):
+        return ArraySource(y, subject, has_labels=True)
+    return None if isinstance(y, np.ndarray) else IndexedSource(y, subject, has_labels=True)
+
+
+class UnitsFirst(Source):
+    """Samples with Keras's axes, (N, H, W) or (N, H, W, C), as (N, C, H, W)."""
+
+    def __init__(self, source: Source) -> None:
+        count, height, width, units = (*source.shape, 1)[:4]
+        self._source, self.shape = source, (count, units, height, width)
+        self.subject, self.dtype = source.subject, source.dtype
+        self.is_parallel, self.is_quick = source.is_parallel, source.is_quick
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        if len(self._source.shape) == 3:
+            self._source.read(rows, out[:, 0])
+            return
+        samples = np.empty((len(rows), *self._source.shape[1:]), self.dtype)
+        self._source.read(rows, samples)
+        np.copyto(out, samples.transpose(0, 3, 1, 2))
+
+
 def is_stream(x: Any) -> bool:
     """Whether ``x`` is gone through batch by batch: an iterable that gives no samples by their numbers."""
     return (
@@ -198,12 +258,12 @@ def _is_list(x: Any) -> bool:
     return isinstance(x, list | tuple | str | bytes | dict)
 
 
-def runs(count: int, size: int) -> Iterator[Rows]:
-    """The numbers from 0 to below ``count``, ``size`` at a time."""
-    for first in range(0, count, size):
+def runs(count: int, size: int, skipped: int = 0) -> Iterator[Rows]:
+    """The numbers from 0 to below ``count``, ``size`` at a time, without the first of these runs."""
+    for first in range(skipped * size, count, size):
         yield np.arange(first, min(first + size, count), dtype=np.int64)
 
 
-def parts(order: Rows, size: int) -> Iterable[Rows]:
-    """``order``, ``size`` numbers at a time."""
-    return (order[first : first + size] for first in range(0, len(order), size))
+def parts(order: Rows, size: int, skipped: int = 0) -> Iterable[Rows]:
+    """``order``, ``size`` numbers at a time, without the first of these parts."""
+    return (order[first : first + size] for first in range(skipped * size, len(order), size))

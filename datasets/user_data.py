@@ -1,18 +1,28 @@
-"""A user's own arrays, in a .npz or an HDF5 file."""
+"""A user's own arrays, in a .npz or an HDF5 file, or in .npy files of one folder.
+
+What takes more than KEPT_BYTES stays in its file and is read batch by batch.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import as_split
+from blobnet.datasets.checks import chunks
 from blobnet.datasets.dataset import Dataset, Split
-from blobnet.errors import DataError, FileError
+from blobnet.datasets.file_source import FileSource, npy_header
+from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Source, UnitsFirst, source_of
+from blobnet.datasets.splits import as_split
+from blobnet.errors import BlobnetError, DataError, FileError, warn
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -20,11 +30,17 @@ KERAS_KEYS = {"x_train": "x", "y_train": "y"}
 VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in ("val", "valid", "validation")}
 KEYS = ("x", "y", "x_test", "y_test", "class_names", *KERAS_KEYS, *VALIDATION_KEYS)
 NPZ_SUFFIXES = (".npz",)
+NPY_SUFFIXES = (".npy",)
 HDF5_SUFFIXES = (".h5", ".hdf5")
+#: What samples to train on may be called.
+_FIRST_KEYS = ("x", "x_train")
+#: Bytes of an array beyond which it is said that it is read as a whole.
+_NOTED_BYTES = 1 << 30
 # Beyond this, whole numbers are surely meant as targets.
 MAXIMUM_UNNAMED_CLASSES = 100_000
 
-Arrays = dict[str, npt.NDArray[Any]]
+Array: TypeAlias = npt.NDArray[Any] | Source
+Arrays: TypeAlias = dict[str, Array]
 
 
 def read_npz(path: Path) -> Dataset:
@@ -37,31 +53,167 @@ def read_npz(path: Path) -> Dataset:
     With the names ``x_train`` and ``y_train`` the axes are Keras's: x is (N, H, W), or (N, H, W, C) unless C can only
     be the second axis, since that one is 1 or 3 and the last one is not; y may be (N, 1).
 
+    Arrays that take more than KEPT_BYTES are read batch by batch, unless they are compressed or in Fortran's order.
+
     Raises:
         FileError: the file cannot be read, or lacks an array.
         DataError: an array cannot be trained on (see :func:`check_arrays`), or arrays do not fit together.
+    """
+    return _dataset(path, *npz_arrays(path))
+
+
+def read_hdf5(path: Path) -> Dataset:
+    """Read an HDF5 file with the same arrays as :func:`read_npz`."""
+    return _dataset(path, *hdf5_arrays(path))
+
+
+def read_npy(folder: Path) -> Dataset:
+    """Read a folder that holds the arrays of :func:`read_npz` as ``x.npy``, ``y.npy``, ..."""
+    return _dataset(folder, *npy_arrays(folder))
+
+
+def holds_npy(folder: Path) -> bool:
+    """Whether a folder holds samples for :func:`read_npy`."""
+    return any((folder / f"{key}.npy").is_file() for key in _FIRST_KEYS)
+
+
+def read_samples(path: Path) -> Array:
+    """The samples in a .npz, HDF5 or .npy file, or in a folder of .npy files; labels may be missing.
+
+    They are those to test with, else those to train on.
+
+    Raises:
+        FileError: the file cannot be read, or holds neither.
+        DataError: they are no samples.
+    """
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        arrays, found = npy_arrays(path)
+    elif suffix in NPY_SUFFIXES:
+        arrays, found = _npy_file(path, "x"), [path.stem]
+    else:
+        arrays, found = (npz_arrays if suffix in NPZ_SUFFIXES else hdf5_arrays)(path)
+    arrays = _renamed(path, arrays, found)
+    name = next((name for name in ("x_test", "x") if name in arrays), None)
+    if name is None:
+        raise FileError(str(path), "it must hold the array x or x_test", found=found)
+    return source_of(arrays[name], str(path))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def npz_arrays(path: Path) -> tuple[Arrays, list[str]]:
+    """The arrays of a .npz file that have names of KEYS, and the names of all.
+
+    Raises:
+        FileError: the file cannot be read.
     """
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no whole zip archive")
         with np.load(path, allow_pickle=False) as file:
-            found, arrays = list(file), {key: file[key] for key in KEYS if key in file}
+            return {key: _npz_member(path, file, key) for key in KEYS if key in file}, list(file)
+    except BlobnetError:
+        raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(str(path), "the file must be a readable .npz file", reason=error) from error
-    return _dataset(path, arrays, found)
 
 
-def read_hdf5(path: Path) -> Dataset:
-    """Read an HDF5 file with the same arrays as :func:`read_npz`."""
+def _npz_member(path: Path, file: Any, key: str) -> Array:
+    names = file.zip.namelist()
+    member = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
+    if member.file_size <= KEPT_BYTES or key == "class_names":
+        return np.asarray(file[key])
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        _note_whole(path, key, member.file_size, "is compressed", "numpy.savez stores it as it is.")
+        return np.asarray(file[key])
+    with path.open("rb") as plain:
+        # What lies in front of a member: 30 bytes, of which the last say how long its name and its notes are.
+        plain.seek(member.header_offset)
+        local = plain.read(30)
+        if len(local) < 30 or local[:4] != b"PK\x03\x04":
+            raise ValueError(f"the archive does not hold {member.filename} where it says")
+        plain.seek(sum(struct.unpack("<HH", local[26:])), os.SEEK_CUR)
+        return _stored(path, plain, key, lambda: np.asarray(file[key]))
+
+
+def npy_arrays(folder: Path) -> tuple[Arrays, list[str]]:
+    """As :func:`npz_arrays`, of the .npy files in a folder."""
+    arrays: Arrays = {}
+    found = sorted(path.stem for path in folder.glob("*.npy"))
+    for key in KEYS:
+        if key in found:
+            arrays |= _npy_file(folder / f"{key}.npy", key)
+    return arrays, found
+
+
+def _npy_file(path: Path, key: str) -> Arrays:
+    """The array in a .npy file, under a name."""
+
+    def whole() -> npt.NDArray[Any]:
+        return np.asarray(np.load(path, allow_pickle=False))
+
+    try:
+        if path.stat().st_size <= KEPT_BYTES or key == "class_names":
+            return {key: whole()}
+        with path.open("rb") as file:
+            return {key: _stored(path, file, key, whole)}
+    except BlobnetError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
+
+
+def _stored(path: Path, file: BinaryIO, key: str, whole: Callable[[], npt.NDArray[Any]]) -> Array:
+    """The .npy array that begins at a file's position, to be read later; ``whole`` reads it now."""
+    shape, is_fortran, dtype = npy_header(file)
+    if is_fortran:
+        size = math.prod(shape) * dtype.itemsize
+        _note_whole(path, key, size, "is in Fortran's order", "numpy.ascontiguousarray has the other.")
+        return whole()
+    return FileSource(path, file.tell(), shape, dtype, str(path), has_labels=_has_labels(key))
+
+
+def hdf5_arrays(path: Path) -> tuple[Arrays, list[str]]:
+    """As :func:`npz_arrays`, of an HDF5 file, which stays open for as long as something is to be read from it."""
     import h5py
 
     try:
-        with h5py.File(path, "r") as file:
-            found = list(file)
-            arrays = {key: np.asarray(file[key][()]) for key in KEYS if isinstance(file.get(key), h5py.Dataset)}
+        file = h5py.File(path, "r")
+        found = list(file)
+        arrays = {key: _hdf5_array(path, file[key], key) for key in KEYS if isinstance(file.get(key), h5py.Dataset)}
+        if not any(isinstance(array, IndexedSource) for array in arrays.values()):
+            file.close()
+        return arrays, found
+    except BlobnetError:
+        raise
     except OSError as error:
         raise FileError(str(path), "the file must be a readable HDF5 file", reason=error) from error
-    return _dataset(path, arrays, found)
+
+
+def _hdf5_array(path: Path, values: Any, key: str) -> Array:
+    if values.ndim == 0 or values.nbytes <= KEPT_BYTES or key == "class_names":
+        return np.asarray(values[()])
+    place, storage = values.id.get_offset(), values.id.get_create_plist()
+    # What lies in one piece is read without HDF5, by several threads; its library lets in one.
+    if place is not None and not storage.get_external_count() and not values.file.userblock_size:
+        return FileSource(path, place, values.shape, values.dtype, str(path), has_labels=_has_labels(key))
+    return IndexedSource(values, str(path), has_labels=_has_labels(key))
+
+
+def _has_labels(key: str) -> bool:
+    return key.startswith("y")
+
+
+def _note_whole(path: Path, key: str, size: int, state: str, hint: str) -> None:
+    """Says that a large array is read into memory as a whole."""
+    if size > _NOTED_BYTES:
+        rule = "an array that is larger than memory should lie in its file as it is; it is read as a whole"
+        warn(f"{path}, {key}", rule, it=state, bytes=size, hint=hint)
+
+
+# -- a data set --------------------------------------------------------------------------------------------------------
 
 
 def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
@@ -72,23 +224,30 @@ def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
     for part in ("test", "val"):
         if (f"x_{part}" in arrays) != (f"y_{part}" in arrays):
             raise FileError(str(path), f"x_{part} and y_{part} must come together", found=found)
-    class_names = _class_names(path, arrays["class_names"]) if "class_names" in arrays else None
+    shape = arrays["x"].shape
+    if len(shape) == 4 and shape[3] in (1, 3) and shape[1] == shape[2] > 3 and "x" in found:
+        rule = "samples should have the axes (samples, units, height, width), but these seem to have their units last"
+        hint = "x.transpose(0, 3, 1, 2); or call the arrays x_train and y_train, which have Keras's axes."
+        warn(str(path), rule, shape=shape, hint=hint)
+    class_names = _class_names(path, np.asarray(arrays["class_names"])) if "class_names" in arrays else None
     classes = len(class_names) if class_names is not None else None
     train = as_split(arrays["x"], arrays["y"], classes, str(path))
     others: dict[str, Split] = {}
     for part in ("test", "val"):
         if f"x_{part}" in arrays:
             other = as_split(arrays[f"x_{part}"], arrays[f"y_{part}"], classes, f"{path} ({part})")
-            _check_alike(path, train, other, part)
+            _check_alike(path, train, other, part, has_targets=classes is None)
             others[part] = other
     if class_names is None:
         class_names = _numbers(path, [split.y for split in (train, *others.values())])
-    return Dataset(path.stem, train, others.get("test"), class_names, others.get("val"))
+    name = path.resolve().name if path.is_dir() else path.stem
+    return Dataset(name, train, others.get("test"), class_names, others.get("val"))
 
 
-def _check_alike(path: Path, train: Split, other: Split, part: str) -> None:
+def _check_alike(path: Path, train: Split, other: Split, part: str, has_targets: bool) -> None:
     for name, mine, theirs in (("x", train.x, other.x), ("y", train.y, other.y)):
-        if mine.shape[1:] != theirs.shape[1:] or (name == "y" and mine.dtype != theirs.dtype):
+        is_other = name == "y" and has_targets and (mine.dtype.kind == "f") != (theirs.dtype.kind == "f")
+        if mine.shape[1:] != theirs.shape[1:] or is_other:
             raise DataError(
                 str(path),
                 f"{name} and {name}_{part} must have samples of the same kind",
@@ -110,25 +269,27 @@ def _renamed(path: Path, arrays: Arrays, found: list[str]) -> Arrays:
         if is_keras and plain.startswith("x"):
             renamed[plain] = _units_first(array)
         elif is_keras and plain.startswith("y") and array.shape[1:] == (1,) and array.dtype.kind in "iu":
-            renamed[plain] = array[:, 0]
+            renamed[plain] = np.asarray(array)[:, 0]
     return renamed
 
 
-def _units_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _units_first(x: Array) -> Array:
     """Keras's (N, H, W) or (N, H, W, C) as (N, C, H, W)."""
-    if x.ndim == 3:
-        return x[:, None]
-    if x.ndim != 4 or (x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)):
+    axes = len(x.shape)
+    if axes not in (3, 4) or (axes == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)):
         return x
-    return x.transpose(0, 3, 1, 2)
+    if isinstance(x, Source):
+        return UnitsFirst(x)
+    return x[:, None] if axes == 3 else x.transpose(0, 3, 1, 2)
 
 
-def _numbers(path: Path, labels: list[npt.NDArray[Any]]) -> tuple[str, ...]:
+def _numbers(path: Path, labels: list[Array]) -> tuple[str, ...]:
     """Names for classes that have none: their numbers; no names for targets."""
-    if labels[0].dtype != np.int64:
+    if labels[0].dtype.kind == "f":
         return ()
+    spans = [(int(rows.min()), int(rows.max())) for y in labels for _, rows in chunks(y)]
     # as_split turned an unsigned number beyond int64 into a negative one.
-    last = max(int(y.max()) for y in labels) if min(int(y.min()) for y in labels) >= 0 else np.iinfo(np.int64).max
+    last = max(span[1] for span in spans) if min(span[0] for span in spans) >= 0 else np.iinfo(np.int64).max
     if last >= MAXIMUM_UNNAMED_CLASSES:
         raise DataError(
             str(path),

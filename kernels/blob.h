@@ -16,8 +16,8 @@ typedef float2 accumulator_pair_t;
      + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
 /*
- * number / ROLE_SIZE, for SIZE UNIT_WIDTH or UNIT_ELEMENTS, and what is left: no division where sizes are arguments
- * (blobnet/blob.py has the multiplier). Numbers are not negative.
+ * number / ROLE_SIZE, for SIZE UNIT_COUNT, UNIT_WIDTH or UNIT_ELEMENTS, and what is left: no division where sizes are
+ * arguments (blobnet/blob.py has the multiplier). Numbers are not negative.
  */
 #ifdef SIZES_AS_ARGUMENTS
 #define QUOTIENT(number, ROLE, SIZE) \

@@ -1,40 +1,53 @@
 /*
- * A walk through the cells of a plane, for kernels that compute each cell from those at the same place of
+ * A walk through the cells of planes, for kernels that compute each cell from those at the same place of
  * other blobs. A file that includes this defines PLANE, the role of such a blob, before, and writes
  *
- *     FOR_CELLS {
- *         real_t results[CELLS];
- *         EACH_CELL { results[i] = f(from[AT(INPUT)]); }
- *         EACH_CELL { to[AT(OUTPUT)] = results[i]; }
+ *     const int n = SAMPLE;
+ *     FOR_PLANES {
+ *         FOR_CELLS {
+ *             real_t results[CELLS];
+ *             EACH_CELL { results[i] = f(from[AT(INPUT)]); }
+ *             EACH_CELL { to[AT(OUTPUT)] = results[i]; }
+ *         }
  *     }
  *
- * with AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
+ * with z the plane's unit, and AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
  *
- * A CPU's work-item (sizes are constants) takes cell by cell, row by row, and compilers vectorize the inner loop. A
- * GPU's takes CELLS at once, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
- * first store, also where both go to the same memory.
+ * A CPU's work-item takes PLANES planes, cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
+ * CELLS cells of one plane, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
+ * first store, also where both go to the same memory. NOTE: it does so little that loops, and divisions by arguments,
+ * would be half of its work: there are none, and LOCAL_WIDTH is known.
  *
  * Macros:
- *   GAPLESS  1: the rows of no blob have anything between them
+ *   GAPLESS      1: the rows of no blob have anything between them
+ *   LOCAL_WIDTH  work-items of a group that share a plane
+ *   PLANES       planes of a work-item
  */
 #define SIZE_OF_(ROLE, SIZE) ROLE##_##SIZE
 #define SIZE_OF(ROLE, SIZE) SIZE_OF_(ROLE, SIZE)
 #define PLANE_WIDTH SIZE_OF(PLANE, UNIT_WIDTH)
 #define PLANE_HEIGHT SIZE_OF(PLANE, UNIT_HEIGHT)
 #define PLANE_CELLS SIZE_OF(PLANE, UNIT_ELEMENTS)
-#define ROW_OF_(cell, ROLE) QUOTIENT(cell, ROLE, UNIT_WIDTH)
-#define ROW_OF(cell, ROLE) ROW_OF_(cell, ROLE)
+#define PLANE_UNITS SIZE_OF(PLANE, UNIT_COUNT)
+#define QUOTIENT_OF(number, ROLE, SIZE) QUOTIENT(number, ROLE, SIZE)
 
-#if !defined(SIZES_AS_ARGUMENTS) && LOCAL_WIDTH == 1
+#if PLANES == 1
+#define SAMPLE QUOTIENT_OF((int)get_global_id(2), PLANE, UNIT_COUNT)
+#define FOR_PLANES const int z = (int)get_global_id(2) - SAMPLE * PLANE_UNITS;
+#else
+#define UNIT_STEP ((PLANE_UNITS + PLANES - 1) / PLANES)
+#define SAMPLE ((int)get_global_id(2) / UNIT_STEP)
+#define FOR_PLANES for (int z = (int)get_global_id(2) % UNIT_STEP; z < PLANE_UNITS; z += UNIT_STEP)
+#endif
+
+#if LOCAL_WIDTH == 1
 #define FOR_CELLS                          \
     for (int y = 0; y < PLANE_HEIGHT; y++) \
         for (int x = 0; x < PLANE_WIDTH; x++)
 #define EACH_CELL for (int i = 0; i < 1; i++)
 #define AT(ROLE) (y * ROLE##_UNIT_MEMORY_WIDTH + x)
 #else
-#define FOR_CELLS                                                                                  \
-    for (int first = get_group_id(0) * LOCAL_WIDTH * CELLS + get_local_id(0); first < PLANE_CELLS; \
-         first += GLOBAL_WIDTH * CELLS)
+#define FOR_CELLS const int first = (int)get_group_id(0) * LOCAL_WIDTH * CELLS + (int)get_local_id(0);
 #define EACH_CELL                   \
     for (int i = 0; i < CELLS; i++) \
         if (CELL(i) < PLANE_CELLS)
@@ -46,5 +59,6 @@
 #if GAPLESS
 #define CELL_OFFSET(ROLE, cell) (cell)
 #else
-#define CELL_OFFSET(ROLE, cell) ((cell) + ROW_OF(cell, PLANE) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))
+#define CELL_OFFSET(ROLE, cell) \
+    ((cell) + QUOTIENT_OF(cell, PLANE, UNIT_WIDTH) * (ROLE##_UNIT_MEMORY_WIDTH - PLANE_WIDTH))
 #endif

@@ -43,7 +43,7 @@ def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("tunings")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "_folder", lambda: folder)
-        patch.setattr(tuning, "_shipped_folder", lambda: folder)
+        patch.setattr(tuning, "_shipped_folder", lambda: folder / "shipped")
         yield
 
 

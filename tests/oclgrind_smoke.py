@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.kinds import tuning_for
+
 if TYPE_CHECKING:
     from blobnet.device import Device
     from blobnet.kernel_call import Tuning
@@ -76,8 +78,9 @@ class Findings:
                 found.append(re.sub(r"0x[0-9a-f]+", "...", line))
             elif line.strip().startswith(("Kernel", "At line", "Function:", "Error:")) and found:
                 found[-1] += f"; {line.strip()}"
-        # pyopencl asks for properties that Oclgrind does not know, and for a kernel '_source'.
-        ours = [finding for finding in found if "clGetDeviceInfo" not in finding and "'_source'" not in finding]
+        # pyopencl asks for properties that Oclgrind does not know, and for a kernel '_source'; compilers warn.
+        others = ("clGetDeviceInfo", "'_source'", "warning generated", "warnings generated")
+        ours = [finding for finding in found if not any(word in finding for word in others)]
         return list(dict.fromkeys(ours))
 
 
@@ -116,22 +119,22 @@ def checked_device(unset_values: bool) -> Device:
     return WritingDevice("Oclgrind")
 
 
-def limited(device_class: str, limits: Mapping[str, int]) -> Tuning:
+def limited(kind: str, limits: Mapping[str, int]) -> Tuning:
     """A tuning in which no tunable is above its limit."""
-    from blobnet.kernel_call import Tuning
-    from blobnet.kernel_source import all_kernels, load
+    from blobnet.kernel_source import LANES, all_kernels, load
 
+    model = tuning_for(kind).model
     overrides: dict[str, dict[str, int]] = {}
     for kernel in all_kernels():
         source = load(kernel)
-        if any(device_class not in tunable.defaults for tunable in source.tunables.values()):
-            continue  # It is for CPUs alone.
-        values = source.tuning(device_class)
+        if model.items_are_lanes and any(LANES not in tunable.defaults for tunable in source.tunables.values()):
+            continue  # It is for devices that vectorize a work-item's loops.
+        values = source.tuning(model)
         overrides[kernel] = {
             name: min(values[name], max(choice for choice in source.tunables[name].choices if choice <= limits[name]))
             for name in limits.keys() & values.keys()
         }
-    return Tuning(device_class, overrides)
+    return tuning_for(kind, overrides)
 
 
 def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[str]) -> list[str]:
@@ -269,6 +272,33 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
         assert reached == VARIANTS, f"no case takes {sorted(VARIANTS - reached)}"
 
     yield "variants of convolutions", all_are_reached
+    if limits == SMALL:
+        yield "compiled contractions", partial(compiled_contractions, device)
+
+
+def compiled_contractions(device: Device, count: int = 500) -> None:
+    """Random contractions and gradients under random schedules; small whole numbers are exact."""
+    from blobnet.contraction import execution, reference
+    from blobnet.contraction.derivatives import delta_names, differentiate
+    from blobnet.contraction.lowering import lower
+    from tests.contraction.random_schedules import random_schedule
+    from tests.contraction.test_compiled import bound
+
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        contraction, program = bound(rng)
+        arrays = contraction.arrays(rng, whole=True)
+        if number % 4 == 0:
+            names = delta_names(program)
+            for tensor in program.outputs:
+                arrays[names[tensor.name]] = rng.integers(-2, 3, tensor.shape).astype(float)
+            program = differentiate(program)
+        lowered = lower(program, partial(random_schedule, rng=rng))
+        results = execution.Compiled(device, lowered).run(arrays)
+        for name, values in reference.run(program, arrays).items():
+            schedules = [str(step.schedule) for step in lowered.steps]
+            if np.max(np.abs(values), where=np.isfinite(values), initial=0) < 2**24:
+                np.testing.assert_array_equal(results[name], values.astype(np.float32), f"{program} {schedules}")
 
 
 def main() -> int:

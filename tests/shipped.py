@@ -8,12 +8,12 @@ from pathlib import Path
 
 from blobnet import layers, tuning
 from blobnet.bench import shapes
+from blobnet.device_model import model_of
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.planner import make_plan
 from blobnet.task import Task
-from blobnet.tuning import DEVICE_SETTINGS
 
 
 def candidates_of(task: Task, settings: Tuning) -> set[str]:
@@ -36,6 +36,6 @@ def check_shipped(path: Path) -> None:
     winners = tuning.parse_winners(content)
     assert winners
     assert all(0 < winner.ms <= 1.02 * winner.default_ms for winner in winners.values())
-    settings = Tuning(**{name: content[name] for name in DEVICE_SETTINGS})
+    settings = Tuning(model_of(tuning.answers_in(content)))
     gone = [str(task) for task, winner in winners.items() if winner.candidate not in candidates_of(task, settings)]
     assert not gone, "these candidates have other names now, or are no more: tune the tasks anew"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
 from blobnet.layers.activation import FROM_OUTPUT
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
@@ -39,8 +39,8 @@ _CELL_BY_CELL = (
     "blob/copy",
     "join/add",
 )
-#: What the epilogue of a convolution normalizes with.
-_NORM = ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
+#: The kernel that folds norms into weights, and what they normalize with.
+_FOLD, _NORM = "normalization/fold", ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
 #: Others that may write where they read.
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
 #: Those whose ACTIVATION is for the delta that they read, not for what they write.
@@ -48,7 +48,7 @@ _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backw
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(broken=frozenset({"gathered", "panels", "unitwise"}))
+TUNING = Tuning(broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
 
 
 class PlanBrokenError(AssertionError):
@@ -128,6 +128,8 @@ class SymbolicMemory:
         self.batch = batch
         #: What calls left in the persistent arrays, by storage and offset: gradients, running statistics.
         self.persistent: dict[tuple[str, int], int] = {}
+        #: What was read for folded weights, and the bias that was made with them, by the hash of these weights.
+        self.folded: dict[int, dict[str, int]] = {}
 
     def data(self, blob: Blob, count: int) -> Symbols:
         """The cells of a blob, as a view."""
@@ -161,19 +163,30 @@ class SymbolicMemory:
         words = {
             role: self._array_word(call.arrays[role], count)
             for role, access in source.arrays.items()
-            if access == "read" and not (role in _NORM and call.macros.get("HAS_NORM") == 0)
+            if access == "read"
         }
+        norm: list[int] = []
+        if words.get("WEIGHT") in self.folded:
+            # As the layer and the norm behind it by calls of their own: a fold is worth that, and nothing else.
+            parts = self.folded[words["WEIGHT"]]
+            if words["BIAS"] != parts["FOLDED_BIAS"]:
+                raise PlanBrokenError(f"{call.label} ({call.kernel}): folded weights with the bias of others")
+            words |= {role: parts[role] for role in ("WEIGHT", "BIAS")}
+            norm = [parts[role] for role in _NORM]
         arrays = list(words.values())
         if call.kernel in _THROUGH_ACTIVATION:
             inputs = self._through_activation(call, inputs, words)
         for role in written:
             target = self.data(call.blobs[role], count)
-            result = self._result(call, role, inputs, arrays, target.shape).reshape(target.shape)
+            result = self._result(call, role, inputs, arrays, norm, target.shape).reshape(target.shape)
             phase = (slice(None), slice(None), *self._phase(call))
             target[phase] = (_sum(target, result) if accumulates else result)[phase]
         for role, access in source.arrays.items():
             if access != "read" and role != "TOTALS":
                 self._write_array(call, role, _word(role, *map(_digest, inputs), *arrays), count)
+        if call.kernel == _FOLD:
+            made = {role: self._array_word(call.arrays[role], count) for role in ("FOLDED_WEIGHT", "FOLDED_BIAS")}
+            self.folded[made["FOLDED_WEIGHT"]] = words | made
 
     def _planes(self, blob: Blob, count: int) -> Symbols:
         """(count, units, elements of a plane) of a blob, as a view."""
@@ -186,7 +199,13 @@ class SymbolicMemory:
         )
 
     def _result(
-        self, call: KernelCall, role: str, inputs: list[Symbols], arrays: list[int], shape: tuple[int, ...]
+        self,
+        call: KernelCall,
+        role: str,
+        inputs: list[Symbols],
+        arrays: list[int],
+        norm: list[int],
+        shape: tuple[int, ...],
     ) -> Symbols:
         if 0 in (call.macros.get("TAPS_Y"), call.macros.get("TAPS_X")):
             return np.zeros(shape, np.uint64)
@@ -204,7 +223,6 @@ class SymbolicMemory:
             residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
             result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
         else:
-            norm = [arrays.pop() for _ in _NORM][::-1] if call.macros.get("HAS_NORM") else []
             residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
             result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
             if norm:
@@ -295,6 +313,8 @@ class SymbolicExecutor:
         self.plan = plan
         sizes = {name: buffer.elements + plan.batch_size * buffer.per_sample for name, buffer in plan.buffers.items()}
         self.memory = SymbolicMemory(sizes, plan.placed)
+        #: Whether what depends on parameters alone is still to be made.
+        self.is_new = True
 
     def run(self, count: int, batch: int) -> Outcome:
         """All phases on a batch of ``count`` samples."""
@@ -303,11 +323,13 @@ class SymbolicExecutor:
         memory.persistent.clear()
         output = None
         for position, (phase, call) in enumerate(plan.calls):
-            memory.run(call, count)
+            if phase != CONSTANT or self.is_new:
+                memory.run(call, count)
             following = plan.calls[position + 1 :]
             if phase == "forward" and (not following or following[0][0] != "forward"):
                 output = memory.data(plan.outputs[plan.graph.output.name], count).reshape(count, -1).copy()
         assert output is not None
+        self.is_new = False
         delta = plan.deltas.get(plan.graph.input.name)
         kept = {key: value for key, value in memory.persistent.items() if key[0] in ("gradients", "parameters")}
         return Outcome(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from blobnet import datasets, layers
+from blobnet import datasets, layers, loader
 from blobnet.blob import FloatArray
 from blobnet.model import Model, Sequential
 
@@ -35,3 +36,9 @@ def digits(count: int, first: int = 0) -> tuple[FloatArray, np.ndarray]:
     split = datasets.load("digits").train
     part = slice(first, first + count)
     return (split.x[part] / 16).astype(np.float32), split.y[part]
+
+
+def share_of_memory(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Lets data sets take this part of a device's free memory, also if that is the host's; 0: all are streamed."""
+    for name in ("_SHARE_OF_MEMORY", "_SHARE_OF_HOST"):
+        monkeypatch.setattr(loader, name, share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.bench import shapes
+from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
 from blobnet.device import Device
@@ -70,11 +71,36 @@ class LaunchTiming:
 
 @dataclass(frozen=True)
 class Point:
-    """A layer's phase within a training step: its work, and the seconds of its launches."""
+    """A layer's phase within a training step: its work, and its launches."""
 
     label: str
     work: Work
+    launches: Sequence[LaunchTiming]
+
+    @property
+    def seconds(self) -> float:
+        """Of all its launches."""
+        return sum(item.seconds for item in self.launches)
+
+
+@dataclass(frozen=True)
+class KernelShare:
+    """What a kernel takes of a training step.
+
+    Attributes:
+        kernel: its name.
+        launches: how many there are.
+        seconds: of all of them.
+        floor: the seconds that the roofline needs for them: for what each reads and writes, once, at the bandwidth, or
+            for the operations of its layer at the peak.
+        bound: which of the two is more of the floor: ``memory`` or ``compute``.
+    """
+
+    kernel: str
+    launches: int
     seconds: float
+    floor: float
+    bound: str
 
 
 def random_classes(model: Model, count: int) -> npt.NDArray[np.int32]:
@@ -134,7 +160,7 @@ class NetworkBench:
         length = max(_LEAST_STEPS[self.device.kind], burst_length(run(1), self.device))
         ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
         plan = self.step.plan if kind == TRAINING else self.evaluator.plan
-        size, launches = plan.bytes(), len(plan.calls)
+        size, launches = plan.bytes(), len(plan.phase("forward"))
         if kind == TRAINING:
             size = self.step.bytes
             launches = len(self._launches)
@@ -176,19 +202,38 @@ class NetworkBench:
                 continue
             case = Case(vertex.layer, graph.input_shapes(vertex)[0])
             for direction in case.directions:
-                seconds = sum(item.seconds for item in profile if item.belongs_to(vertex.name, direction))
-                if seconds > 0:
-                    points.append(Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), seconds))
+                launches = [item for item in profile if item.belongs_to(vertex.name, direction)]
+                point = Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), launches)
+                if point.seconds > 0:
+                    points.append(point)
         return points
 
 
-def kernel_shares(profile: list[LaunchTiming]) -> list[tuple[str, int, float]]:
-    """(kernel, launches, seconds) of every kernel, the slowest first."""
-    found: dict[str, tuple[int, float]] = {}
+def kernel_shares(
+    profile: Sequence[LaunchTiming], points: Sequence[Point], top: Roofline, batch_size: int
+) -> list[KernelShare]:
+    """Every kernel of a step with all of its launches, the slowest first.
+
+    Args:
+        profile: the launches.
+        points: the phases of layers, whose operations count for the longest of their launches.
+        top: what the device can do.
+        batch_size: samples of the step.
+    """
+    flops: dict[int, int] = {}
+    for point in points:
+        longest = max(point.launches, key=lambda item: item.seconds)
+        flops[id(longest)] = flops.get(id(longest), 0) + point.work.flops
+    found: dict[str, list[LaunchTiming]] = {}
     for item in profile:
-        launches, seconds = found.get(item.kernel, (0, 0.0))
-        found[item.kernel] = launches + 1, seconds + item.seconds
-    return sorted(((kernel, *values) for kernel, values in found.items()), key=lambda row: -row[2])
+        found.setdefault(item.kernel, []).append(item)
+    shares = []
+    for kernel, items in found.items():
+        floors = [top.floor(flops.get(id(item), 0), item.call.bytes(batch_size)) for item in items]
+        parts = {bound: sum(seconds for seconds, by in floors if by == bound) for bound in ("memory", "compute")}
+        bound = max(parts, key=lambda name: parts[name])
+        shares.append(KernelShare(kernel, len(items), sum(item.seconds for item in items), sum(parts.values()), bound))
+    return sorted(shares, key=lambda share: -share.seconds)
 
 
 def burst(step: Step, finish: Step, length: int) -> float:

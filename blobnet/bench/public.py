@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from blobnet.augment import Augmentation
 from blobnet.bench.network import random_classes
 from blobnet.bench.timing import values_like
 from blobnet.callbacks import Callback
 from blobnet.device import Device
 from blobnet.inference import Evaluator
-from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
@@ -27,6 +27,8 @@ _EPOCH_SECONDS = 4.0
 #: The most bytes of samples that are made.
 _MOST_BYTES = 4e9
 _EPOCHS = 3
+#: How often trainings take turns.
+_ROUNDS = 5
 #: Calls of predict in a row.
 _CALLS = 12
 
@@ -36,7 +38,7 @@ class PublicTiming:
     """What users wait for and what the device works, for a step or a batch.
 
     Attributes:
-        what: ``fit`` or ``predict``.
+        what: ``fit``, ``augment`` (fit with augmentation) or ``predict``.
         samples: of a step or batch.
         seconds: of the public call, by the step or batch.
         device: seconds that the same launches take, one behind the other, on data that are there.
@@ -69,30 +71,44 @@ class _Clock(Callback):
         self._start = now
 
 
-def time_fit(device: Device, model: Model, batch_size: int) -> PublicTiming:
-    """``fit`` from float32 NumPy arrays, by the step, against its steps on a batch that is there."""
+def time_fits(
+    device: Device, model: Model, batch_size: int, lists: Sequence[Sequence[Augmentation]] = ((),)
+) -> list[PublicTiming]:
+    """``fit`` from float32 NumPy arrays, by the step, against its steps on a batch that is there.
+
+    With several lists of augmentations, the trainings with each of them take turns, so that what else a machine does
+    falls on all alike.
+    """
     on_device = _device_step(device, model, batch_size)
     elements = model.graph.input.shape.elements
     steps = max(4, min(int(_EPOCH_SECONDS / on_device), int(_MOST_BYTES / (4 * elements * batch_size))))
+    steps = -(-steps // len(lists))
     x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
     x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))
     y = random_classes(model, len(x))
-    clock = _Clock()
-    model.fit(
-        x,
-        y,
-        epochs=_EPOCHS,
-        batch_size=batch_size,
-        optimizer=Adam(1e-6),
-        loss=CrossEntropy(),
-        callbacks=[clock],
-        device=device,
-        precision=device.precision,
-        verbose=False,
-    )
-    # The first epoch finds kernels that were never launched.
-    seconds = statistics.median(clock.seconds[1:]) / steps
-    return PublicTiming("fit", batch_size, seconds, on_device)
+    seconds: list[list[float]] = [[] for _ in lists]
+    for _ in range(1 if len(lists) == 1 else _ROUNDS):
+        for times, augment in zip(seconds, lists, strict=True):
+            clock = _Clock()
+            model.fit(
+                x,
+                y,
+                epochs=_EPOCHS,
+                batch_size=batch_size,
+                optimizer=Adam(1e-6),
+                loss=CrossEntropy(),
+                callbacks=[clock],
+                augment=augment,
+                device=device,
+                precision=device.precision,
+                verbose=False,
+            )
+            # The first epoch finds kernels that were never launched.
+            times += clock.seconds[1:]
+    return [
+        PublicTiming("augment" if augment else "fit", batch_size, statistics.median(times) / steps, on_device)
+        for times, augment in zip(seconds, lists, strict=True)
+    ]
 
 
 def time_predict(device: Device, model: Model, count: int, repeats: int) -> PublicTiming:
@@ -122,7 +138,7 @@ def _device_forward(device: Device, model: Model, count: int, repeats: int) -> f
     parameters = DeviceParameters(device, model.graph)
     parameters.write(model.weights)
     executor = Evaluator(device, model.graph, parameters, count).executor
-    executor.run(CONSTANT, count)
+    executor.prepare(parameters.version)
     return _median_burst(lambda: executor.run("forward", count), device, repeats)
 
 

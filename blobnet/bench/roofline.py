@@ -59,7 +59,7 @@ def measure(device: Device) -> Roofline:
 
 def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count: int) -> float:
     """The best of a few runs, by the clock that layers are timed by: the device's on a GPU, the wall's on a CPU."""
-    item = Launch(device, call, memory, Batch(count))
+    item = Launch(device, call, call.assemble(), memory, Batch(count))
     best = float("inf")
     with device.profiling() as launch:
         for _ in range(_REPEATS[call.kernel]):
@@ -67,7 +67,7 @@ def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count:
             event = launch(item.kernel, item.global_size, item.local_size)
             device.finish()
             wall = time.perf_counter() - start
-            best = min(best, wall if device.kind == "cpu" else event_seconds(event))
+            best = min(best, wall if device.is_host else event_seconds(event))
     if best <= 0:
         raise OptionError(device.info.name, "the clock must advance while the device works", kernel=call.kernel)
     return best
@@ -77,7 +77,7 @@ def _peak(device: Device) -> float:
     kernel = "bench/peak"
     tunables = device.tuning.of(kernel)
     lanes, chains = tunables["MAXIMUM_LANES"], tunables["MAXIMUM_CHAINS"]
-    local = 1 if device.kind == "cpu" else 128
+    local = 128 if device.info.model.items_are_lanes else 1
     items = _ITEMS[device.kind] * device.info.compute_units
     call = KernelCall(
         kernel,

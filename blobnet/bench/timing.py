@@ -164,7 +164,7 @@ def measure(
         work=work,
         timing=timing,
         # On a CPU host and device are one, and starting a launch is part of its cost.
-        seconds=timing.wall if device.kind == "cpu" else timing.on_device,
+        seconds=timing.wall if device.is_host else timing.on_device,
         floor=floor,
         bound=bound,
         calls=tuple(bench.calls[direction]),

@@ -56,7 +56,7 @@ def device_for(info: DeviceInfo) -> str:
     Raises:
         OptionError: PyTorch does not run there.
     """
-    if info.kind == "cpu":
+    if info.is_host:
         return "cpu"
     if "NVIDIA" in info.platform and load().cuda.is_available():
         return "cuda"

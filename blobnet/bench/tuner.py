@@ -27,10 +27,11 @@ from blobnet.bench.timing import (
 )
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
+from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
-from blobnet.kernel_call import Array, KernelCall, Tuning, for_device_class
+from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
@@ -55,8 +56,6 @@ TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10}
 _ODD_BATCH, _ODD_COUNT = 3, 2
 #: Others that say something else until a candidate is wrong, and those that are asked: some may not build.
 _WITNESSES, _REFERENCES = 2, 4
-#: The class of devices whose kernels run on any.
-_PLAIN = "cpu"
 #: The part of a device's memory that the scratch memory of a candidate may take.
 _SCRATCH_PART = 8
 
@@ -111,7 +110,7 @@ class Tuner:
         done = {task for task, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
         self.jobs = [job for job in jobs if level in _REACH and job.task not in done]
         # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
-        self._tuning = replace(device.tuning, choices=Choices((device.tunings.shipped,)))
+        self._tuning = replace(device.tuning, choices=Choices(device.tunings.shipped))
         self._problems: dict[Case, _Problem] = {}
         self._selected = {job.task: self._select(job) for job in self.jobs}
 
@@ -253,9 +252,14 @@ class _WrongError(Exception):
     """A candidate computes something else than the plain kernels."""
 
 
-def _calls_of(candidate: Candidate, device_class: str, batch_size: int) -> list[KernelCall]:
-    """What a candidate launches, as in the plans of a class of device."""
-    return for_device_class(candidate.calls(), device_class, batch_size)
+def _calls_of(candidate: Candidate, model: DeviceModel) -> list[KernelCall]:
+    """What a candidate launches, as in the plans for a device."""
+    return for_model(candidate.calls(), model)
+
+
+def _plain(model: DeviceModel) -> DeviceModel:
+    """A device of the same size that gets the kernels for work-items with loops, which run anywhere."""
+    return replace(model, items_are_lanes=False)
 
 
 class _Problem:
@@ -270,7 +274,7 @@ class _Problem:
         self.case, self.tuning = case, tuning
         self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, every_halo=True, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
-        plain = self._alternatives(replace(tuning, device_class=_PLAIN, precision="fp32")).values()
+        plain = self._alternatives(replace(tuning, model=_plain(tuning.model), precision="fp32")).values()
         self.plain = {
             task: sorted((item for item in found if not item.is_guess), key=lambda item: item.cost)
             for task, found in zip(self.candidates, plain, strict=True)
@@ -286,17 +290,14 @@ class _Problem:
 
         found = self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
         return {
-            task: [
-                replace(item, calls=partial(_calls_of, item, tuning.device_class, self.plan.batch_size))
-                for item in candidates
-            ]
+            task: [replace(item, calls=partial(_calls_of, item, tuning.model)) for item in candidates]
             for task, candidates in found.items()
         }
 
     @property
     def is_plain(self) -> bool:
         """Whether the device's own candidates are the plain ones."""
-        return self.tuning.device_class == _PLAIN
+        return not self.tuning.model.items_are_lanes
 
     def candidate(self, task: Task, name: str) -> Candidate:
         """The candidate of a name."""
@@ -393,12 +394,12 @@ class _Arena:
         key, device, count = (task, name), self.device, self.problem.plan.batch_size
         if key not in self._bound:
             for call in self._calls[key]:
-                build(device, call)
+                build(device, call, call.assemble())
             bound = [executor.bind(self._calls[key], count) for executor in self._executors]
             self._lengths[key] = burst_length(burst_seconds(device, bound, 1), device)
             self._bound[key] = bound
         bound, length = self._bound[key], self._lengths[key]
-        if device.kind == "cpu":
+        if device.is_host:
             return burst_seconds(device, bound, length)
         return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from blobnet import plotting
+from blobnet import plots
+from blobnet.augment import augmentations_of, check_fit
 from blobnet.bench import network, public, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
@@ -19,7 +21,8 @@ from blobnet.command_line.bench_text import kernel_text, result_record, short, t
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device import Device, choose
-from blobnet.errors import OptionError, near_matches
+from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.plan_report import readable
 
@@ -33,13 +36,14 @@ _SHOWN_KERNELS = 12
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
 _FOR_MODEL, _FOR_LADDER = ("first_step", "launches", "classes"), ("seed", "bias", "activation", "preactivation")
+_FOR_FIT = ("augment",)
 _NETWORKS = ("model", "fit")
 _REFUSED = {
-    "conv": (*_FOR_MODEL, *_FOR_LADDER),
-    "layer": (*_FOR_MODEL, *_FOR_LADDER),
-    "model": ("direction", *_FOR_LADDER),
+    "conv": (*_FOR_MODEL, *_FOR_FIT, *_FOR_LADDER),
+    "layer": (*_FOR_MODEL, *_FOR_FIT, *_FOR_LADDER),
+    "model": ("direction", *_FOR_FIT, *_FOR_LADDER),
     "fit": ("direction", "against", "plot", "first_step", "launches", *_FOR_LADDER),
-    "ladder": ("direction", "against", "plot", "size", *_FOR_MODEL),
+    "ladder": ("direction", "against", "plot", "size", *_FOR_FIT, *_FOR_MODEL),
 }
 
 
@@ -60,7 +64,7 @@ def prepare(options: argparse.Namespace) -> None:
     if options.what == "ladder" and options.precision != "fp32":
         raise OptionError("--precision", "bench ladder must be in fp32", precision=options.precision)
     if options.plot is not None:
-        plotting.check(options.plot)
+        plots.check(options.plot)
     if options.against:
         torch_twin.set_precision(options.precision)
     if options.what in _NETWORKS:
@@ -68,6 +72,8 @@ def prepare(options: argparse.Namespace) -> None:
             raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
+        options.changes = () if options.augment is None else augmentations_of(options.augment, "--augment")
+        check_fit(options.changes, options.model.graph.input.shape, options.model.graph.output.shape, CrossEntropy())
     elif options.what != "ladder":
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
@@ -101,6 +107,8 @@ def run(options: argparse.Namespace) -> int:
     device: Device = options.opened
     load = load_average()
     top = roofline.measure(device)
+    with contextlib.suppress(FileError):  # What cannot be kept can be measured again.
+        device.tunings.record_speeds(flops=top.flops, bandwidth=top.bandwidth)
     header: dict[str, Any] = {
         "device": device.info.name,
         "platform": device.info.platform,
@@ -190,7 +198,7 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             point = item.work.flops / item.work.bytes, item.work.flops / item.seconds
             points.setdefault(item.direction, []).append(point)
         title = f"{options.subject or 'resnet50'}, batch {batch_size}, {device.info.name}"
-        plotting.save_roofline(options.plot, points, top.flops, top.bandwidth, title)
+        plots.save(plots.roofline(points, top.flops, top.bandwidth, title), options.plot)
     return {
         "results": [result_record(item) for item in results],
         "totals": _totals(results),
@@ -258,14 +266,18 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     host = bench.host_seconds(options.repeats)
     say(f"host time a launch: {1e6 * host:.1f} us")
     points = bench.points(profile)
+    shares = network.kernel_shares(profile, points, top, batch_size)
     if options.plot is not None:
         groups: dict[str, list[tuple[float, float]]] = {}
         for point in points:
             group = next(name for name in (*shapes.DIRECTIONS, shapes.BACKWARD) if point.label.endswith(f" {name}"))
             rate = point.work.flops / point.seconds
             groups.setdefault(group, []).append((point.work.flops / point.work.bytes, rate))
-        title = f"{source.text}, training, batch {batch_size}, {device.info.name}"
-        plotting.save_roofline(options.plot, groups, top.flops, top.bandwidth, title)
+        title = (
+            f"a training step of {source.text} for {'x'.join(map(str, shape))}, batch {batch_size}, {device.precision}"
+        )
+        title += f", {device.info.name}"
+        plots.save(plots.step(shares, groups, top, title), options.plot)
     cold = warm = math.nan
     if options.first_step:
         arguments = source.text, shape, classes, batch_size, device.info.address, device.precision
@@ -273,7 +285,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         say(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
     total = sum(item.seconds for item in profile)
     say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
-    for line in _share_lines(profile, total, each=options.launches):
+    for line in _launch_lines(profile, total) if options.launches else _share_lines(shares, total):
         say(line)
     return {
         "model": source.text,
@@ -282,6 +294,16 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         "steps": [_step_record(step, batch_size) for step in steps],
         "host_us_per_launch": 1e6 * host,
         "first_step_s": {"cold": cold, "warm": warm} if options.first_step else None,
+        "kernels": [
+            {
+                "kernel": share.kernel,
+                "launches": share.launches,
+                "ms": 1e3 * share.seconds,
+                "floor_ms": 1e3 * share.floor,
+                "bound": share.bound,
+            }
+            for share in shares
+        ],
         "launches": [
             {"label": item.label, "kernel": item.kernel, "ms": 1e3 * item.seconds, "global_size": item.global_size}
             for item in profile
@@ -293,8 +315,12 @@ def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], No
     device, model, batch_size = options.opened, options.model, options.samples
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
-    timings = [public.time_fit(device, model, batch_size)]
-    say(_fit_line(timings[-1]))
+    timings = public.time_fits(device, model, batch_size, [(), options.changes] if options.changes else [()])
+    for item in timings:
+        say(_fit_line(item))
+    if options.changes:
+        rate = timings[0].seconds / timings[1].seconds
+        say(f"{'':<8}{rate:.3f} of the images/s without {', '.join(map(str, options.changes))}")
     for count in (batch_size, 1):
         timings.append(public.time_predict(device, model, count, options.repeats))
         say(_fit_line(timings[-1]))
@@ -311,7 +337,7 @@ def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], No
 
 def _fit_line(item: public.PublicTiming) -> str:
     rate = f"{item.samples / item.seconds:,.0f} images/s"
-    unit = "step" if item.what == "fit" else "batch"
+    unit = "batch" if item.what == "predict" else "step"
     line = f"{item.what:<8}{short(1e3 * item.seconds):>8} ms a {unit} of {item.samples}, {rate}; "
     return line + f"{item.over_device:.2f} times the device's {short(1e3 * item.device)} ms"
 
@@ -338,19 +364,22 @@ def _step_record(step: network.StepTiming, batch_size: int) -> dict[str, Any]:
     }
 
 
-def _share_lines(profile: list[network.LaunchTiming], total: float, *, each: bool) -> list[str]:
-    """The slowest first: every launch, or every kernel with all of its launches."""
-    if each:
-        return [
-            f"{1e3 * item.seconds:9.3f} ms {item.seconds / total:6.1%}  {item.label:<40.40} {item.kernel:<32} "
-            f"{'x'.join(map(str, item.global_size))}"
-            for item in sorted(profile, key=lambda item: -item.seconds)
-        ]
-    rows = network.kernel_shares(profile)
-    lines = [
-        f"{1e3 * seconds:9.3f} ms {seconds / total:6.1%}  {kernel} ({launches} launches)"
-        for kernel, launches, seconds in rows[:_SHOWN_KERNELS]
+def _launch_lines(profile: list[network.LaunchTiming], total: float) -> list[str]:
+    """Every launch, the slowest first."""
+    return [
+        f"{1e3 * item.seconds:9.3f} ms {item.seconds / total:6.1%}  {item.label:<40.40} {item.kernel:<32} "
+        f"{'x'.join(map(str, item.global_size))}"
+        for item in sorted(profile, key=lambda item: -item.seconds)
     ]
-    rest = sum(seconds for *_, seconds in rows[_SHOWN_KERNELS:])
-    others = len(rows) - _SHOWN_KERNELS
+
+
+def _share_lines(shares: list[network.KernelShare], total: float) -> list[str]:
+    """Every kernel with all of its launches, the slowest first."""
+    lines = [
+        f"{1e3 * share.seconds:9.3f} ms {share.seconds / total:6.1%}  {share.kernel} "
+        f"({share.launches} launches, floor {share.floor / share.seconds:.0%} by {share.bound})"
+        for share in shares[:_SHOWN_KERNELS]
+    ]
+    rest = sum(share.seconds for share in shares[_SHOWN_KERNELS:])
+    others = len(shares) - _SHOWN_KERNELS
     return [*lines, *([f"{1e3 * rest:9.3f} ms {rest / total:6.1%}  {others} other kernels"] if rest else [])]

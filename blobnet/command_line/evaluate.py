@@ -6,12 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-from blobnet import plotting
+from blobnet import plots
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import check_input, load_dataset
 from blobnet.command_line.text import short_list
 from blobnet.device import Device
 from blobnet.losses import MeanSquaredError
+from blobnet.mistakes import worst_mistakes
 from blobnet.model import load
 
 _NAMES = {"loss": "loss", "accuracy": "accuracy", "top_5": "top-5"}
@@ -19,9 +20,10 @@ _NAMES = {"loss": "loss", "accuracy": "accuracy", "top_5": "top-5"}
 
 def run(options: argparse.Namespace) -> int:
     """Prints the metrics over the test split, or over all samples where there is none."""
-    if options.matrix is not None:
-        plotting.check(options.matrix, "--matrix")
-        check_writable(options.matrix, 0)
+    for name, path in (("--matrix", options.matrix), ("--mistakes", options.mistakes)):
+        if path is not None:
+            plots.check(path, name)
+            check_writable(path, 0)
     model = load(options.file)
     device = Device(options.device)
     data = load_dataset(options)
@@ -43,6 +45,13 @@ def run(options: argparse.Namespace) -> int:
             print(f"\n{report}")
         if options.matrix is not None:
             title = f"{options.file.stem} on {data.name}"
-            plotting.save_matrix(options.matrix, report.matrix, report.class_names, title)
+            plots.save(plots.confusion(report.matrix, report.class_names, title), options.matrix)
             print(f"saved {options.matrix}", file=sys.stderr)
+    if options.mistakes is not None:
+        found = worst_mistakes(model, split.x, split.y, loss=loss, **settings)
+        if found.worst:
+            plots.save(plots.draw_mistakes(found, f"{options.file.stem} on {data.name}"), options.mistakes)
+            print(f"saved {options.mistakes}", file=sys.stderr)
+        else:
+            print(f"no mistakes, {options.mistakes} is not drawn", file=sys.stderr)
     return 0

@@ -16,6 +16,7 @@ from typing import Any
 
 import blobnet
 import blobnet.models
+from blobnet import checkpoint
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model, check_class_names, load
 
@@ -120,6 +121,13 @@ def find_model(text: str) -> ModelSource:
         hint = f"{near_matches(text, known_models())} A model of your own is path/to/file.py:function."
         raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)
     return _find_in_file(text)
+
+
+def is_model(text: str) -> bool:
+    """Whether this names a model, and no data set: a model file, a known name, or a function in a file."""
+    if is_model_file(text):
+        return not Path(text).is_file() or checkpoint.says_model(text)
+    return text in known_models() or ".py:" in text or text.endswith(".py")
 
 
 def is_model_file(text: str) -> bool:

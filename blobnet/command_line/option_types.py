@@ -76,3 +76,20 @@ def memory(text: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)(?:i?b)?", text.strip(), re.IGNORECASE)
     size = int(float(match[1]) * 1024 ** _UNITS[match[2].upper()]) if match else 0
     return size if size >= 1 else _fail("a size such as 8GiB or 500M", text)
+
+
+def named_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """``I=8x64x28x28``: the shape of a name; of a single number ``A=``."""
+    name, equals, sizes = text.partition("=")
+    parts = sizes.split("x") if sizes else []
+    if not (name.isidentifier() and equals and all(re.fullmatch("[1-9][0-9]{0,9}", part) for part in parts)):
+        _fail("a name and its shape, such as I=8x64x28x28", text)
+    return name, tuple(map(int, parts))
+
+
+def named_size(text: str) -> tuple[str, int]:
+    """``N=8``: a whole number for a name."""
+    name, _, size = text.partition("=")
+    if not (name.isidentifier() and re.fullmatch("-?[0-9]{1,10}", size)):
+        _fail("a name and a whole number, such as N=8", text)
+    return name, int(size)

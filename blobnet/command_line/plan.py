@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from blobnet import device
+from blobnet import device, plots
+from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
+from blobnet.device_model import GENERIC
 from blobnet.errors import OptionError
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
 from blobnet.optimizers import Optimizer
@@ -20,21 +23,29 @@ from blobnet.planner import make_plan
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan, and the largest batch for the memory of a device or of --memory."""
+    if options.plot is not None:
+        plots.check(options.plot)
+        check_writable(options.plot, 0)
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
     loss = (model.loss or CrossEntropy()) if training else None
-    tuning = Tuning(kind)
+    tuning = Tuning(GENERIC[kind])
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
-    print(f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind}\n")
-    if not training:
-        print(report(plan, limits=limits))
-        return 0
-    build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
-    optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
-    memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
-    print(report(plan, reserved=memory, updates=len(optimizer.calls(plan.parameters, tuning)), limits=limits))
+    title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind}"
+    print(f"{title}\n")
+    memory: dict[str, int] = {}
+    updates: list[KernelCall] = []
+    if training:
+        build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
+        optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
+        memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
+        updates = optimizer.calls(plan.parameters, tuning)
+    print(report(plan, reserved=memory, updates=len(updates), limits=limits))
+    if options.plot is not None:
+        plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)
+        print(f"saved {options.plot}", file=sys.stderr)
     return 0
 
 
@@ -56,7 +67,7 @@ def _limits(options: argparse.Namespace) -> tuple[Limits | None, str]:
     info = None
     if options.device or (options.memory is None and device.devices()):
         info = device.choose(options.device)
-    kind = "cpu" if info is None or info.kind == "cpu" else "gpu"
+    kind = "cpu" if info is None or info.is_host else "gpu"
     if options.memory is not None:
         return Limits("--memory", options.memory, options.memory), kind
     return (Limits(info.name, info.memory, info.largest_allocation), kind) if info else (None, kind)

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from blobnet import optimizers, plotting, schedules
+from blobnet import optimizers, plots, schedules
 from blobnet.augment import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
@@ -27,7 +27,8 @@ from blobnet.command_line.data_argument import check_classes, check_input, load_
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
-from blobnet.errors import FileError, OptionError, TrainingError
+from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError
+from blobnet.interrupt import Terminated
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -56,64 +57,103 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 class _CtrlC:
-    """Ctrl-C during a training: it waits while a file is written, and is never lost.
+    """Ctrl-C or SIGTERM during a training: it waits while a file is written, and is never lost.
 
     NOTE: Python swallows an exception that is raised while a weak reference dies, and h5py lives on those.
+
+    Attributes:
+        is_patient: whether the first one waits for :meth:`deferred`; a second one does not.
+        asked: what there was, if anything.
     """
 
+    #: What is taken, where nobody else has plans with it.
+    _USUAL: ClassVar[dict[signal.Signals, Any]] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+
     def __init__(self) -> None:
-        self._is_ours = False
-        self._is_asked = False
+        self.is_patient = False
+        self.asked: type[KeyboardInterrupt] | None = None
+        self._ours: list[signal.Signals] = []
         self._waits = False
 
     def __enter__(self) -> None:
         # Who runs in the background, or in a thread, has no Ctrl-C to take.
-        in_main = threading.current_thread() is threading.main_thread()
-        self._is_ours = in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._is_ours:
-            signal.signal(signal.SIGINT, self._ask)
+        if threading.current_thread() is threading.main_thread():
+            self._ours = [each for each, usual in self._USUAL.items() if signal.getsignal(each) is usual]
+        for each in self._ours:
+            signal.signal(each, self._ask)
 
     def __exit__(self, *_: object) -> None:
-        if self._is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each in self._ours:
+            signal.signal(each, self._USUAL[each])
 
-    def _ask(self, *_: object) -> None:
-        self._is_asked = True
+    def _ask(self, number: int, _: object) -> None:
+        waits = self._waits or (self.is_patient and self.asked is None)
+        self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if not waits:
+            raise self.asked
         if not self._waits:
-            raise KeyboardInterrupt
+            os.write(2, b"\nthe step is finished and saved first; once more ends at once\n")
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Ctrl-C inside, or one that was lost before, comes at the end."""
+        """What comes inside, or was lost before, is raised at the end."""
         self._waits = True
         try:
             yield
         finally:
             self._waits = False
-        if self._is_asked:
-            raise KeyboardInterrupt
+        if self.asked is not None:
+            raise self.asked
 
 
 class _OutputFile(Checkpoint):
-    """The output file; knows the epoch that it holds: the best one if something looks for it, else the last."""
+    """The output file; knows the epoch that it holds: the best one if something looks for it, else the last.
 
-    def __init__(self, path: Path, best: EarlyStopping | None) -> None:
-        super().__init__(path)
+    Attributes:
+        epoch: the finished epochs in the file.
+        step: the finished steps, if the file holds a part of an epoch besides; else 0.
+        is_begun: whether there was a step.
+    """
+
+    def __init__(self, path: Path, best: EarlyStopping | None, every_steps: int | None) -> None:
+        super().__init__(path, every_steps=every_steps)
         self.best = best
         self.ctrl_c = _CtrlC()
-        self.epoch = 0
+        self.epoch = self.step = 0
+        self.is_begun = False
         self.stop: str | None = None
+
+    def step_end(self, progress: Progress) -> None:
+        self.is_begun = True
+        if self.every_steps is None:
+            return
+        # From the first step on there is something to keep, so that Ctrl-C waits for the end of a step.
+        self.ctrl_c.is_patient = True
+        if self.ctrl_c.asked is None:
+            super().step_end(progress)
+        else:
+            self._save_within(progress)
+
+    def _save_within(self, progress: Progress) -> None:
+        with self.ctrl_c.deferred():
+            super()._save_within(progress)
+            self.step = progress.trainer.step.number
 
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
         with self.ctrl_c.deferred():
             if self.best is None or self.best.waited == 0:
                 super().epoch_end(progress)
-                self.epoch = progress.trainer.epoch
+                self.epoch, self.step = progress.trainer.epoch, 0
 
     @property
     def state(self) -> str:
         """What is safe on disk."""
+        if self.step:
+            return f"the last checkpoint is {self.path} (in epoch {self.epoch + 1}, after step {self.step})"
         if self.epoch:
             return f"the last checkpoint is {self.path} (epoch {self.epoch})"
         return f"there is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}"
@@ -127,7 +167,7 @@ class _Plot(Callback):
         self.title = title
 
     def end(self, progress: Progress) -> None:
-        plotting.save_curves(self.path, progress.history, self.title)
+        plots.save(plots.curves(progress.history, self.title), self.path)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,13 +177,14 @@ def run(options: argparse.Namespace) -> int:
     _check_paths(options, output)
     # Who waits for as many epochs as there are keeps the best one, and never stops.
     patience = options.early_stopping or (options.epochs if options.save_best else None)
-    file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None)
+    file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
         return _train(options, source, file)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {file.state}") from None
-    except TrainingError as error:
-        error.args = (f"{error} {file.state[0].upper()}{file.state[1:]}.",)
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"interrupted; {file.state}") from None
+    except BlobnetError as error:
+        if file.is_begun or isinstance(error, TrainingError):
+            error.args = (f"{str(error).rstrip('.')}. {file.state[0].upper()}{file.state[1:]}.",)
         raise
 
 
@@ -233,7 +274,7 @@ def _check_paths(options: argparse.Namespace, output: Path) -> None:
         if one != other and same is not None and path == os.path.realpath(same):
             raise OptionError(one, f"it must not name the same file as {other}", file=written[one])
     if options.plot is not None:
-        plotting.check(options.plot)
+        plots.check(options.plot)
     if options.resume and not output.exists():
         hint = "leave out --resume to start a training, or name its file with --output."
         raise FileError(str(output), "--resume needs the file of the training to go on with", hint=hint)
@@ -251,7 +292,7 @@ def _resumed(file: _OutputFile) -> Model:
     if state is None or len(model.history.get("loss", ())) != state.epoch:
         rule = "to go on from, the file must be one that blobnet train wrote"
         raise OptionError(str(file.path), rule, hint="blobnet inspect shows what it holds.")
-    file.epoch = state.epoch
+    file.epoch, file.step = state.epoch, state.step if state.place else 0
     return model
 
 

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         jobs = jobs_of(graph, batch_size, training, device.tuning)
     tasks = [job.task for job in jobs]
     if options.output:
-        tunings.ship(options.output, tasks, device.tuning)  # What cannot be written is said now.
+        tunings.ship(options.output, tasks, device.info.answers)  # What cannot be written is said now.
     work = "training" if training else "inference"
     print(f"{device.info}\n{options.model}, {work}, batch {batch_size}, {device.precision}\n")
     tuner = Tuner(device, jobs, batch_size, options.level, again=options.again)
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         raise KeyboardInterrupt(f"interrupted; {told}") from None
     finally:
         if options.output:
-            shipped = tunings.ship(options.output, tasks, device.tuning)
+            shipped = tunings.ship(options.output, tasks, device.info.answers)
     print("\n" + "\n".join(_summary(jobs, tunings)))
     if options.output:
         print(f"to ship: {shipped}")

@@ -17,6 +17,8 @@ LOAD_COST = 0.5
 #: Elements that a CPU's second cache holds beside what else is read, and what it costs to read one from beyond it, in
 #: multiply-adds of a compute unit.
 CACHE_ELEMENTS, READ_COST = 2**18, 30
+#: Work-items for each compute unit from which on it does not matter that some units have one more.
+FEW_ITEMS = 4
 
 
 def lanes_for(width: int, maximum: int) -> int:
@@ -92,6 +94,11 @@ def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) 
         return elements * (times if elements > CACHE_ELEMENTS else 1)
 
     return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
+
+
+def balance(items: int, cores: int) -> float:
+    """How many times as long so few equal work-items take as if compute units shared them evenly; 1 for many."""
+    return -(-items // cores) * cores / items if items < FEW_ITEMS * cores else 1.0
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:

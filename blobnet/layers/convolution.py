@@ -11,6 +11,7 @@ from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pai
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
 from blobnet.layers import (
+    convolution_depthwise,
     convolution_direct,
     convolution_dot,
     convolution_gathered,
@@ -29,10 +30,15 @@ from blobnet.layers.gradients import bias_gradient
 from blobnet.layers.product import _Product
 from blobnet.task import Task
 
-#: The ways to compute each direction, for each class of device.
-WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
-    "cpu": {
-        FORWARD: (convolution_direct.forward, convolution_gathered.forward, convolution_panels.forward),
+#: The ways to compute each direction, by whether a device's work-items are lanes.
+WAYS: dict[bool, dict[str, tuple[Way, ...]]] = {
+    False: {
+        FORWARD: (
+            convolution_direct.forward,
+            convolution_gathered.forward,
+            convolution_panels.forward,
+            convolution_depthwise.forward,
+        ),
         BACKWARD_DATA: (
             convolution_direct.backward_data,
             convolution_gathered.backward_data,
@@ -40,7 +46,7 @@ WAYS: dict[str, dict[str, tuple[Way, ...]]] = {
         ),
         BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_unitwise.backward_weight),
     },
-    "gpu": {
+    True: {
         FORWARD: (
             convolution_dot.forward,
             convolution_strip.forward,
@@ -107,7 +113,7 @@ class _Convolution(_Product):
 
     @property
     def fuses(self) -> Collection[str]:
-        # A bias for each position is added behind the norm (kernels/convolution/epilogue.h).
+        # A norm becomes part of the weights and of one bias a unit.
         return ("residual", "activation") if self.bias == "position" else ("norm", "residual", "activation")
 
     def expanded(self) -> tuple[Layer, ...]:
@@ -185,7 +191,7 @@ class _Convolution(_Product):
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
         problem = self.problem(site)
-        ways = WAYS[site.tuning.device_class][direction]
+        ways = WAYS[site.tuning.model.items_are_lanes][direction]
         return [candidate for way in ways for candidate in way(site, problem)]
 
     def _task(self, site: Site, direction: str) -> Task:

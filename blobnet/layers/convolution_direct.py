@@ -105,7 +105,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     more, runs = _copy_cost(site, source), [one_run]
     if pitch != site.output.layout.unit_memory_width:
         runs.append((output.height, output.width))
-        more += STORE_COST * output.elements * site.batch_size / site.tuning.compute_units
+        more += STORE_COST * output.elements * site.batch_size / site.tuning.model.cores
     # Rows of their own, if they take no more vectors: more of these are stored as they are.
     choices = [position_tiles(tunables, problem.output_units, *run) for run in reversed(runs)]
     tiles = min(choices, key=lambda of_run: of_run[0].cost)
@@ -149,7 +149,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     rows, run = _runs(site, source)
     # A vector that holds less than the most lanes takes as long.
     positions = rows * -(-run // lanes_for(run, most)) * most * (ONE_TAP_COST if problem.taps == 1 else 1)
-    more = WEIGHT_COST * site.gradient("weight").elements / site.tuning.compute_units + _copy_cost(site, source)
+    more = WEIGHT_COST * site.gradient("weight").elements / site.tuning.model.cores + _copy_cost(site, source)
     for cost, units, columns in tiles(problem.output_units, problem.columns, *limits):
         calls = partial(_backward_weight_calls, site, problem, source, units, columns)
         yield Candidate(f"direct {units}x{columns}", _cost(site, problem, cost * positions) + more, calls)
@@ -270,12 +270,12 @@ def _backward_phases(
 
 def _cost(site: Site, problem: Problem, multiply_adds: float) -> float:
     """The cost of a candidate that needs so many multiply-adds a sample and group."""
-    return multiply_adds * site.batch_size * problem.groups / site.tuning.compute_units
+    return multiply_adds * site.batch_size * problem.groups / site.tuning.model.cores
 
 
 def _copy_cost(site: Site, source: Source) -> float:
     """The cost of splitting the input into phases."""
-    return COPY_COST * source.copied * site.batch_size / site.tuning.compute_units
+    return COPY_COST * source.copied * site.batch_size / site.tuning.model.cores
 
 
 def _order_of_tiles(

@@ -137,7 +137,7 @@ def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
         cost += COPY_COST * gathered.elements + STORE_COST * output.elements * site.batch_size
         cost += READ_COST * _read(gathered, tile, problem.output_units, problem.taps)
         calls = partial(_forward_calls, site, problem, tile, gathered)
-        yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
+        yield Candidate(f"gathered {tile}", cost / site.tuning.model.cores, calls)
 
 
 def _read(gathered: Gathered, tile: Tile, units: int, taps: int) -> int:
@@ -186,7 +186,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
         cost += COPY_COST * gathered.elements + STORE_COST * target.shape.elements * site.batch_size
         cost += READ_COST * sum(_read(gathered, tile, problem.input_units, phase.taps) for phase in phases)
         calls = partial(_backward_data_calls, site, problem, phases, tile, gathered)
-        yield Candidate(f"gathered {tile}", cost / site.tuning.compute_units, calls)
+        yield Candidate(f"gathered {tile}", cost / site.tuning.model.cores, calls)
 
 
 def _phase_taps(site: Site, phase: Phase) -> int:

@@ -10,7 +10,7 @@ from blobnet.geometry import Pair
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Site
-from blobnet.layers.blocking import lanes_for, tiles
+from blobnet.layers.blocking import READ_COST, balance, lanes_for, tiles
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.convolution_problem import Problem
 
@@ -110,8 +110,8 @@ class Product:
         scale = tunables["MAXIMUM_LANES"] * self.depth * problem.taps * problem.groups
         for cost, units, vectors in tiles(self.units, -(-positions // lanes), *limits):
             # Tiles that fit: rows of the panel, sums of a unit each, and what kernels/convolution/panels.h has besides.
-            room = site.tuning.local_memory // (4 * vectors * lanes) - 4
-            wanted = -(-WORK_ITEMS * site.tuning.compute_units // (problem.groups * -(-positions // (vectors * lanes))))
+            room = site.tuning.model.local_memory // (4 * vectors * lanes) - 4
+            wanted = -(-WORK_ITEMS * site.tuning.model.cores // (problem.groups * -(-positions // (vectors * lanes))))
             most_units = max(1, min(MOST_UNITS, room // 2))
             chunks = max(-(-self.units // most_units), min(wanted, -(-self.units // FEWEST_UNITS)))
             at_once = -(-self.units // (chunks * units)) * units
@@ -123,8 +123,12 @@ class Product:
         """See Candidate."""
         chunks = -(-self.units // panels.units_at_once)
         copied = COPY_COST * self.depth * problem.taps * chunks
-        values = site.batch_size * self._positions * problem.groups * (copied + STORE_COST * self.units)
-        return (PRODUCT_COST * panels.cost + values) / site.tuning.compute_units
+        positions = site.batch_size * self._positions
+        values = positions * problem.groups * (copied + STORE_COST * self.units)
+        items = problem.groups * chunks * -(-positions // panels.positions)
+        weights = READ_COST * problem.groups * self.units * self.depth * problem.taps
+        shared = (PRODUCT_COST * panels.cost + values + weights) / site.tuning.model.cores
+        return shared * balance(items, site.tuning.model.cores)
 
     @property
     def _positions(self) -> int:
@@ -192,7 +196,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
         (1, 1),
         ((top, -problem.vertical.dilation), (left, -problem.horizontal.dilation)),
     )
-    transposition = TRANSPOSE_COST * site.parameter("weight").elements / site.tuning.compute_units
+    transposition = TRANSPOSE_COST * site.parameter("weight").elements / site.tuning.model.cores
     for tile in product.tiles(site, problem):
         calls = partial(_backward_data_calls, site, problem, product, tile)
         yield Candidate(f"panels {tile}", product.cost(site, problem, tile) + transposition, calls)

@@ -161,18 +161,13 @@ class Problem:
         return {"RESIDUAL": site.epilogue.residual or site.output}
 
     def epilogue_arrays(self, site: Site) -> dict[str, Array]:
-        """The bias, and the statistics and parameters of a norm."""
-        weight, norm = site.parameter("weight"), site.epilogue.norm
-        arrays = norm.arrays if norm else dict.fromkeys(("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT"), weight)
-        return {"BIAS": site.parameter("bias") if self.bias_mode else weight, **arrays}
+        """The bias."""
+        return {"BIAS": site.parameter("bias" if self.bias_mode else "weight")}
 
     def epilogue_macros(self, site: Site) -> dict[str, Macro]:
         """What forward does to a sum before it is stored."""
-        norm = site.epilogue.norm
         return {
             "BIAS_MODE": self.bias_mode,
-            "HAS_NORM": int(norm is not None),
-            "EPSILON": norm.epsilon if norm else 0.0,
             "HAS_RESIDUAL": int(site.epilogue.residual is not None),
             **activation_macro(site.activation),
         }

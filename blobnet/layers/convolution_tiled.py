@@ -159,21 +159,21 @@ class PackedWeights:
         """The positions of results that read every ``stride``-th column of ``source``."""
         return Positions(height, width, width)
 
-    def cost(self, compute_units: int) -> float:
+    def cost(self, cores: int) -> float:
         """What packing costs (see Candidate)."""
-        return LAUNCH_COST + 2 * self.elements * VALUE_COST / compute_units
+        return LAUNCH_COST + 2 * self.elements * VALUE_COST / cores
 
-    def product_cost(self, positions: int, taps: int, splits: int, compute_units: int) -> float:
+    def product_cost(self, positions: int, taps: int, splits: int, cores: int) -> float:
         """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
         rows = taps * self.depth_rows / splits + self.tile.overhead
-        return rows * product_cost(self.tile, self.units, positions, self.groups * splits, compute_units)
+        return rows * product_cost(self.tile, self.units, positions, self.groups * splits, cores)
 
-    def splits(self, positions: int, taps: int, compute_units: int) -> Iterator[int]:
+    def splits(self, positions: int, taps: int, cores: int) -> Iterator[int]:
         """Into how many parts the rows of such a product may go: more of them only until the device is full."""
         yield 1
         if not self.tile.is_guess:
             tiles = self.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
-            most = 2 * SPLIT_TILES * compute_units // tiles, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS
+            most = 2 * SPLIT_TILES * cores // tiles, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS
             yield from (splits for splits in powers_of_two(min(most)) if splits > 1)
 
     def product(
@@ -224,10 +224,10 @@ def forward_products(
             taps=problem.taps,
             tile=tile,
         )
-        work, compute_units = (site.batch_size * positions.count, problem.taps), site.tuning.compute_units
-        for splits in packed.splits(*work, compute_units):
-            cost = packed.cost(compute_units) + packed.product_cost(*work, splits, compute_units)
-            cost += sum_cost(site.batch_size * shape.elements, splits, compute_units)
+        work, cores = (site.batch_size * positions.count, problem.taps), site.tuning.model.cores
+        for splits in packed.splits(*work, cores):
+            cost = packed.cost(cores) + packed.product_cost(*work, splits, cores)
+            cost += sum_cost(site.batch_size * shape.elements, splits, cores)
             calls = partial(_forward_calls, site, problem, positions, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
 
@@ -241,6 +241,8 @@ def _forward_calls(
     site: Site, problem: Problem, positions: Positions, packed: PackedWeights, kernel: str, count: int
 ) -> list[KernelCall]:
     splits = Splits.of(site, problem, FORWARD, count)
+    # NOTE: also where it is not read, since the weights may be there only to be packed.
+    arrays = problem.epilogue_arrays(site)
     if count > 1:  # What is left to do is done to the sums of all parts.
         site, problem = _plain(site, problem, site.output)
     product = packed.product(
@@ -249,7 +251,7 @@ def _forward_calls(
         f"{site.name} forward",
         positions,
         {"INPUT": site.inputs[0], "OUTPUT": site.output, **problem.epilogue_blobs(site)},
-        problem.epilogue_arrays(site),
+        arrays,
         {**problem.macros, **problem.epilogue_macros(site)},
         splits,
     )
@@ -271,7 +273,7 @@ def backward_data_products(
     site: Site, problem: Problem, tiles: Iterable[ProductTile], name: str, weights: type[PackedWeights], kernel: str
 ) -> Iterator[Candidate]:
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies packed ``weights`` with the delta."""
-    target, compute_units = site.input_deltas[0], site.tuning.compute_units
+    target, cores = site.input_deltas[0], site.tuning.model.cores
     assert target is not None
 
     def phases(accumulate: bool) -> list[tuple[Phase, Positions]]:
@@ -295,10 +297,10 @@ def backward_data_products(
         )
         work = [(site.batch_size * positions.count, phase.taps) for phase, positions in several]
         most = max(work, key=lambda item: item[0] * item[1])
-        for splits in packed.splits(*most, compute_units):
-            cost = packed.cost(compute_units) + (len(work) - 1) * LAUNCH_COST
-            cost += sum(packed.product_cost(*item, splits, compute_units) for item in work)
-            cost += sum_cost(site.batch_size * target.shape.elements, splits, compute_units)
+        for splits in packed.splits(*most, cores):
+            cost = packed.cost(cores) + (len(work) - 1) * LAUNCH_COST
+            cost += sum(packed.product_cost(*item, splits, cores) for item in work)
+            cost += sum_cost(site.batch_size * target.shape.elements, splits, cores)
             parts = one if splits == 1 else several
             calls = partial(_backward_data_calls, site, problem, parts, packed, kernel, splits)
             yield Candidate(f"{name} {tile}{_in_splits(splits)}", cost, calls, tile.is_guess, tile.precision)
@@ -353,7 +355,8 @@ def _clear_call(site: Site, target: Blob, problem: Problem, phase: Phase) -> Ker
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
     kernel = "convolution/backward_weight_tiled"
-    return backward_weight_products(site, problem, tiles_for(WEIGHT_TILES, site.tuning), "tiled", kernel)
+    tiles = tiles_for(WEIGHT_TILES, site.tuning, loads_ahead=False)
+    return backward_weight_products(site, problem, tiles, "tiled", kernel)
 
 
 def backward_weight_products(
@@ -361,12 +364,12 @@ def backward_weight_products(
 ) -> Iterator[Candidate]:
     """Candidates for each of ``tiles``: a ``kernel`` that multiplies the delta with the input, in the best splits."""
     positions = site.batch_size * site.delta.shape.height * site.delta.shape.width
-    compute_units, elements = site.tuning.compute_units, site.gradient("weight").elements
+    cores, elements = site.tuning.model.cores, site.gradient("weight").elements
 
     def cost(tile: ProductTile, splits: int) -> float:
         groups = problem.groups * splits
-        product = product_cost(tile, problem.output_units, problem.columns, groups, compute_units)
-        return product * (positions / splits + tile.overhead) + sum_cost(elements, splits, compute_units)
+        product = product_cost(tile, problem.output_units, problem.columns, groups, cores)
+        return product * (positions / splits + tile.overhead) + sum_cost(elements, splits, cores)
 
     for tile in tiles:
         most = min(MOST_POSITION_SPLITS, -(-positions // tile.depth))

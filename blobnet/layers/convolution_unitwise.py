@@ -36,7 +36,7 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
         if problem.taps > 1:
             cost += WEIGHT_COST * site.gradient("weight").elements
         calls = partial(_calls, site, problem, units, vectors, lanes)
-        yield Candidate(f"unitwise {units}x{vectors}x{lanes}", cost / site.tuning.compute_units + LAUNCHES_COST, calls)
+        yield Candidate(f"unitwise {units}x{vectors}x{lanes}", cost / site.tuning.model.cores + LAUNCHES_COST, calls)
 
 
 def _calls(site: Site, problem: Problem, block_units: int, block_vectors: int, lanes: int) -> list[KernelCall]:

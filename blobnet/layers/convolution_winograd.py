@@ -20,7 +20,7 @@ from blobnet.layers.base import Epilogue, Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem
-from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, Tile, product_cost
+from blobnet.layers.tile import LAUNCH_COST, VALUE_COST, Tile, fitting, product_cost
 
 #: Cells of a patch on a side, for which winograd.h has matrices.
 PATCH_SIZES = (4, 6)
@@ -195,10 +195,10 @@ class Filtering:
     def _patch_size(self, units: int) -> GlobalSize:
         return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
 
-    def cost(self, units: int, columns: int, depth: float, values: int, compute_units: int, launches: int) -> float:
+    def cost(self, units: int, columns: int, depth: float, values: int, cores: int, launches: int) -> float:
         """See Candidate: a product of ``units`` x ``columns`` x ``depth``, and ``values`` moved besides, in a chunk."""
-        product = product_cost(self.tile, units, columns, self.batches, compute_units) * depth
-        moved = values * VALUE_COST / self.site.tuning.compute_units
+        product = product_cost(self.tile, units, columns, self.batches, cores) * depth
+        moved = values * VALUE_COST / self.site.tuning.model.cores
         return len(self.chunks) * (product + moved + launches * LAUNCH_COST)
 
 
@@ -277,7 +277,7 @@ def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
 
 def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Candidate]:
     for cells in _cells(problem):
-        for tile in TILES:
+        for tile in fitting(TILES, site.tuning.model):
             units, depth = _whole(direction.units, tile.units), _whole(direction.depth, tile.depth)
             work = Filtering(
                 site,
@@ -296,7 +296,7 @@ def _filters(site: Site, problem: Problem, direction: Direction) -> Iterator[Can
             values = work.batches * work.rows * work.patches
             values += work.chunk * (direction.source.shape.elements + direction.result.shape.elements)
             values += work.batches * units * depth
-            cost = work.cost(units, work.patches, depth, values, site.tuning.compute_units, launches=3)
+            cost = work.cost(units, work.patches, depth, values, site.tuning.model.cores, launches=3)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_filter_calls, work, direction))
 
 
@@ -345,7 +345,7 @@ def _filter_calls(work: Filtering, direction: Direction) -> list[KernelCall]:
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies patches of the delta with patches of the input, in splits, and sums them chunk by chunk."""
     for cells in _cells(problem):
-        for tile in WEIGHT_TILES:
+        for tile in fitting(WEIGHT_TILES, site.tuning.model):
             units, columns = _whole(problem.output_units, tile.units), _whole(problem.input_units, tile.columns)
             work = Filtering(
                 site,
@@ -364,15 +364,15 @@ def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
             values += work.chunk * (site.delta.shape.elements + site.inputs[0].shape.elements)
             values += work.batches * units * columns * _splits(work, units, columns)
             # Splits fill the device, whatever the tile.
-            depth = work.patches / site.tuning.compute_units
-            cost = work.cost(units, columns, depth, values, compute_units=1, launches=5)
+            depth = work.patches / site.tuning.model.cores
+            cost = work.cost(units, columns, depth, values, cores=1, launches=5)
             yield Candidate(f"winograd{cells} {tile}", cost, partial(_gradient_calls, work, problem))
 
 
 def _splits(work: Filtering, units: int, columns: int) -> int:
     tiles = work.batches * units // work.tile.units * columns // work.tile.columns
     steps = -(-work.chunk * work.sample_patches // work.tile.depth)
-    return splits_for(tiles, SPLIT_TILES * work.site.tuning.compute_units, min(MOST_SPLITS, steps // SPLIT_STEPS))
+    return splits_for(tiles, SPLIT_TILES * work.site.tuning.model.cores, min(MOST_SPLITS, steps // SPLIT_STEPS))
 
 
 def _gradient_calls(work: Filtering, problem: Problem) -> list[KernelCall]:

@@ -45,7 +45,7 @@ class Dense(_Product):
 
     @property
     def fuses(self) -> Collection[str]:
-        return ("activation",)
+        return ("norm", "activation")
 
     @property
     def flattens_input(self) -> bool:
@@ -65,7 +65,7 @@ class Dense(_Product):
         return (weight, ParameterSpec("bias", (self.units,), "zeros")) if self.bias else (weight,)
 
     def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        ways = [dense_direct, dense_tiled] if site.tuning.device_class == "gpu" else [dense_direct]
+        ways = [dense_direct, dense_tiled] if site.tuning.model.items_are_lanes else [dense_direct]
         if direction == FORWARD:
             return [candidate for way in ways for candidate in way.forward(site, self.bias)]
         if direction == BACKWARD_WEIGHTS:

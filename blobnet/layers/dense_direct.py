@@ -16,6 +16,8 @@ from blobnet.layers.candidates import Candidate
 #: Speeds on a GPU, relative to the best product there: fitted to times on an NVIDIA H200 at batch 64. On a CPU there is
 #: no other way.
 _FORWARD_SPEED, _DATA_SPEED, _WEIGHT_SPEED = 0.15, 0.12, 0.35
+#: Work-groups for each compute unit that the forward pass should have on a GPU.
+_GROUPS = 4
 
 
 def forward(site: Site, bias: bool) -> Iterator[Candidate]:
@@ -35,20 +37,20 @@ def backward_data(site: Site) -> Iterator[Candidate]:
 
 def _candidate(site: Site, speed: float, calls: Callable[[], list[KernelCall]]) -> Candidate:
     work = site.batch_size * site.output.shape.units * site.inputs[0].shape.elements
-    return Candidate("direct", work / site.tuning.compute_units / speed, calls)
+    return Candidate("direct", work / site.tuning.model.cores / speed, calls)
 
 
 def _forward_calls(site: Site, bias: bool) -> list[KernelCall]:
     kernel = "dense/forward"
     tunables = site.tuning.of(kernel)
     macros, _ = _rows(site.inputs[0].layout, tunables)
-    units, samples = choose_tile(
-        site.output.shape.units,
-        tunables["MAXIMUM_SAMPLES"],
-        tunables["MAXIMUM_UNITS"],
-        tunables["MAXIMUM_SAMPLES"],
-        tunables["MAXIMUM_ACCUMULATORS"],
-    )
+    most_samples = min(site.batch_size, tunables["MAXIMUM_SAMPLES"])
+    most_units = tunables["MAXIMUM_UNITS"]
+    if site.tuning.model.items_are_lanes:  # For few samples the weights' bytes bind, which many groups read sooner.
+        sums = site.output.shape.units * -(-site.batch_size // most_samples)
+        most_units = max(1, min(most_units, sums // (_GROUPS * site.tuning.model.cores)))
+    limits = most_units, most_samples, tunables["MAXIMUM_ACCUMULATORS"]
+    units, samples = choose_tile(site.output.shape.units, most_samples, *limits)
     local = tunables["GROUP_WIDTH"]
     return [
         KernelCall(

@@ -11,7 +11,7 @@ from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
 from blobnet.layers.candidates import Candidate
 from blobnet.layers.gradients import bias_gradient
-from blobnet.layers.tile import Tile, product_cost
+from blobnet.layers.tile import Tile, fitting, product_cost
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
 TILES = (
@@ -39,11 +39,11 @@ def _products(site: Site, columns: int, rows: int) -> Iterator[tuple[Tile, int, 
     """Tile, splits and cost of products of all samples and ``columns``, whose sums have ``rows`` terms."""
     if not _fits(site):
         return
-    compute_units = site.tuning.compute_units
-    for tile in TILES:
+    cores = site.tuning.model.cores
+    for tile in fitting(TILES, site.tuning.model):
         tiles = -(-site.batch_size // tile.units) * -(-columns // tile.columns)
-        splits = splits_for(tiles, _SPLIT_TILES * compute_units, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
-        cost = product_cost(tile, site.batch_size, columns, splits, compute_units) * rows / splits
+        splits = splits_for(tiles, _SPLIT_TILES * cores, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
+        cost = product_cost(tile, site.batch_size, columns, splits, cores) * rows / splits
         yield tile, splits, cost
 
 
@@ -115,8 +115,8 @@ def backward_weight(site: Site, bias: bool) -> Iterator[Candidate]:
     if not _fits(site):
         return
     units, elements = site.output.shape.units, site.inputs[0].shape.elements
-    for tile in TILES:
-        cost = product_cost(tile, units, elements, 1, site.tuning.compute_units)
+    for tile in fitting(TILES, site.tuning.model):
+        cost = product_cost(tile, units, elements, 1, site.tuning.model.cores)
         steps = -(-site.batch_size // tile.depth)
         yield Candidate(f"tiled {tile}", cost * steps * tile.depth, partial(_backward_weight_calls, site, bias, tile))
 

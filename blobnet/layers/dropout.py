@@ -92,7 +92,7 @@ class Dropout(Layer):
 
 def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work-items for the blocks of a sample: several blocks each on a CPU, one each on a GPU."""
-    if tuning.device_class == "cpu":
+    if not tuning.model.items_are_lanes:
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
     group = row_group(blocks)
     return GlobalSize(-(-blocks // group[0]) * group[0]), group

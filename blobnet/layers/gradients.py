@@ -44,8 +44,7 @@ def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, li
     if splits == 1:
         return gradient, []
     partials = site.memory(f"{name} partials", splits * gradient.elements)
-    on_cpu = site.tuning.device_class == "cpu"
-    run, local = (256, 1) if on_cpu else (1, 64)
+    run, local = (1, 64) if site.tuning.model.items_are_lanes else (256, 1)
     width = -(-gradient.elements // (run * local)) * local
     call = KernelCall(
         "gradient/reduce",

@@ -15,7 +15,6 @@ from blobnet.kernel_call import (
     cell_call,
     full_group,
     power_of_two,
-    row_group,
     units_at_once,
 )
 from blobnet.kernel_source import Macro
@@ -26,6 +25,8 @@ Local = tuple[int, int, int]
 
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
+#: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
+_PLANE_SHARERS, _LEAST_STEPS = (8, 32, 128), 2
 
 
 @dataclass(frozen=True)
@@ -221,13 +222,16 @@ def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, 
     """
     lanes = tuning.of(kernel)["LANES"]
     along_row = {"LANES": power_of_two(shape.width, lanes)}
-    if tuning.device_class == "cpu":
+    if not tuning.model.items_are_lanes:
         return GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), (1, 1, 1), along_row
-    group = row_group(-(-shape.height * shape.width // lanes))
-    return GlobalSize(group[0], 1, shape.units), group, {"LANES": lanes} if group[0] > 1 else along_row
+    steps = shape.height * shape.width // lanes
+    if steps <= 1:
+        return GlobalSize(1, 1, shape.units), full_group(1), along_row
+    sharers = max(count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps or count == _PLANE_SHARERS[0])
+    return GlobalSize(sharers, 1, shape.units), full_group(sharers), {"LANES": lanes}
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each unit; on a GPU some that share its samples."""
-    group = (1, 1, 1) if tuning.device_class == "cpu" else full_group(_SAMPLE_SHARERS)
+    group = full_group(_SAMPLE_SHARERS) if tuning.model.items_are_lanes else (1, 1, 1)
     return GlobalSize(group[0], 1, units, per_sample=False), group

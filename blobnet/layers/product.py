@@ -1,14 +1,17 @@
-"""What layers with weights share: a task for each direction, and candidates for each task."""
+"""What layers with weights share: a task for each direction, candidates for each task, and norms in the weights."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
-from blobnet.kernel_call import KernelCall
-from blobnet.layers.base import Layer, Site
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.layers.base import Layer, Norm, Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
 from blobnet.task import Task
+
+#: Work-items of a GPU that fold a norm into the weights of a unit.
+_FOLDING = 64
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,17 @@ class _Product(Layer):
         return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
 
     def forward(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, FORWARD)
+        norm = site.epilogue.norm
+        if norm is None:
+            return self._calls(site, FORWARD)
+        fold = _fold(site, norm, has_bias=bool(self.bias))  # type: ignore[attr-defined]  # Every product may have one.
+        folded = {name: fold.arrays[f"FOLDED_{name.upper()}"] for name in ("weight", "bias")}
+
+        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
+            return folded[name] if kind == "parameter" else site.array(kind, name, elements, per_sample)
+
+        plain = replace(site, array=array, epilogue=replace(site.epilogue, norm=None))
+        return [fold, *replace(self, bias=True)._calls(plain, FORWARD)]  # type: ignore[call-arg]
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         return self._calls(site, BACKWARD_WEIGHTS) if site.trains("weight") else []
@@ -50,3 +63,24 @@ class _Product(Layer):
         task = self._task(site, direction)
         chosen = choose(site.tuning, task, self._candidates(site, direction))
         return [replace(call, candidate=identity(task, chosen.name)) for call in chosen.calls()]
+
+
+def _fold(site: Site, norm: Norm, *, has_bias: bool) -> KernelCall:
+    """The launch that makes weights and a bias of a layer and the norm behind it."""
+    weight, units = site.parameter("weight"), site.output.shape.units
+    width = _FOLDING if site.tuning.model.items_are_lanes else 1
+    return KernelCall(
+        "normalization/fold",
+        f"{site.name} forward: fold",
+        GlobalSize(width, 1, units, per_sample=False),
+        arrays={
+            "WEIGHT": weight,
+            # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
+            "BIAS": site.parameter("bias") if has_bias else weight,
+            **norm.arrays,
+            "FOLDED_WEIGHT": site.memory("folded weight", weight.elements),
+            "FOLDED_BIAS": site.memory("folded bias", units),
+        },
+        macros={"COLUMNS": weight.elements // units, "HAS_BIAS": int(has_bias), "EPSILON": norm.epsilon},
+        local_size=(width, 1, 1),
+    )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
 
+from blobnet.device_model import DeviceModel
 from blobnet.kernel_call import Tuning
 from blobnet.kernel_source import Macro
 
@@ -68,9 +70,14 @@ class Tile(ProductTile):
 
     @property
     def registers(self) -> int:
-        """Registers of a work-item: its sums, a row of their factors, what it prefetches, and addresses."""
+        """Registers of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
         sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
         return sums + factors + self.depth * (self.units + self.columns) // self.items + _ADDRESS_REGISTERS
+
+    @property
+    def most_registers(self) -> int:
+        """The same where the compiler loads factors of the rows to come ahead."""
+        return self.registers + self.depth * self.item_units * self.item_columns // _SUMS_AHEAD
 
     def __str__(self) -> str:
         return f"{self.units}x{self.columns}x{self.depth}/{self.item_units}x{self.item_columns}"
@@ -83,6 +90,9 @@ class Tile(ProductTile):
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
 #: those that hold no values, bytes of local memory of a compute unit, and its work-items that hide each other's waits.
 _REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1 << 16, 192, 32, 1 << 17, 256
+#: Sums times rows for each register that holds what is loaded ahead, and whose compiler loads nothing ahead: see
+#: docs/performance.md.
+_SUMS_AHEAD, _NOTHING_AHEAD = 5, (None, "nvidia")
 #: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
 #: are fitted to the speeds of the tiles in convolution_tiled.py, which they give within 3 %.
 _LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
@@ -111,39 +121,55 @@ def _loads(tile: Tile) -> float:
 
 
 @cache
-def guessed_tiles(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> tuple[Tile, ...]:
-    """For each footprint that was not measured: the tile of the highest predicted speed that fits a work-group."""
+def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, loads_ahead: bool) -> tuple[Tile, ...]:
+    """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
     for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
         tile = Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
-        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, group_size, local_memory):
+        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, model, loads_ahead):
             tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
             best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
     known = {(tile.units, tile.columns) for tile in measured}
     return tuple(tile for footprint, tile in best.items() if footprint not in known)
 
 
-def _fits(tile: Tile, group_size: int, local_memory: int) -> bool:
-    return tile.items <= group_size and tile.local_bytes <= local_memory
+def _fits(tile: Tile, model: DeviceModel, loads_ahead: bool) -> bool:
+    registers = tile.most_registers if loads_ahead and model.compiler not in _NOTHING_AHEAD else tile.registers
+    is_allowed = tile.items <= model.group_size and tile.local_bytes <= model.local_memory
+    return is_allowed and registers <= model.registers
 
 
-def tiles_for(measured: tuple[Tile, ...], tuning: Tuning) -> tuple[Tile, ...]:
-    """The tiles that fit a device: measured ones, and others for tuning to try."""
-    limits = tuning.group_size, tuning.local_memory
-    fitting = tuple(tile for tile in measured if _fits(tile, *limits))
-    return fitting + guessed_tiles(fitting, *limits)
+def fitting(tiles: Iterable[Tile], model: DeviceModel, *, loads_ahead: bool = True) -> tuple[Tile, ...]:
+    """The tiles whose work-groups a device allows, and whose work-items have room in its registers.
+
+    Args:
+        tiles: of a kernel.
+        model: the device.
+        loads_ahead: whether compilers load factors ahead in the kernel.
+    """
+    return tuple(tile for tile in tiles if _fits(tile, model, loads_ahead))
+
+
+def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, *, loads_ahead: bool = True) -> tuple[Tile, ...]:
+    """The tiles that fit a device: measured ones, and others for tuning to try; the smallest one where none fits.
+
+    ``loads_ahead`` as for :func:`fitting`.
+    """
+    known = fitting(measured, tuning.model, loads_ahead=loads_ahead)
+    guessed = guessed_tiles(known, tuning.model, loads_ahead)
+    return known + guessed or (min(measured, key=lambda tile: tile.registers),)
 
 
 #: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).
 VALUE_COST, LAUNCH_COST = 28, 540_000
 
 
-def product_cost(tile: ProductTile, units: int, columns: int, groups: int, compute_units: int) -> float:
+def product_cost(tile: ProductTile, units: int, columns: int, groups: int, cores: int) -> float:
     """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
     count = groups * -(-units // tile.units) * -(-columns // tile.columns)
-    return max(tile.busy, -(-count // compute_units)) * tile.units * tile.columns / tile.speed
+    return max(tile.busy, -(-count // cores)) * tile.units * tile.columns / tile.speed
 
 
-def sum_cost(values: int, splits: int, compute_units: int) -> float:
+def sum_cost(values: int, splits: int, cores: int) -> float:
     """What adding the parts of ``values`` sums in ``splits`` costs (see Candidate): a launch that moves them."""
-    return LAUNCH_COST + values * (splits + 1) * VALUE_COST / compute_units if splits > 1 else 0
+    return LAUNCH_COST + values * (splits + 1) * VALUE_COST / cores if splits > 1 else 0

@@ -8,14 +8,11 @@
  *   INPUT_DELTA  update
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function, see functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -27,14 +24,14 @@
 #include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
-                                  const int count, const int global_width, const int global_units,
-                                  const int local_width)
+                                  const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < VALUE_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         __global const real_t *values = value + BLOB_INDEX(VALUE, n, z, 0, 0);
         __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);

@@ -6,13 +6,10 @@
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function, see functions.h
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -22,14 +19,14 @@
 #include "cells.h"
 #include "activation/functions.h"
 
-__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count,
-                                 const int global_width, const int global_units, const int local_width)
+__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
         __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS

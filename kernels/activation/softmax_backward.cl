@@ -26,7 +26,7 @@ __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output
                                           MUTABLE_BLOB(input_delta), const int count, const int global_width,
                                           const int global_height, const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

@@ -21,7 +21,7 @@ __kernel void activation_softmax_forward(SHARED_BLOB(input), MUTABLE_BLOB(output
                                          const int global_width, const int global_height,
                                          const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

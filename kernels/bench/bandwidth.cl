@@ -12,8 +12,8 @@
  *   WRITES       whether to copy
  *   LOCAL_WIDTH  work-items of a group
  * Tunables:
- *   MAXIMUM_LANES cpu 16, gpu 4 of 1 2 4 8 16: most lanes
- *   GROUP_WIDTH   cpu 1, gpu 256 of 1 64 128 256: LOCAL_WIDTH
+ *   MAXIMUM_LANES loops 16, lanes 4 of 1 2 4 8 16: most lanes
+ *   GROUP_WIDTH   loops 1, lanes 256 of 1 64 128 256: LOCAL_WIDTH
  * Global:
  *   width  work-items
  */

@@ -10,8 +10,8 @@
  *   CHAINS  vectors a work-item
  *   STEPS   multiply-adds a chain and round
  * Tunables:
- *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
- *   MAXIMUM_CHAINS cpu 12, gpu 16 of 8 12 16 24: most chains
+ *   MAXIMUM_LANES  loops 16, lanes 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_CHAINS loops 12, lanes 16 of 8 12 16 24: most chains
  * Global:
  *   width  work-items
  */

@@ -23,8 +23,8 @@
 __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count, const int global_width,
                         const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int run = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int run = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

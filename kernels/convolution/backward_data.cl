@@ -36,10 +36,10 @@
  *   BLOCK_UNITS    input units a work-item
  *   UNITS_FIRST    1: width and height are the other way round
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4 5 6 8: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
  * Global:
  *   width   tiles of positions
  *   height  blocks of input units, group by group

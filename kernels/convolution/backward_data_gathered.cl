@@ -40,10 +40,10 @@
  *   BLOCK_VECTORS  vectors a work-item
  *   BLOCK_UNITS    input units a work-item
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 24 28: most vectors of sums a work-item
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 24 28: most vectors of sums a work-item
  * Global:
  *   width   positions of the phase
  *   height  blocks of input units, group by group

@@ -30,10 +30,10 @@
  *   UNITS_AT_ONCE  units a work-item, whole blocks
  *   DEPTHS         source units in a panel
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 6 8 12 16 24: most units whose sums are in registers
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 24 28: most vectors of them
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 6 8 12 16 24: most units whose sums are in registers
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 24 28: most vectors of them
  * Global:
  *   width  tiles of positions * groups * chunks of UNITS_AT_ONCE
  */

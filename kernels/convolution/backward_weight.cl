@@ -35,13 +35,13 @@
  *   BLOCK_UNITS     output units a work-item
  *   UNITS_FIRST     1: width and height are the other way round
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_COLUMNS      cpu 6 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
- *   MAXIMUM_UNITS        cpu 6 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
- *   PIECE_POSITIONS      cpu 512 of 16 128 256 512 1024 2048 4096: most positions of a piece
- *   TARGET_GROUPS        cpu 32 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
- *   MAXIMUM_SPLITS       cpu 64 of 1 2 4 8 16 32 64 128: most splits
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_COLUMNS      loops 6 of 1 2 3 4 5 6 8 9 10 12 16: most columns a work-item
+ *   MAXIMUM_UNITS        loops 6 of 1 2 3 4 5 6 8 10 12 16: most units a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
+ *   PIECE_POSITIONS      loops 512 of 16 128 256 512 1024 2048 4096: most positions of a piece
+ *   TARGET_GROUPS        loops 32 of 1 2 4 8 16 32 64 128 256 512 1024 2048 4096: groups worth splitting for
+ *   MAXIMUM_SPLITS       loops 64 of 1 2 4 8 16 32 64 128: most splits
  * Global:
  *   width   blocks of columns
  *   height  blocks of output units, group by group

@@ -39,14 +39,14 @@
  *   BLOCK_VECTORS  vectors of a panel
  *   BLOCK_UNITS    output units at once
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4: most vectors of a panel
- *   MAXIMUM_UNITS        cpu 6 of 1 2 3 4 5 6 8 12: most output units at once
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 28: most vectors of sums
- *   PIECE_POSITIONS      cpu 98 of 49 98 196 392 784: most positions of a piece
- *   RANGE_BLOCKS         cpu 8 of 1 2 4 8 16 32: blocks of output units a work-item
- *   TARGET_GROUPS        cpu 32 of 1 2 4 8 16 32 64 128 256 512 1024: groups worth splitting for
- *   MAXIMUM_SPLITS       cpu 64 of 1 2 4 8 16 32 64 128: most splits
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4: most vectors of a panel
+ *   MAXIMUM_UNITS        loops 6 of 1 2 3 4 5 6 8 12: most output units at once
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 28: most vectors of sums
+ *   PIECE_POSITIONS      loops 98 of 49 98 196 392 784: most positions of a piece
+ *   RANGE_BLOCKS         loops 8 of 1 2 4 8 16 32: blocks of output units a work-item
+ *   TARGET_GROUPS        loops 32 of 1 2 4 8 16 32 64 128 256 512 1024: groups worth splitting for
+ *   MAXIMUM_SPLITS       loops 64 of 1 2 4 8 16 32 64 128: most splits
  * Global:
  *   width   ranges of output units
  *   height  taps

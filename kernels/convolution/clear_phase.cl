@@ -24,8 +24,8 @@ __kernel void convolution_clear_phase(WRITE_BLOB(input_delta), const int count, 
                                       const int stride_x, const int phase_y, const int phase_x,
                                       const int global_width, const int global_height, const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

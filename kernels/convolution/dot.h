@@ -41,8 +41,8 @@ INLINE void store_sums(real_t sums[SUMS], const int n, const int group, const in
         const int unit = group * GROUP_OUTPUT_UNITS + of_group;
         const int y = item % POSITIONS / OUTPUT_UNIT_WIDTH;
         const int x = item % OUTPUT_UNIT_WIDTH;
-        const unit_terms_t terms = UNIT_TERMS(unit);
-        const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sum, terms), n, unit, y, x);
+        const real_t bias = UNIT_BIAS(unit);
+        const real_t value = CELL_EPILOGUE(PLUS_BIAS(sum, bias), n, unit, y, x);
         output[BLOB_INDEX(OUTPUT, n, unit, y, x)] = ACTIVATE(value);
     }
 }

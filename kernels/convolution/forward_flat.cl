@@ -30,10 +30,10 @@
  *   BLOCK_UNITS    output units a work-item
  *   UNITS_FIRST    1: width and height are the other way round
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4 5 6 8: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
  * Global:
  *   width   tiles of positions
  *   height  blocks of output units, group by group
@@ -126,9 +126,9 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
             places[lane] = is_cell ? row * OUTPUT_UNIT_MEMORY_WIDTH + column : -1;
         }
         for (int u = 0; u < units; u++) {
-            const unit_terms_t terms = UNIT_TERMS(unit + u);
+            const real_t bias = UNIT_BIAS(unit + u);
             __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit + u, 0, 0);
-            vector_t value = UNIT_EPILOGUE(VECTOR_LOAD(results[v][u]), terms);
+            vector_t value = PLUS_BIAS(VECTOR_LOAD(results[v][u]), bias);
             if (is_whole) {
 #if HAS_RESIDUAL
                 value += VECTOR_LOAD(residual + BLOB_INDEX(RESIDUAL, n, unit + u, y, x));

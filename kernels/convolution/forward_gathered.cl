@@ -30,10 +30,10 @@
  *   BLOCK_VECTORS  vectors a work-item
  *   BLOCK_UNITS    output units a work-item
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 24 28: most vectors of sums a work-item
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 24 28: most vectors of sums a work-item
  * Global:
  *   width   positions
  *   height  blocks of output units, group by group
@@ -79,11 +79,11 @@ __kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOG
 
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
-        const unit_terms_t unit_terms = UNIT_TERMS(unit + min(u, units - 1));
+        const real_t bias = UNIT_BIAS(unit + min(u, units - 1));
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
             const int n = (vector + v) * LANES;
-            vector_t value = UNIT_EPILOGUE(sums[u][v], unit_terms);
+            vector_t value = PLUS_BIAS(sums[u][v], bias);
 #if HAS_CELL_TERM
             real_t terms[LANES];
             for (int lane = 0; lane < LANES; lane++) {

@@ -29,10 +29,10 @@
  *   UNITS_AT_ONCE  units a work-item, whole blocks
  *   DEPTHS         source units in a panel
  * Tunables:
- *   MAXIMUM_LANES        cpu 16 of 1 2 4 8 16: most lanes
- *   MAXIMUM_VECTORS      cpu 4 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        cpu 12 of 1 2 3 4 6 8 12 16 24: most units whose sums are in registers
- *   MAXIMUM_ACCUMULATORS cpu 24 of 8 12 16 24 28: most vectors of them
+ *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4: most vectors a work-item
+ *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 6 8 12 16 24: most units whose sums are in registers
+ *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 24 28: most vectors of them
  * Global:
  *   width  tiles of positions * groups * chunks of UNITS_AT_ONCE
  */
@@ -61,12 +61,12 @@ __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB
     find_pieces(&bias_pieces, 0, RESULT_WIDTH, 1, start, end);
 #endif
     for (int u = 0; u < units; u++) {
-        const unit_terms_t terms = UNIT_TERMS(unit + u);
+        const real_t bias = UNIT_BIAS(unit + u);
         __local real_t *results = sums + u * TILE;
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
             const vector_t value = VECTOR_LOAD(results + v * LANES);
-            VECTOR_STORE(UNIT_EPILOGUE(value, terms), results + v * LANES);
+            VECTOR_STORE(PLUS_BIAS(value, bias), results + v * LANES);
         }
 #if BIAS_MODE == 2
         load_tile(tile, ARRAY(bias) + (unit + u) * POSITIONS, &bias_pieces);

@@ -43,10 +43,10 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
 #endif
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
-        unit_terms_t units[STAGED_ROWS];
+        real_t biases[STAGED_ROWS];
 #pragma unroll
         for (int i = 0; i < STAGED_ROWS; i++) {
-            units[i] = UNIT_TERMS(EXISTING(STAGED_UNIT(pass, i)));
+            biases[i] = UNIT_BIAS(EXISTING(STAGED_UNIT(pass, i)));
         }
         stage(sums, pass, staged);
 #pragma unroll
@@ -60,7 +60,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
                 if (p < count * POSITIONS && x < OUTPUT_UNIT_WIDTH && unit < GROUP_OUTPUT_UNITS) {
-                    real_t value = UNIT_EPILOGUE(staged[STAGED_AT(i, j)], units[i]);
+                    real_t value = PLUS_BIAS(staged[STAGED_AT(i, j)], biases[i]);
 #if HAS_CELL_TERM
                     value += terms[pass][j][i];
 #endif

@@ -80,12 +80,12 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
 #pragma unroll
     for (int u = 0; u < GROUP_OUTPUT_UNITS; u++) {
         const int unit = group * GROUP_OUTPUT_UNITS + u;
-        const unit_terms_t terms = UNIT_TERMS(unit);
+        const real_t bias = UNIT_BIAS(unit);
         __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit, first, x);
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
             if (first + r >= strip) {
-                const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[u][r], terms), n, unit, first + r, x);
+                const real_t value = CELL_EPILOGUE(PLUS_BIAS(sums[u][r], bias), n, unit, first + r, x);
                 to[r * OUTPUT_UNIT_MEMORY_WIDTH] = ACTIVATE(value);
             }
         }

@@ -17,7 +17,7 @@
  *   LANES         values in a vector, at most a row
  *   GLOBAL_UNITS  units of PHASES
  * Tunables:
- *   MAXIMUM_LANES cpu 16 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_LANES loops 16 of 1 2 4 8 16: most lanes
  * Moves:
  *   splitting phases
  * Global:
@@ -28,8 +28,8 @@
 
 __kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int unit = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int unit = (int)get_global_id(2) % GLOBAL_UNITS;
     const int first_y = unit / PHASES_X % PHASES_Y - PAD_TOP;
     const int first_x = unit % PHASES_X - PAD_LEFT;
     __global real_t *to = phases + BLOB_INDEX(PHASES, n, unit, 0, 0);

@@ -8,14 +8,12 @@
  *   PARTIALS read  (SPLITS, samples, units, height, width)
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  units
- * Macros:
  *   SPLITS
+ * Macros:
  *   ACCUMULATE    1: add to RESULT
  *   LOCAL_WIDTH   neighbours in a work-group
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units * COUNT
@@ -28,19 +26,18 @@
 #include "put.h"
 
 __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t, partials),
-                                    EPILOGUE_ARRAYS, const int count, const int global_width,
-                                    const int global_units)
+                                    EPILOGUE_ARRAYS, const int count, const int splits)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int unit = get_global_id(2) % GLOBAL_UNITS;
+    const int n = QUOTIENT((int)get_global_id(2), RESULT, UNIT_COUNT);
+    const int unit = (int)get_global_id(2) - n * RESULT_UNIT_COUNT;
     if (n >= count) {
         return;
     }
-    const unit_terms_t terms = UNIT_TERMS(unit);
+    const real_t bias = UNIT_BIAS(unit);
     __global const real_t *plane =
         ARRAY(partials) + ((size_t)n * RESULT_UNIT_COUNT + unit) * RESULT_UNIT_ELEMENTS;
-    for (int first = get_group_id(0) * LOCAL_WIDTH * CELLS + get_local_id(0); first < RESULT_UNIT_ELEMENTS;
-         first += GLOBAL_WIDTH * CELLS) {
+    const int first = (int)get_group_id(0) * LOCAL_WIDTH * CELLS + (int)get_local_id(0);
+    if (first < RESULT_UNIT_ELEMENTS) {
         real_t sums[CELLS];
 #pragma unroll
         for (int split = 0; split < SPLITS; split++) {
@@ -58,7 +55,7 @@ __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARR
             if (cell < RESULT_UNIT_ELEMENTS) {
                 const int y = QUOTIENT(cell, RESULT, UNIT_WIDTH);
                 const int x = REMAINDER(cell, RESULT, UNIT_WIDTH);
-                const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(sums[i], terms), n, unit, y, x);
+                const real_t value = CELL_EPILOGUE(PLUS_BIAS(sums[i], bias), n, unit, y, x);
                 PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
             }
         }

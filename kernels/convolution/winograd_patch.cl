@@ -40,8 +40,8 @@ __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, 
                                          const int group_units, const int units, const int patches)
 {
     const int p = get_global_id(0);
-    const int group = get_global_id(2) / UNITS;
-    const int unit = get_global_id(2) % UNITS;
+    const int group = (int)get_global_id(2) / UNITS;
+    const int unit = (int)get_global_id(2) % UNITS;
     const int y = FIRST_Y + p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
     const int x = FIRST_X + p % ROW_PATCHES * CELLS;
     const bool there = p < count * SAMPLE_PATCHES && unit < GROUP_UNITS;

@@ -43,7 +43,7 @@ convolution_winograd_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_
     const int unit = get_global_id(2);
     const int row = unit / GROUP_UNITS * UNITS + unit % GROUP_UNITS;
     __global const real_t *from = ARRAY(products) + row * PATCHES + get_global_id(0);
-    const unit_terms_t terms = UNIT_TERMS(unit);
+    const real_t bias = UNIT_BIAS(unit);
     real_t points[POINTS];
 #pragma unroll
     for (int point = 0; point < POINTS; point++) {
@@ -70,7 +70,7 @@ convolution_winograd_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_
 #pragma unroll
             for (int i = 0; i < CELLS; i++) {
                 if (y + i < RESULT_UNIT_HEIGHT) {
-                    const real_t value = CELL_EPILOGUE(UNIT_EPILOGUE(staged[i][cell], terms),
+                    const real_t value = CELL_EPILOGUE(PLUS_BIAS(staged[i][cell], bias),
                                                        first + p / SAMPLE_PATCHES, unit, y + i, x);
                     PUT(ACTIVATE(value), to + i * RESULT_UNIT_MEMORY_WIDTH);
                 }

@@ -18,11 +18,11 @@
  *   BLOCK_VECTORS  vectors a work-item
  *   LOCAL_WIDTH    work-items side by side
  * Tunables:
- *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
- *   MAXIMUM_SAMPLES      cpu 8, gpu 8 of 1 2 3 4 5 6 8 12: most samples a work-item
- *   MAXIMUM_VECTORS      cpu 4, gpu 4 of 1 2 3 4 5 6 8: most vectors a work-item
- *   MAXIMUM_ACCUMULATORS cpu 24, gpu 32 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
- *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ *   MAXIMUM_LANES        loops 16, lanes 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_SAMPLES      loops 8, lanes 8 of 1 2 3 4 5 6 8 12: most samples a work-item
+ *   MAXIMUM_VECTORS      loops 4, lanes 4 of 1 2 3 4 5 6 8: most vectors a work-item
+ *   MAXIMUM_ACCUMULATORS loops 24, lanes 32 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
+ *   GROUP_WIDTH          loops 1, lanes 64 of 1 32 64 128 256: LOCAL_WIDTH
  * Global:
  *   width  tiles of vectors * LOCAL_WIDTH
  *   units  blocks of samples

@@ -20,11 +20,11 @@
  *   BLOCK_UNITS    output units a work-group
  *   LOCAL_WIDTH    work-items that share the elements
  * Tunables:
- *   MAXIMUM_LANES        cpu 16, gpu 1 of 1 2 4 8 16: most lanes
- *   MAXIMUM_SAMPLES      cpu 4, gpu 4 of 1 2 3 4 5 6 8: most samples a work-group
- *   MAXIMUM_UNITS        cpu 6, gpu 8 of 1 2 3 4 5 6 8 12 16: most units a work-group
- *   MAXIMUM_ACCUMULATORS cpu 24, gpu 32 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
- *   GROUP_WIDTH          cpu 1, gpu 64 of 1 32 64 128 256: LOCAL_WIDTH
+ *   MAXIMUM_LANES        loops 16, lanes 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_SAMPLES      loops 4, lanes 4 of 1 2 3 4 5 6 8: most samples a work-group
+ *   MAXIMUM_UNITS        loops 6, lanes 8 of 1 2 3 4 5 6 8 12 16: most units a work-group
+ *   MAXIMUM_ACCUMULATORS loops 24, lanes 32 of 8 12 16 20 24 28 32 48 64: most vectors of sums a work-item
+ *   GROUP_WIDTH          loops 1, lanes 64 of 1 32 64 128 256: LOCAL_WIDTH
  * Global:
  *   width   LOCAL_WIDTH
  *   height  blocks of units

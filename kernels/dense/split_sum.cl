@@ -10,8 +10,8 @@
  * Scalars:
  *   COUNT  samples in this batch
  *   SPLITS
- * Macros:
  *   HAS_BIAS
+ * Macros:
  *   ACTIVATION  applied to what is stored
  *   ACCUMULATE  1: add to RESULT
  * Global:
@@ -25,7 +25,7 @@
 #define ELEMENTS BLOB_ELEMENTS(RESULT)
 
 __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials), READ_ARRAY(real_t, bias),
-                              const int count, const int splits)
+                              const int count, const int splits, const int has_bias)
 {
     const int k = get_global_id(0);
     const int n = get_global_id(2);
@@ -36,8 +36,8 @@ __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials), 
     for (int split = 0; split < SPLITS; split++) {
         sum += ARRAY(partials)[((size_t)split * count + n) * ELEMENTS + k];
     }
-#if HAS_BIAS
-    sum += ARRAY(bias)[k];
-#endif
+    if (HAS_BIAS) {
+        sum += ARRAY(bias)[k];
+    }
     PUT(ACTIVATE(sum), result + BLOB_INDEX(RESULT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(RESULT, k));
 }

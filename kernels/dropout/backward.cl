@@ -18,7 +18,7 @@
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
  *   GLOBAL_WIDTH  step along the blocks of a sample
  * Tunables:
- *   LANES  cpu 8, gpu 1 of 1 2 4 8: random words are made for blocks of 4 * LANES elements
+ *   LANES  loops 8, lanes 1 of 1 2 4 8: random words are made for blocks of 4 * LANES elements
  * Global:
  *   width  blocks of elements, in the order (z, y, x)
  *   units  COUNT

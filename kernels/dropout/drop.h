@@ -3,6 +3,7 @@
  * defines before: ELEMENTS of a sample, RUN (elements that lie in a row in both blobs), and where an element
  * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element).
  */
+#include "in_place.h"
 #include "put.h"
 #include "dropout/mask.h"
 
@@ -17,12 +18,7 @@ INLINE void drop_sample(__global const real_t *restrict input, __global real_t *
             const int run = min(RUN - element % RUN, end - element);
             const uint *random = words + (element - block);
             __global real_t *to = output + TO_OFFSET(element);
-            /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-            __global const real_t *from = to;
-#else
-            __global const real_t *from = input + FROM_OFFSET(element);
-#endif
+            __global const real_t *from = IN_PLACE_OF(to, input + FROM_OFFSET(element));
             for (int i = 0; i < run; i++) {
                 PUT(random[i] >= THRESHOLD ? from[i] * SCALE : 0.0f, to + i);
             }

@@ -12,8 +12,8 @@
  * Macros:
  *   LOCAL_WIDTH  work-items that share a unit and split
  * Tunables:
- *   GROUP_WIDTH   cpu 1, gpu 256 of 1 32 64 128 256: LOCAL_WIDTH
- *   TARGET_GROUPS cpu 1, gpu 2048 of 1 2 4 8 16 64 256 512 1024 2048 4096: groups worth splitting for
+ *   GROUP_WIDTH   loops 1, lanes 256 of 1 32 64 128 256: LOCAL_WIDTH
+ *   TARGET_GROUPS loops 1, lanes 2048 of 1 2 4 8 16 64 256 512 1024 2048 4096: groups worth splitting for
  * Global:
  *   width   LOCAL_WIDTH
  *   height  SPLITS

@@ -4,8 +4,9 @@
  * A row of AUGMENTATION: the position in the sample is y = a y + b x + c and x = d y + e x + f for a cell's y and x, with
  * values between cells where it lies between them (numbers 0 to 5); the rectangle that is erased, first row and column
  * and those behind the last (6 to 9); the value is gain * sample + gray * its gray + p * mean + q * gray of the means
- * (10 to 13). What is outside the sample, or erased, is the mean: 0 when normalised. Without a change, the bits are those
- * of input/forward.
+ * (10 to 13). What is outside the sample, or erased, is the mean: 0 when normalised. In another rectangle (14 to 17) a
+ * part (18) of that is replaced by as much of the next sample of the batch, behind the last by that of the first, changed
+ * by its own row. Without a change, the bits are those of input/forward.
  *
  * Blobs:
  *   OUTPUT write
@@ -14,7 +15,7 @@
  *   ROWS          read  COUNT int32: which of SAMPLES
  *   MEAN          read  a unit
  *   DEVIATION     read  a unit
- *   AUGMENTATION  read  COUNT rows of 14
+ *   AUGMENTATION  read  COUNT rows of 19
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -32,8 +33,14 @@
 #include "blob.h"
 #include "input/samples.h"
 
-#define ROW_LENGTH 14
+#define ROW_LENGTH 19
 #define GRAY(red, green, blue) (0.299f * (red) + 0.587f * (green) + 0.114f * (blue))
+
+/* In a cell of put_sample's rectangle. */
+#define PUT(cell, value)                                                 \
+    if (y >= cells.x && x >= cells.y) {                                  \
+        cell = part == 1 ? (value) : (cell) + part * ((value) - (cell)); \
+    }
 
 /* The value at a position that is not outside; at the very cell if it is exact. */
 INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bool is_exact)
@@ -55,23 +62,17 @@ INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bo
     return above + (down - (int)down) * (below - above);
 }
 
-__kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
-                              READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation),
-                              READ_ARRAY(real_t, augmentation), const int count)
+/*
+ * In the cells of a rectangle (first row and column, and those behind the last), `part` of what is there is replaced by
+ * as much of unit z of a sample that is changed by a row. With a part of 1, nothing is read there.
+ */
+INLINE void put_sample(__global real_t *to, __global const SAMPLE_TYPE *sample, const int z,
+                       __global const real_t *row, __global const real_t *mean,
+                       __global const real_t *deviation, const int4 cells, const real_t part)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
-    if (n >= count) {
-        return;
-    }
-    const real_t shift = ARRAY(mean)[z];
-    const real_t scale = 1 / ARRAY(deviation)[z];
-    __global const SAMPLE_TYPE *sample =
-        ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * ARRAY(rows)[n] * GLOBAL_UNITS;
+    const real_t shift = mean[z];
+    const real_t scale = 1 / deviation[z];
     __global const SAMPLE_TYPE *from = sample + OUTPUT_UNIT_ELEMENTS * z;
-    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
-
-    __global const real_t *row = ARRAY(augmentation) + ROW_LENGTH * n;
     const real_t a = row[0], b = row[1], c = row[2], d = row[3], e = row[4], f = row[5];
     const real_t top = row[6], left = row[7], bottom = row[8], right = row[9];
     const real_t gain = row[10], gray = row[11];
@@ -82,7 +83,7 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
     const bool is_coloured = gain != 1 || gray != 0 || row[12] != 0 || row[13] != 0;
     real_t offset = row[12] * shift;
 #if HAS_GRAY
-    offset += row[13] * GRAY(ARRAY(mean)[0], ARRAY(mean)[1], ARRAY(mean)[2]);
+    offset += row[13] * GRAY(mean[0], mean[1], mean[2]);
 #endif
 
     /* Crops and flips, with bounds that a compiler can keep out of its loops. */
@@ -91,19 +92,20 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
         const int start = (int)clamp(f, -2.0f * OUTPUT_UNIT_WIDTH, 2.0f * OUTPUT_UNIT_WIDTH);
         const int first = step > 0 ? max(0, -start) : max(0, start - (OUTPUT_UNIT_WIDTH - 1));
         const int end = min(OUTPUT_UNIT_WIDTH, step > 0 ? OUTPUT_UNIT_WIDTH - start : start + 1);
-        for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+        for (int y = get_global_id(1); y < cells.z; y += GLOBAL_HEIGHT) {
             const real_t from_y = a * y + c;
             const bool is_inside = from_y >= 0 && from_y < OUTPUT_UNIT_HEIGHT;
             const int line = is_inside ? (int)from_y * OUTPUT_UNIT_WIDTH + start : 0;
-            for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-                to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] =
+            for (int x = get_global_id(0); x < cells.w; x += GLOBAL_WIDTH) {
+                const real_t value =
                     is_inside && x >= first && x < end ? (SAMPLE(from, line + step * x) - shift) * scale : 0;
+                PUT(to[y * OUTPUT_UNIT_MEMORY_WIDTH + x], value)
             }
         }
         return;
     }
-    for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
+    for (int y = get_global_id(1); y < cells.z; y += GLOBAL_HEIGHT) {
+        for (int x = get_global_id(0); x < cells.w; x += GLOBAL_WIDTH) {
             const real_t from_y = a * y + b * x + c;
             const real_t from_x = d * y + e * x + f;
             const bool is_inside = from_y >= -0.5f && from_y <= OUTPUT_UNIT_HEIGHT - 0.5f && from_x >= -0.5f
@@ -125,7 +127,32 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
 #endif
                 }
             }
-            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = (value - shift) * scale;
+            value = (value - shift) * scale;
+            PUT(to[y * OUTPUT_UNIT_MEMORY_WIDTH + x], value)
         }
+    }
+}
+
+__kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
+                              READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation),
+                              READ_ARRAY(real_t, augmentation), const int count)
+{
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
+    if (n >= count) {
+        return;
+    }
+    __global const real_t *own = ARRAY(augmentation) + ROW_LENGTH * n;
+    const real_t partner_part = own[18];
+    /* First the sample in all cells, then its partner. */
+    int m = n;
+    int4 cells = (int4)(0, 0, OUTPUT_UNIT_HEIGHT, OUTPUT_UNIT_WIDTH);
+    for (int pass = 0; pass < (partner_part > 0 ? 2 : 1); pass++) {
+        put_sample(output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
+                   ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * GLOBAL_UNITS * ARRAY(rows)[m], z,
+                   ARRAY(augmentation) + ROW_LENGTH * m, ARRAY(mean), ARRAY(deviation), cells,
+                   pass ? partner_part : 1);
+        m = (n + 1) % count;
+        cells = convert_int4(vload4(0, own + 14));
     }
 }

@@ -7,14 +7,11 @@
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
  *   IN_PLACE      1: INPUT is OUTPUT
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -22,24 +19,20 @@
 #include "blob.h"
 #define PLANE OUTPUT
 #include "cells.h"
+#include "in_place.h"
 #include "activation/functions.h"
 
-__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count,
-                       const int global_width, const int global_units, const int local_width)
+__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         __global const real_t *terms = addend + BLOB_INDEX(ADDEND, n, z, 0, 0);
         __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
-        /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-        __global const real_t *from = to;
-#else
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
-#endif
+        __global const real_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
         {
             real_t results[CELLS];

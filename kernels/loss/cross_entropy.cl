@@ -10,7 +10,7 @@
 
 INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
                                    const accumulator_t sum, const int label, __global real_t *deltas,
-                                   const real_t scale)
+                                   const real_t scale, const bool adds)
 {
     const real_t own = logits[LOGIT(label)] - largest;
     accumulator_t loss = log(sum) - (1 - LABEL_SMOOTHING) * own;
@@ -26,7 +26,7 @@ INLINE accumulator_t position_loss(__global const real_t *logits, const real_t l
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
         const real_t probability = exp(logits[LOGIT(z)] - largest) / sum;
         const real_t target = (z == label ? 1 - LABEL_SMOOTHING : 0.0f) + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
-        deltas[DELTA(z)] = (probability - target) * scale;
+        PUT_DELTA(z, (probability - target) * scale)
     }
 #endif
     return loss;
@@ -36,10 +36,12 @@ INLINE accumulator_t position_loss(__global const real_t *logits, const real_t l
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
-                   READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, sample_weights),
-                   WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+                   READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, partner_shares),
+                   READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics),
+                   const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     class_losses(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
-                 ARRAY(class_weights), ARRAY(sample_weights), ARRAY(sample_metrics), divisor, group);
+                 ARRAY(class_weights), ARRAY(partner_shares), ARRAY(sample_weights), ARRAY(sample_metrics),
+                 divisor, group);
 }

@@ -26,7 +26,7 @@ INLINE accumulator_t focal_term(const real_t shifted, const accumulator_t sum, c
 
 INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
                                    const accumulator_t sum, const int label, __global real_t *deltas,
-                                   const real_t scale)
+                                   const real_t scale, const bool adds)
 {
     accumulator_t others = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
@@ -61,7 +61,7 @@ INLINE accumulator_t position_loss(__global const real_t *logits, const real_t l
             focal_term(shifted, sum, 1 - probability, &slope);
             delta += smoothed * slope;
         }
-        deltas[DELTA(z)] = delta * scale;
+        PUT_DELTA(z, delta * scale)
     }
 #endif
     return loss;
@@ -71,10 +71,11 @@ INLINE accumulator_t position_loss(__global const real_t *logits, const real_t l
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_focal(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
-           READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, sample_weights),
-           WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+           READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, partner_shares),
+           READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics), const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     class_losses(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),
-                 ARRAY(class_weights), ARRAY(sample_weights), ARRAY(sample_metrics), divisor, group);
+                 ARRAY(class_weights), ARRAY(partner_shares), ARRAY(sample_weights), ARRAY(sample_metrics),
+                 divisor, group);
 }

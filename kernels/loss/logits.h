@@ -39,3 +39,6 @@ INLINE accumulator_t sum_and_place(__global const real_t *logits, const real_t l
     for (int z = 0; HAS_DELTA && z < OUTPUT_UNIT_COUNT; z++) { \
         deltas[DELTA(z)] = 0;                                  \
     }
+
+/* For position_loss(): the delta of class z, which the first label of a position writes, and another one adds to. */
+#define PUT_DELTA(z, value) deltas[DELTA(z)] = adds ? deltas[DELTA(z)] + (value) : (value);

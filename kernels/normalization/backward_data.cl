@@ -16,15 +16,12 @@
  *   SHIFT_GRADIENT  read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
  * Tunables:
- *   CELLS cpu 1, gpu 8 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -32,33 +29,28 @@
 #include "blob.h"
 #define PLANE INPUT
 #include "cells.h"
+#include "in_place.h"
 #include "put.h"
 #include "normalization/normalized.h"
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                           READ_ARRAY(real_t, shift), READ_ARRAY(real_t, scale_gradient),
-                                          READ_ARRAY(real_t, shift_gradient), const int count,
-                                          const int global_width, const int global_units,
-                                          const int local_width)
+                                          READ_ARRAY(real_t, shift_gradient), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
     const accumulator_t values = (accumulator_t)count * INPUT_UNIT_ELEMENTS;
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         LOAD_STATISTICS(z);
         const accumulator_t delta_mean = ARRAY(shift_gradient)[z] / values;
         const accumulator_t slope = inverse * (ARRAY(scale_gradient)[z] / values);
         __global const real_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
-        /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-        __global const real_t *from = to;
-#else
-        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
-#endif
+        __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS
         {
             /* NOTE: only loads first: with the sums among them it takes NVIDIA's compiler 15 % longer. */

@@ -10,15 +10,12 @@
  *   SCALE             read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   EPSILON     added to the variance
  *   ACCUMULATE  1: add to INPUT_DELTA
  *   IN_PLACE    1: OUTPUT_DELTA is INPUT_DELTA
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -26,27 +23,22 @@
 #include "blob.h"
 #define PLANE INPUT_DELTA
 #include "cells.h"
+#include "in_place.h"
 #include "put.h"
 
 __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                                READ_ARRAY(real_t, running_variance),
-                                               READ_ARRAY(real_t, scale), const int count,
-                                               const int global_width, const int global_units,
-                                               const int local_width)
+                                               READ_ARRAY(real_t, scale), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_DELTA_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         const accumulator_t factor = ARRAY(scale)[z] / sqrt(ARRAY(running_variance)[z] + EPSILON);
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
-        /* NOTE: one pointer in place, two restrict ones else, so that compilers vectorize both. */
-#if IN_PLACE
-        __global const real_t *from = to;
-#else
-        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
-#endif
+        __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS
         {
             real_t results[CELLS];

@@ -13,13 +13,11 @@
  *   PARTIALS    write  (2, units, COUNT): both sums
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_UNITS  step along the units
  * Macros:
  *   ACTIVATION    the function f, see activation/functions.h
- *   LOCAL_WIDTH   work-items that share a plane
- *   LOCAL_UNITS   planes of a work-group
+ *   LOCAL_UNITS  planes of a work-group
  * Tunables:
- *   LANES  cpu 8, gpu 8 of 1 2 4 8: cells that a work-item adds at once
+ *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -37,14 +35,14 @@
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
                                                 READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
                                                 READ_ARRAY(real_t, shift),
-                                                WRITE_ARRAY(accumulator_t, partials), const int count,
-                                                const int global_units)
+                                                WRITE_ARRAY(accumulator_t, partials), const int count)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         LOAD_STATISTICS(z);
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
         __global const real_t *delta_plane = output_delta + BLOB_INDEX(OUTPUT_DELTA, sample, z, 0, 0);

@@ -12,14 +12,11 @@
  *   SHIFT       read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_WIDTH  work-items that share a plane
- *   GLOBAL_UNITS  step along the units
- *   LOCAL_WIDTH   neighbours in a work-group
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
  *   ACTIVATION    the function f, see activation/functions.h
  * Tunables:
- *   CELLS cpu 1, gpu 4 of 1 2 4 8: cells that a work-item takes at once
+ *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -32,14 +29,14 @@
 
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                     READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                    READ_ARRAY(real_t, shift), const int count, const int global_width,
-                                    const int global_units, const int local_width)
+                                    READ_ARRAY(real_t, shift), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < OUTPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         LOAD_STATISTICS(z);
         __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
         __global const real_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);

@@ -10,12 +10,10 @@
  *   PARTIALS  write  (3, units, COUNT): mean, what its rounding lost, sum of squared deviations
  * Scalars:
  *   COUNT  samples in this batch
- *   GLOBAL_UNITS  step along the units
  * Macros:
- *   LOCAL_WIDTH   work-items that share a plane
- *   LOCAL_UNITS   planes of a work-group
+ *   LOCAL_UNITS  planes of a work-group
  * Tunables:
- *   LANES  cpu 8, gpu 8 of 1 2 4 8: cells that a work-item adds at once
+ *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
  * Global:
  *   width  work-items that share a plane
  *   units  units (some of them, if a work-item does several) * COUNT
@@ -33,19 +31,24 @@
     plane[(rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4]
 
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
-                                                     const int count, const int global_units)
+                                                     const int count)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
-    const int n = get_global_id(2) / GLOBAL_UNITS;
+    const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
-    for (int z = get_global_id(2) % GLOBAL_UNITS; z < INPUT_UNIT_COUNT; z += GLOBAL_UNITS) {
+    FOR_PLANES
+    {
         __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
         /* NOTE: a single cell may be an outlier, above all at the border; in this order equal ones lose nothing. */
         const real_t origin =
             ((QUARTER_CELL(1, 1) + QUARTER_CELL(1, 3)) + (QUARTER_CELL(3, 1) + QUARTER_CELL(3, 3))) / 4;
         vector_t sums = 0;
         vector_t squares = 0;
+#if LOCAL_WIDTH > 1
+        /* NOTE: a GPU must have many loads under way; backward, with two planes, has enough of them (docs/performance.md). */
+#pragma unroll 4
+#endif
         FOR_STEPS
         {
             const vector_t distances = WITHIN_PLANE(STEP_LOAD(plane, INPUT) - origin);

@@ -27,8 +27,8 @@
  *   DECOUPLED
  *   GLOBAL_WIDTH       work-items
  * Tunables:
- *   LANES cpu 8, gpu 1 of 1 2 4 8 16: elements of a vector
- *   RUN cpu 512, gpu 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
+ *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
+ *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
  * Global:
  *   width  runs
  */

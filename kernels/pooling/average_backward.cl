@@ -25,7 +25,7 @@
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
  * Tunables:
- *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_LANES  loops 16, lanes 1 of 1 2 4 8 16: most lanes
  * Global:
  *   width   groups of STRIDE_X input columns
  *   height  input rows
@@ -54,8 +54,8 @@ INLINE vector_t vector_share(__global const real_t *delta, __global const int *w
 
 __kernel void pooling_average_backward(READ_BLOB(output_delta), WRITE_BLOB(input_delta), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

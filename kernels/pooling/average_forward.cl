@@ -21,7 +21,7 @@
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
  * Tunables:
- *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_LANES  loops 16, lanes 1 of 1 2 4 8 16: most lanes
  * Global:
  *   width   output columns
  *   height  output rows
@@ -62,8 +62,8 @@ INLINE vector_t pool_vector(__global const real_t *from, const int first_v, cons
 
 __kernel void pooling_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

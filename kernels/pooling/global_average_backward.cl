@@ -23,8 +23,8 @@ __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLO
                                               const int count, const int global_width,
                                               const int global_height, const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

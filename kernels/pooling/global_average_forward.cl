@@ -15,8 +15,8 @@
 __kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count,
                                              const int global_units)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

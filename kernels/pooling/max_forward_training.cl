@@ -23,7 +23,7 @@
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
  * Tunables:
- *   MAXIMUM_LANES  cpu 16, gpu 1 of 1 2 4 8 16: most lanes
+ *   MAXIMUM_LANES  loops 16, lanes 1 of 1 2 4 8 16: most lanes
  * Global:
  *   width   output columns
  *   height  output rows
@@ -37,8 +37,8 @@
 __kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output), WRITE_ARRAY(int, winners),
                                            const int count)
 {
-    const int n = get_global_id(2) / GLOBAL_UNITS;
-    const int z = get_global_id(2) % GLOBAL_UNITS;
+    const int n = (int)get_global_id(2) / GLOBAL_UNITS;
+    const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,19 +13,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blobnet import initializers
-from blobnet.bench import ladder, roofline, shapes, timing, torch_twin
+from blobnet import initializers, layers, plots
+from blobnet.bench import ladder, public, roofline, shapes, timing, torch_twin
+from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import parse
+from blobnet.bench.shapes import Work, parse
 from blobnet.blob import Shape
 from blobnet.cli import make_parser
 from blobnet.command_line import bench, bench_ladder, first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, BuildError
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet.graph import sequential
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense
 from blobnet.layers.base import Layer, ParameterSpec
+from blobnet.losses import CrossEntropy
+from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
@@ -154,8 +160,8 @@ def test_a_devices_roofline(device: Device) -> None:
     assert min(top.copy, top.read) > 0
 
 
-@pytest.mark.parametrize(("kind", "on_device"), [("cpu", False), ("gpu", True)])
-def test_a_roofline_is_timed_as_layers_are(device: Device, kind: str, on_device: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("is_host", [False, True])
+def test_a_roofline_is_timed_as_layers_are(device: Device, is_host: bool, monkeypatch) -> None:
     call = KernelCall(
         "bench/peak",
         "peak",
@@ -164,10 +170,10 @@ def test_a_roofline_is_timed_as_layers_are(device: Device, kind: str, on_device:
         macros={"LANES": 1, "CHAINS": 1, "STEPS": 1},
         tunables=device.tuning.of("bench/peak"),
     )
-    monkeypatch.setattr(Device, "kind", kind)
+    monkeypatch.setattr(Device, "is_host", is_host)
     monkeypatch.setattr(roofline, "event_seconds", lambda event: 5.0 if event.profile.end else 0.0)
     seconds = roofline._seconds(device, call, {"result": device.allocate(4)}, 1)
-    assert (seconds == 5.0) == on_device
+    assert (seconds == 5.0) != is_host
     assert seconds > 0
 
 
@@ -187,6 +193,15 @@ JSON_FIELDS = {
     *("shape", "count", "direction", "ms", "wall_ms", "device_ms", "flops", "bytes", "flops_per_byte", "gflops"),
     *("gb_per_s", "floor_ms", "floor_part", "bound", "kernel", "tile", "work_items", "launches", "torch_ms", "ratio"),
 }
+
+
+def test_what_was_measured_is_a_fact_of_the_device(run, monkeypatch) -> None:
+    # Numbers that no other test measures.
+    monkeypatch.setattr(roofline, "measure", lambda _: Roofline(123e9, 17e9, 13e9))
+    assert run(*ONE_SHAPE).status == 0
+    texts = [re.split(" {2,}", line.strip()) for line in run("devices", "--facts").out.splitlines()]
+    assert ["flops", "123 GFLOPS", "measured"] in texts
+    assert ["bandwidth", "17 GB/s", "measured"] in texts
 
 
 def test_json(run, known_roofline) -> None:
@@ -215,7 +230,7 @@ def test_json(run, known_roofline) -> None:
 )
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class: str) -> None:
-    tuning = Tuning(device_class)
+    tuning = tuning_for(device_class)
     site = Bench(device, make_problem(layer, [Shape(24, 11, 13)]), Arrangement("tight", tight=True), tuning).site
     for candidates in layer.alternatives(site).values():
         names = [candidate.name for candidate in candidates]
@@ -244,7 +259,7 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 
 def test_a_strip_is_shown_as_a_tile(device: Device) -> None:
     layer = Conv2D(3, 3, groups=3)
-    site = Bench(device, make_problem(layer, [Shape(3, 9, 9)]), Arrangement("tight"), Tuning("gpu")).site
+    site = Bench(device, make_problem(layer, [Shape(3, 9, 9)]), Arrangement("tight"), tuning_for("gpu")).site
     (call,) = layer.forward(site)
     assert tile(call) == {"STRIP": 4}
     assert kernel_text(call) == "forward_strip 4"
@@ -292,12 +307,71 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
     found = json.loads(run(*arguments, "--json").out)
     assert [step["kind"] for step in found["steps"]] == ["training", "inference"]
     assert found["steps"][0]["launches"] == len(found["launches"])
+    assert sum(kernel["launches"] for kernel in found["kernels"]) == len(found["launches"])
+    for kernel in found["kernels"]:
+        times = [launch["ms"] for launch in found["launches"] if launch["kernel"] == kernel["kernel"]]
+        assert (kernel["launches"], kernel["ms"]) == (len(times), pytest.approx(sum(times)))
+        assert kernel["floor_ms"] > 0
     assert found["steps"][0]["bytes"] > found["steps"][1]["bytes"] > 0
     for step in found["steps"]:
         assert step["images_per_s"] == pytest.approx(2 / step["ms"] * 1e3)
     assert found["first_step_s"] is None
     assert found["host_us_per_launch"] > 0
     assert "conv2d_1 forward" in run(*arguments, "--launches").out
+
+
+@pytest.mark.parametrize("augment", [[], ["--augment", "flip,mixup"]], ids=str)
+def test_fit_and_predict(run, known_roofline, net, augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public, "_EPOCH_SECONDS", 0.0)
+    arguments = ["bench", "fit", net, "--batch-size", "2", "--repeats", "1", "--size", "6", *augment]
+    result = run(*arguments)
+    assert (result.status, result.err) == (0, "")
+    assert (" of the images/s without Flip(" in result.out) == bool(augment)
+    calls = json.loads(run(*arguments, "--json").out)["calls"]
+    assert [call["what"] for call in calls] == ["fit", *(["augment"] if augment else []), "predict", "predict"]
+    assert [call["samples"] for call in calls] == [2] * (len(calls) - 1) + [1]
+    assert all(call["ms"] > 0 and call["device_ms"] > 0 for call in calls)
+
+
+def test_kernels_against_the_roofline() -> None:
+    """Bytes of every launch at the bandwidth, or all operations of a phase for its longest launch at the peak."""
+    network_plan = make_plan(
+        sequential([layers.Input(2, 6, 5, name="in"), layers.Conv2D(3, 3, name="one"), layers.Dense(4, name="two")]),
+        7,
+        loss=CrossEntropy(),
+        training=True,
+    )
+    calls = [call for _, call in network_plan.calls]
+    profile = [LaunchTiming(call, (1, 1, 1), 1.0 + number % 3) for number, call in enumerate(calls)]
+    of_one = [item for item in profile if item.belongs_to("one", "forward")]
+    point = Point("one forward", Work(10**6, 1), of_one)
+    assert point.seconds == sum(item.seconds for item in of_one)
+    top = Roofline(flops=1e4, copy=50.0, read=1e2)
+    shares = kernel_shares(profile, [point], top, 7)
+    assert sum(share.launches for share in shares) == len(calls)
+    assert [share.seconds for share in shares] == sorted((share.seconds for share in shares), reverse=True)
+    longest = max(of_one, key=lambda item: item.seconds)
+    for share in shares:
+        mine = [item for item in profile if item.kernel == share.kernel]
+        assert (share.launches, share.seconds) == (len(mine), sum(item.seconds for item in mine))
+        by_memory = sum(item.call.bytes(7) / 1e2 for item in mine if item is not longest)
+        by_compute = 1e6 / 1e4 if longest in mine else 0.0
+        assert by_compute == 0 or longest.call.bytes(7) / 1e2 < by_compute
+        assert share.floor == pytest.approx(by_memory + by_compute)
+        assert share.bound == ("compute" if by_compute > by_memory else "memory")
+    figure = plots.step(shares * 20, {"forward": [(2.0, 5e3)]}, top, "a step")
+    bars, roof = figure.axes
+    rows = [label.get_text() for label in bars.get_yticklabels()]
+    assert rows[0] == shares[0].kernel
+    assert len(rows) == 21
+    assert rows[-1] == f"{20 * len(shares) - 20} others"
+    took = 20e3 * sum(share.seconds for share in shares)
+    needed = 20e3 * sum(min(share.seconds, share.floor) for share in shares)
+    assert bars.get_title() == f"kernels: {took:.4g} ms, of which the roofline needs {needed:.4g} ms"
+    assert needed < 20e3 * sum(share.floor for share in shares)  # A kernel that passes its floor counts as it is.
+    widths = sorted({round(patch.get_width(), 6) for patch in bars.patches}, reverse=True)
+    assert 1e3 * shares[0].seconds in widths
+    assert roof.get_xlabel() == "flops per byte, each byte moved once"
 
 
 def test_first_steps(net, run, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,6 +552,8 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),
         (["conv", "4x5x5:4k3", "--seed", "000"], "--seed: this option is not for bench conv."),
         (["ladder", "--seed", "001"], "argument --seed: unknown name '001'"),
+        (["model", "lenet5", "--augment", "flip"], "--augment: this option is not for bench model."),
+        (["fit", "lenet5", "--augment", "saturation"], "Saturation: the model's input must have three units"),
         (["ladder", "--against", "torch"], "--against: this option is not for bench ladder."),
         (["ladder", "resnet50"], "shape: it must be written <units>x<height>x<width>:<layer>. Received text=resnet50."),
         (["ladder", "4x5x5:norm"], "SUBJECT: a seed must have kernels for it. Received shape=4x5x5:norm, seed 000=it "

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -73,6 +74,23 @@ def test_report_and_matrix(run, trained) -> None:
     assert (np.abs(pixels - (8, 48, 107)).sum(axis=1) < 60).mean() > 0.02
     refused = run("evaluate", trained, "--dataset", "digits", "--matrix", "matrix.jpg")
     assert refused.err.startswith("error: --matrix: the file's name must end in .png, .pdf or .svg.")
+
+
+def test_mistakes(run, trained) -> None:
+    image = pytest.importorskip("PIL.Image")
+    result = run("evaluate", trained, "--dataset", "digits", "--mistakes", "worst.png")
+    assert (result.status, result.err) == (0, "digits, 360 test samples\nsaved worst.png\n")
+    assert result.out == run("evaluate", trained, "--dataset", "digits").out
+    with image.open("worst.png") as picture:
+        assert min(picture.size) > 400
+    refused = run("evaluate", trained, "--dataset", "digits", "--mistakes", "worst.bmp")
+    assert refused.err.startswith("error: --mistakes: the file's name must end in .png, .pdf or .svg.")
+    split, model = bn.datasets.load("digits").test, bn.load(trained)
+    right = model.predict(split.x).argmax(axis=1)
+    np.savez("right.npz", x=split.x, y=right, class_names=np.array(NAMES))
+    result = run("evaluate", trained, "--dataset", "right.npz", "--mistakes", "none.png")
+    assert (result.status, result.err.splitlines()[-1]) == (0, "no mistakes, none.png is not drawn")
+    assert not Path("none.png").exists()
 
 
 def test_a_report_needs_classes(run) -> None:
@@ -217,18 +235,69 @@ def test_predict_escapes_what_a_terminal_might_obey(run, images) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "shapes"),
+    ("layers", "message"),
     [
-        ([bn.layers.Input(5), bn.layers.Dense(2)], "input=(5), output=(2)"),
-        ([bn.layers.Input(1, 8, 8), bn.layers.Conv2D(2, 3)], "input=(1, 8, 8), output=(2, 6, 6)"),
+        (
+            [bn.layers.Input(5), bn.layers.Dense(2)],
+            "for pictures, the model must take images. Received input=(5). Hint: a .npz, HDF5 or .npy file holds other "
+            "samples.",
+        ),
+        (
+            [bn.layers.Input(1, 8, 8), bn.layers.Conv2D(2, 3)],
+            "the model must give a value for each class. Received output=(2, 6, 6). Hint: use Model.predict in Python.",
+        ),
     ],
 )
-def test_predict_needs_a_classifier_of_images(run, images, layers, shapes) -> None:
+def test_predict_needs_a_classifier_of_images(run, images, layers, message) -> None:
     bn.Sequential(layers).save("own.h5")
-    assert run("predict", "own.h5", images[0]).err == (
-        f"error: own.h5: the model must take images and give a value for each class. Received {shapes}. "
-        "Hint: use Model.predict in Python.\n"
-    )
+    assert run("predict", "own.h5", images[0], "--csv", "a.csv").err == f"error: own.h5: {message}\n"
+    assert not Path("a.csv").exists()
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "h5"])
+def test_predict_files_of_samples(run, trained, images, kind, monkeypatch) -> None:
+    monkeypatch.setattr("blobnet.datasets.user_data.KEPT_BYTES", 0)
+    data = bn.datasets.load("digits").test
+    if kind == "npz":
+        np.savez("some.npz", x_train=data.x[:2, 0], y_train=data.y[:2], x_test=data.x[:, 0])  # Keras's names and axes
+    elif kind == "npy":
+        np.save("some.npy", data.x)
+    else:
+        with h5py.File("some.h5", "w") as file:
+            file.create_dataset("x", data=data.x, chunks=(7, 1, 8, 8))
+    scores = softmax(bn.load(trained).predict(data.x))
+    Path("folder").mkdir()
+    np.save("folder/x.npy", data.x[:4])
+    lines = run("predict", trained, "folder").out.splitlines()
+    assert [line.split()[:2] for line in lines] == [[f"folder[{n}]", str(scores[n].argmax())] for n in range(4)]
+    arguments = ["predict", trained, images[1], f"some.{kind}", images[0]]
+    result = run(*arguments, "--csv", "a.csv", "--json", "a.json")
+    assert (result.status, result.out, result.err) == (0, "362 pictures; saved a.csv and a.json\n", "")
+    names = [images[1], *(f"some.{kind}[{number}]" for number in range(360)), images[0]]
+    expected = scores[[1, *range(360), 0]]
+    rows, answers = list(csv.DictReader(Path("a.csv").read_text().splitlines())), json.loads(Path("a.json").read_text())
+    assert [row["file"] for row in rows] == [answer["file"] for answer in answers] == names
+    for found in ([[row[name] for name in NAMES] for row in rows], [list(each["scores"].values()) for each in answers]):
+        np.testing.assert_allclose(np.array(found, float), expected, atol=1e-5)
+    assert [row["class"] for row in rows] == [str(best) for best in expected.argmax(axis=1)]
+    lines = run(*arguments).out.splitlines()
+    assert [line.split()[0] for line in lines] == names
+    assert len({line.index(".", line.index(" ")) for line in lines}) == 1
+
+
+def test_predict_samples_of_another_shape_costs_the_others_nothing(run, trained, images) -> None:
+    np.savez("wide.npz", x=np.zeros((4, 1, 8, 9), np.float32))
+    np.savez("none.npz", y=np.zeros(4))
+    np.save("text.npy", np.full((2, 1, 8, 8), "a"))
+    result = run("predict", trained, "wide.npz", images[0], "none.npz", "text.npy")
+    assert (result.status, result.out.split()[0]) == (1, images[0])
+    assert result.err.splitlines() == [
+        "error: wide.npz: each sample must have the shape of the model's input. Received sample=(1, 8, 9), "
+        "input=(1, 8, 8).",
+        "error: none.npz: it must hold the array x or x_test. Received found=['y'].",
+        "error: text.npy: x must hold real numbers. Received dtype=<U1. Hint: convert it, for example with "
+        "x.astype(numpy.float32)",
+    ]
 
 
 def test_inspect(run, trained) -> None:

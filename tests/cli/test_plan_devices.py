@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from blobnet import device, graph, layers, losses
 from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.device import DeviceInfo, choose
+from blobnet.device_model import Answers, facts, model_of
 from blobnet.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
 from blobnet.models.lenet5 import lenet5
 from blobnet.optimizers import SGD, Adam
 from blobnet.plan_report import Limits, readable, report
 from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 
 
 def info(index: int, kind: str, name: str, memory: int = 8 << 30) -> DeviceInfo:
@@ -61,6 +64,38 @@ def test_the_real_devices(run) -> None:
     for found in device.devices():
         assert found.name in result.out
         assert f"{found.platform}, driver {found.driver}\n" in result.out
+
+
+def test_facts_of_devices(run, monkeypatch) -> None:
+    monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
+    found = info(0, "gpu", "NVIDIA H200")
+    answers = Answers("NVIDIA H200", "NVIDIA Corporation", "NVIDIA CUDA", compute_units=132, clock=1980, cache_line=128)
+    vars(found)["model"] = model_of(answers)
+    monkeypatch.setattr(device, "devices", lambda: [found])
+    result = run("devices", "--facts")
+    assert (result.status, result.err) == (0, "")
+    lines = [line.split(maxsplit=1) for line in result.out.splitlines()[3:-2]]
+    assert [name for name, _ in lines] == [name for name, _, _ in facts(found.model) if name != "name"]
+    texts = {name: re.split(" {2,}", text) for name, text in lines}
+    assert texts["architecture"] == ["hopper", "table"]
+    assert texts["items_are_lanes"] == ["yes", "driver"]
+    assert texts["register_file"] == ["256.0 KiB", "table"]
+    assert texts["caches"] == ["256.0 KiB", "table"]
+    assert texts["cache_line"] == ["128 B", "driver"]
+    assert texts["clock"] == ["1.98 GHz", "driver"]
+    assert texts["flops"] == ["66,908 GFLOPS", "table"]
+    assert texts["bandwidth"] == ["4,800 GB/s", "table"]
+    assert texts["tensor_types"] == ["tf32, bf16, fp16", "table"]
+    assert texts["capability"] == ["unknown"]
+
+
+def test_facts_of_the_real_devices(run) -> None:
+    result = run("devices", "--facts")
+    assert result.status == 0
+    for found in device.devices():
+        assert found.model.is_host == (found.kind == "cpu")
+        assert found.model.group_size == found.handle.max_work_group_size
+        assert f"lanes           {found.model.lanes} " in result.out
 
 
 def test_a_wrong_default_still_shows_the_list(run, monkeypatch) -> None:
@@ -158,6 +193,23 @@ def test_plan_errors(run, arguments, message) -> None:
     assert result.err.startswith(f"error: {message}")
 
 
+@pytest.mark.parametrize("more", [(), ("--inference",)])
+def test_plan_draws_what_holds_memory(run, more) -> None:
+    result = run("plan", "lenet5", "--plot", "memory.png", *more)
+    assert (result.status, result.err) == (0, "saved memory.png\n")
+    assert result.out == run("plan", "lenet5", *more).out
+    with pytest.importorskip("PIL.Image").open("memory.png") as picture:
+        assert picture.size[0] > 1000
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
+    activations, deltas = (
+        (np.abs(pixels - colour).sum(axis=1) < 9).mean() for colour in ((240, 176, 74), (217, 96, 59))
+    )
+    assert activations > 0.01
+    assert (deltas > 0.01) == (not more)
+    assert run("plan", "lenet5", "--plot", "a.jpg").err.startswith("error: --plot: the file's name must end in .png")
+    assert "no/a.png: the folder of the file must exist" in run("plan", "lenet5", "--plot", "no/a.png").err
+
+
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +219,7 @@ def test_report_counts_what_there_is() -> None:
     )
     plan = make_plan(model, 10, loss=losses.MeanSquaredError(), training=True)
     memory = {"optimizer velocity": 4000}
-    text = report(plan, reserved=memory, updates=2, limits=Limits("box", 1 << 20, 1 << 19))
+    text = str(report(plan, reserved=memory, updates=2, limits=Limits("box", 1 << 20, 1 << 19)))
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     layout = plan.outputs["in"].layout
     zeros = 1 - 24 / layout.unit_memory_elements
@@ -195,8 +247,8 @@ def test_report_counts_what_is_fused() -> None:
     node = layers.Activation("relu")(layers.BatchNorm()(layers.Conv2D(1, 3, padding=1)(node)) + node)
     model = graph.from_nodes(start, node)
     wanted = "fused               2 Activation, 1 BatchNorm, 1 Add, into the launches of the layers before them\n"
-    assert wanted in report(make_plan(model, 2))
-    pooling = report(make_plan(graph.from_nodes(start, layers.MaxPool2D(2)(start)), 2))
+    assert wanted in str(report(make_plan(model, 2)))
+    pooling = str(make_plan(graph.from_nodes(start, layers.MaxPool2D(2)(start)), 2))
     assert "fused               0\nonly moving data    0\n" in pooling
 
 
@@ -207,20 +259,20 @@ def test_report_names_copies() -> None:
     plan = make_plan(model, 2)
     assert plan.copies
     size = readable(2 * 2 * 2 * 24 * 4)  # Read and written: 2 copies of 2 samples of 24 values.
-    assert f"  copying blobs     {len(plan.copies)}, {size}: {', '.join(plan.copies)}\n" in report(plan)
+    assert f"  copying blobs     {len(plan.copies)}, {size}: {', '.join(plan.copies)}\n" in str(plan)
 
 
 def test_report_counts_launches_that_only_move_data() -> None:
     """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns: once, in inference."""
     start = layers.Input(2, 4, 6, name="in")()
     node = layers.Conv2D(3, 3, padding=1, bias=False, name="conv")(layers.Conv2D(2, 1, bias=False, name="one")(start))
-    tuning = Tuning("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
+    tuning = tuning_for("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
     plan = make_plan(graph.from_nodes(start, node), 5, tuning=tuning)
     packs = plan.phase("constant")
     assert [call.bytes(5) for call in packs if call.label.startswith("conv ")] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
     others = len(plan.calls) - len(packs)
     packed = f"2, {readable(sum(call.bytes(5) for call in packs))} when weights change"
-    lines = report(plan).splitlines()
+    lines = str(plan).splitlines()
     assert f"launches            {others} a batch (forward {others}), 2 when weights change" in lines
     assert f"only moving data    {packed}" in lines
     assert f"  packing weights   {packed}" in lines
@@ -229,7 +281,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     assert len(moving) > 2
     assert not training.phase("constant")
     size = readable(sum(call.bytes(5) for call in moving))
-    assert f"only moving data    {len(moving)}, {size}" in report(training).splitlines()
+    assert f"only moving data    {len(moving)}, {size}" in str(training).splitlines()
 
 
 def test_bytes_of_a_launch() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import checkpoint
+from blobnet.errors import DataError
 from blobnet.training_step import TrainingStep
 
 TRAIN = [sys.executable, "-m", "blobnet", "train"]
@@ -188,3 +189,101 @@ def test_ctrl_c_while_data_are_loaded_names_the_checkpoint(run, trained, monkeyp
     result = run("train", "lenet5", "--dataset", "digits", "--output", trained, "--resume")
     assert result.status == 130
     assert result.err == f"interrupted; the last checkpoint is {trained} (epoch 2)\n"
+
+
+WITHIN = ["--dataset", "digits", "--batch-size", 32, "--epochs", 2, "--optimizer", "sgd", "--augment", "crop=1"]
+
+
+def test_a_training_goes_on_in_the_middle_of_an_epoch(run, net, monkeypatch) -> None:
+    arguments = ["train", net, *WITHIN]
+    assert run(*arguments, "--output", "whole.h5").status == 0
+    original = TrainingStep.update
+
+    def update(step: TrainingStep, rate: float) -> None:
+        original(step, rate)
+        if step.number == 63:  # in the second epoch, of 45 steps
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingStep, "update", update)
+    result = run(*arguments, "--output", "parts.h5", "--checkpoint-steps", 20)
+    assert result.status == 130
+    assert result.err.splitlines()[-1] == ("interrupted; the last checkpoint is parts.h5 (in epoch 2, after step 60)")
+    assert "resumable   yes, in epoch 2 (step 60), with SGD(" in run("inspect", "parts.h5").out
+    monkeypatch.setattr(TrainingStep, "update", original)
+    result = run(*arguments, "--output", "parts.h5", "--resume", "--checkpoint-steps", 1000)
+    assert (result.status, result.err.splitlines()[-1].split()[0]) == (0, "2/2")
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_waits_for_the_step_and_its_file(run, net, monkeypatch, number, status) -> None:
+    arguments = ["train", net, *WITHIN]
+    assert run(*arguments, "--output", "whole.h5").status == 0
+    original = TrainingStep.compute_gradients
+
+    def compute(step: TrainingStep, batch: object) -> None:
+        original(step, batch)
+        if step.number == 52:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(TrainingStep, "compute_gradients", compute)
+    result = run(*arguments, "--output", "parts.h5", "--checkpoint-steps", 1000)
+    assert result.status == status
+    assert result.err.splitlines()[-1] == ("interrupted; the last checkpoint is parts.h5 (in epoch 2, after step 53)")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    monkeypatch.setattr(TrainingStep, "compute_gradients", original)
+    assert run(*arguments, "--output", "parts.h5", "--resume").status == 0
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+
+
+def test_a_second_ctrl_c_waits_for_nothing(run, net, monkeypatch) -> None:
+    original = TrainingStep.compute_gradients
+
+    def compute(step: TrainingStep, batch: object) -> None:
+        original(step, batch)
+        if step.number == 52:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingStep, "compute_gradients", compute)
+    result = run("train", net, *WITHIN, "--checkpoint-steps", 50)
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (in epoch 2, after step 50)"
+
+
+def test_sigterm_without_files_of_steps_names_the_last_one(run, net, monkeypatch) -> None:
+    original = TrainingStep.compute_gradients
+
+    def compute(step: TrainingStep, batch: object) -> None:
+        original(step, batch)
+        if step.number == 52:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TrainingStep, "compute_gradients", compute)
+    result = run("train", net, *WITHIN)
+    assert result.status == 143
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 1)"
+
+
+def test_files_of_steps_are_not_those_of_the_best_epoch(run, net) -> None:
+    for option in (["--save-best"], ["--early-stopping", 3]):
+        result = run("train", net, *WITHIN, "--checkpoint-steps", 5, *option)
+        assert result.status == 2
+        assert "--checkpoint-steps goes without --early-stopping and --save-best" in result.err
+
+
+def test_an_error_in_the_middle_of_a_training_names_the_last_checkpoint(run, net, monkeypatch) -> None:
+    original = TrainingStep.update
+
+    def update(step: TrainingStep, rate: float) -> None:
+        original(step, rate)
+        if step.number == 63:
+            raise DataError("x", "the file must stay as long as it was", hint="do not write to data")
+
+    monkeypatch.setattr(TrainingStep, "update", update)
+    result = run("train", net, *WITHIN)
+    assert result.status == 1
+    assert result.err.splitlines()[-1] == (
+        "error: x: the file must stay as long as it was. Hint: do not write to data. The last checkpoint is net.h5 "
+        "(epoch 1)."
+    )

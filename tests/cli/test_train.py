@@ -167,7 +167,9 @@ def test_pictures_with_a_validation_folder(run, net, monkeypatch) -> None:
         image.fromarray(np.full((8, 8), 10 * number, np.uint8)).save(folder / f"{number}.png")
     Path("pictures/train/a/x.png").write_bytes(b"")
     refused = run("train", net, "--dataset", "pictures", "--epochs", 1)
-    assert refused.err.startswith("error: pictures/train/a/x.png: the picture must be readable and whole.")
+    assert refused.err.startswith(
+        "error: pictures: 1 of 25 pictures cannot be read. Received first=pictures/train/a/x.png"
+    )
     arguments = ("train", net, "--dataset", "pictures", "--epochs", 1, "--skip-unreadable", "--overwrite")
     eager = run(*arguments)
     monkeypatch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 0)
@@ -360,7 +362,7 @@ def test_plot_without_matplotlib_is_refused(run, monkeypatch) -> None:
     result = run(*DIGITS, "--plot", "a.png")
     assert result.status == 1
     assert result.err.startswith("error: --plot: drawing needs matplotlib.")
-    assert result.err.endswith('Hint: pip install "blobnet[plots]"\n')
+    assert result.err.endswith('Hint: pip install "blobnet[plot]"\n')
     assert not list(Path().iterdir())
 
 

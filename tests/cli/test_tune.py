@@ -18,6 +18,7 @@ from blobnet import layers, tuning
 from blobnet.bench import shapes, tuner
 from blobnet.bench.tuner import Tuner, _Arena, jobs_of
 from blobnet.device import Device
+from blobnet.device_model import GENERIC
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.executor import plan_for
 from blobnet.graph import Graph, sequential
@@ -32,6 +33,7 @@ from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
 from blobnet.task import Task
 from blobnet.tuning import LEVELS, Tunings, Winner
+from tests.kinds import tuning_for
 from tests.layers.test_convolution_tensor import SMALL
 from tests.shipped import check_shipped
 from tests.tiny import digits, tiny_model
@@ -81,7 +83,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Way) -> None:
     """Offers a CPU only these ways forward."""
     if device.kind != "cpu":
         pytest.skip("the ways of CPUs are replaced")
-    monkeypatch.setitem(convolution.WAYS, "cpu", {**convolution.WAYS["cpu"], FORWARD: ways})
+    monkeypatch.setitem(convolution.WAYS, False, {**convolution.WAYS[False], FORWARD: ways})
 
 
 #: The driver cannot build it; its result is not that of the convolution.
@@ -214,7 +216,7 @@ def test_a_task_of_broken_candidates_alone_is_left_out(fresh: Device, monkeypatc
 
 
 def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = dataclasses.replace(fresh.tuning, device_class="gpu", compute_units=4)
+    settings = dataclasses.replace(fresh.tuning, model=dataclasses.replace(GENERIC["gpu"], compute_units=4))
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     times(monkeypatch)
     compared: list[bool] = []
@@ -245,7 +247,7 @@ def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.Mon
 def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, fine)
     for device_class, expected in (("cpu", []), ("gpu", ["fine 1"])):
-        settings = dataclasses.replace(fresh.tuning, device_class=device_class)
+        settings = dataclasses.replace(fresh.tuning, model=GENERIC[device_class])
         graph = sequential([layers.Input(3, 4, 5), layers.Conv2D(4, 3)])
         (case,) = (shapes.of_vertex(graph, vertex) for vertex in graph.vertices[1:])
         problem = tuner._Problem(case, 4, settings)
@@ -254,7 +256,7 @@ def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monk
 
 
 def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
-    settings = dataclasses.replace(fresh.tuning, device_class="gpu", compute_units=2)
+    settings = dataclasses.replace(fresh.tuning, model=dataclasses.replace(GENERIC["gpu"], compute_units=2))
     graph = sequential([layers.Input(12), layers.Dense(5)])
     problem = tuner._Problem(shapes.of_vertex(graph, graph.vertices[1]), 4, settings)
     task = next(task for task in problem.candidates if task.direction == BACKWARD_WEIGHTS)
@@ -267,7 +269,7 @@ def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
 
 def test_scratch_holds_all_parts_of_an_array() -> None:
     (case,) = shapes.named("16x9x9:16k3p1")
-    problem = tuner._Problem(case, 4, Tuning("gpu", compute_units=2))
+    problem = tuner._Problem(case, 4, tuning_for("gpu", compute_units=2))
     for candidates in problem.candidates.values():
         calls = next(item for item in candidates if item.variant == "winograd2").calls()
         own = [array for call in calls for array in call.arrays.values() if not array.persistent]
@@ -316,7 +318,7 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
     """The settings of a GPU with tensor cores, which has small tiles for them and nothing else forward."""
-    settings = Tuning("gpu", compute_units=2, precision="tf32")
+    settings = tuning_for("gpu", compute_units=2, precision="tf32")
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     monkeypatch.setattr(convolution_tensor, "TILES", (SMALL,))
     return settings
@@ -328,8 +330,8 @@ def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
 def test_tensor_cores_may_round(
     fresh: Device, tf32: Tuning, tolerance: float, is_sound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = {**convolution.WAYS["gpu"], FORWARD: (convolution_tensor.forward,)}
-    monkeypatch.setitem(convolution.WAYS, "gpu", ways)
+    ways = {**convolution.WAYS[True], FORWARD: (convolution_tensor.forward,)}
+    monkeypatch.setitem(convolution.WAYS, True, ways)
     monkeypatch.setitem(tuner.TOLERANCES, "tf32", tolerance)
     (case,) = shapes.named("50x7x8:40k3p1")
     problem = tuner._Problem(case, 3, tf32)
@@ -377,7 +379,7 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wide_reaches_beyond_what_costs_nothing(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Tuning("gpu", compute_units=4)
+    settings = tuning_for("gpu", compute_units=4)
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     jobs = jobs_of(sequential([layers.Input(3, 9, 9), layers.Conv2D(2, 3)]), 4, False, settings)
     names = {level: Tuner(fresh, jobs, 4, level)._selected[jobs[0].task] for level in ("fast", "wide")}
@@ -393,7 +395,7 @@ def test_what_is_measured_and_checked_is_built_ahead(fresh: Device, monkeypatch:
         built.add(source)
         return build(self, source, what)
 
-    monkeypatch.setattr(Device, "build_ahead", lambda _, sources, advance=None: ahead.update(sources))
+    monkeypatch.setattr(Device, "build_ahead", lambda _, sources, *others: ahead.update(sources))
     monkeypatch.setattr(Device, "build", noted)
     tune(fresh)
     assert built
@@ -461,7 +463,7 @@ def test_where_nothing_builds_the_error_stands(fresh: Device, monkeypatch: pytes
 
 def test_work_groups_that_the_device_does_not_allow(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "largest_group", 2)
-    settings = Tuning("gpu")
+    settings = tuning_for("gpu")
     with pytest.raises(BuildError) as caught:
         plan_for(fresh, odd_graph(), 4, tuning=settings)
     rule = f"its work-group must have no more work-items than {fresh.info.name} allows. Received items="
@@ -546,7 +548,7 @@ def test_what_ships(run, net, device: Device, monkeypatch: pytest.MonkeyPatch) -
     check_shipped(path)
     content = json.loads(path.read_text())
     assert list(content["tasks"]) == sorted([*TASKS, "forward 3x5x4:4k3 batch 2"])
-    assert content["device_class"] == device.kind
+    assert tuning.answers_in(content) == device.info.answers
     # On another machine with a device of this name:
     monkeypatch.setattr(tuning, "_folder", lambda: Path("empty"))
     monkeypatch.setattr(tuning, "_shipped_folder", lambda: Path("ship"))

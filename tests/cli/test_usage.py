@@ -25,7 +25,8 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
         (
             ["doctor"],
-            "argument COMMAND: unknown name 'doctor': known names: bench, devices, evaluate, inspect, plan, predict",
+            "argument COMMAND: unknown name 'doctor': known names: bench, compile, devices, evaluate, inspect, plan, "
+            "predict",
         ),
         (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
         (["train"], "the following arguments are required: --dataset"),
@@ -73,7 +74,7 @@ def test_usage_errors(run, arguments, message) -> None:
     "command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"], ["tune", "lenet5"]]
 )
 def test_a_precision_that_the_device_does_not_have(run, monkeypatch, command) -> None:
-    monkeypatch.setattr("blobnet.device._compute_capability", lambda _: (0, 0))
+    monkeypatch.setattr("blobnet.device._compute_capability", lambda _: None)
     result = run(*command, "--precision", "tf32")
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(
@@ -92,7 +93,9 @@ def test_version(run) -> None:
     assert run("--version").out == f"blobnet {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "predict", "devices", "plan", "tune", "inspect"])
+@pytest.mark.parametrize(
+    "command", ["", "train", "evaluate", "predict", "show", "devices", "plan", "tune", "compile", "inspect"]
+)
 def test_help_fits_80_columns(run, monkeypatch, command) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result = run(*[command] * bool(command), "--help")
@@ -113,7 +116,18 @@ def test_help_names_all_that_there_is(run, monkeypatch) -> None:
 
 def test_every_command_has_its_module() -> None:
     commands = cli.make_parser()[1]
-    assert list(commands) == ["train", "evaluate", "predict", "devices", "plan", "bench", "tune", "inspect"]
+    assert list(commands) == [
+        "train",
+        "evaluate",
+        "predict",
+        "show",
+        "devices",
+        "plan",
+        "bench",
+        "tune",
+        "compile",
+        "inspect",
+    ]
     for name in commands:
         assert callable(importlib.import_module(f"blobnet.command_line.{name}").run)
 

@@ -13,6 +13,7 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 
 #: What a case has, as (of what, which); a test wants a set of them from its cases.
@@ -34,7 +35,7 @@ class Case:
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning("cpu", self.overrides, broken=self.broken)
+        return tuning_for("cpu", self.overrides, broken=self.broken)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
-from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Placement
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation as reference
 
@@ -40,7 +40,7 @@ def contract(
         relative=1e-5,
         absolute=2e-6,
         arrangements=arrangements,
-        tuning=Tuning(device_class or device.kind),
+        tuning=tuning_for(device_class or device.kind),
     )
 
 

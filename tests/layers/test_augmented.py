@@ -13,8 +13,10 @@ from blobnet.augment import (
     Augmentation,
     Brightness,
     Contrast,
+    CutMix,
     Erasing,
     Flip,
+    Mixup,
     RandomAffine,
     RandomCrop,
     RandomResizedCrop,
@@ -24,9 +26,9 @@ from blobnet.augment import (
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.executor import Executor
-from blobnet.kernel_call import Tuning
 from blobnet.model import Sequential
 from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 from tests.reference.augmentation import augmented
 from tests.reference.compare import assert_close
 
@@ -53,7 +55,7 @@ def entered(
     model = Sequential([layers.Input(*samples.shape[1:], name="input"), layers.Conv2D(1, 3, padding=1)])
     model.set_normalization(mean, deviation)
     settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None}
-    plan = make_plan(model.graph, len(samples), tuning=Tuning(device_class), **settings)
+    plan = make_plan(model.graph, len(samples), tuning=tuning_for(device_class), **settings)
     executor = Executor(device, plan, debug=True)
     executor.write_array("parameters", plan.parameters.pack(model.weights))
     executor.feed("samples", samples)
@@ -93,12 +95,14 @@ def test_rows_against_the_reference(
 ) -> None:
     samples, chosen = samples_of(sample_type, shape), np.array([6, 0, 3, 3, 1], np.int32)
     mean, deviation = statistics(shape[0])
-    for some in (EVERYTHING if shape[0] == 3 else WITHOUT_GRAY, [RandomCrop(3), Flip(vertical=True)]):
+    everything = EVERYTHING if shape[0] == 3 else WITHOUT_GRAY
+    mixtures = [Mixup(1, 0.8), CutMix(1, 0.8)]
+    for some in (everything, [RandomCrop(3), Flip(vertical=True)], [*everything, *mixtures], [Flip(), *mixtures]):
         rows = rows_for(some, Shape(*shape), seed=4, epoch=2, samples=np.arange(COUNT))
         output = entered(device, samples, chosen, rows, mean, deviation, device_class)
         wanted = augmented(samples[chosen], rows, mean.astype(np.float64), deviation.astype(np.float64))
         assert_close(output, wanted, relative=1e-5, absolute=5e-5, what=str(some))
-        assert 0 < np.mean(wanted == 0) < 0.9
+        assert np.mean(wanted == 0) < 0.9
 
 
 @CLASSES
@@ -135,4 +139,21 @@ def test_shifts_and_flips_keep_the_bits(device: Device, device_class: str) -> No
     rows[:, 4:6] = [(1, 1e9), (-1, 1e9), (1, -9), (-1, -1), (-1, 10)]
     wanted[:] = 0
     wanted[4, :, :, 2:] = plain[4, :, :, :1:-1]
+    assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)
+
+
+@CLASSES
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_cells_of_the_next_sample_are_pasted_as_they_are(device: Device, count: int, device_class: str) -> None:
+    samples, chosen = samples_of("float32", (2, 6, 9)), np.array([4, 1, 6, 6, 0], np.int32)[:count]
+    mean, deviation = statistics(2)
+    plain = entered(device, samples, chosen, None, mean, deviation, device_class)
+    rows = rows_for([], Shape(2, 6, 9), 0, 0, chosen)
+    rows[:, 14:] = [(1, 2, 4, 7, 1), (0, 0, 6, 9, 1), (5, 8, 6, 9, 1), (0, 0, 0, 0, 1), (2, 2, 3, 3, 0)][:count]
+    wanted = plain.copy()
+    wanted[0, :, 1:4, 2:7] = plain[1 % count, :, 1:4, 2:7]
+    if count > 1:
+        wanted[1] = plain[2 % count]
+    if count > 2:
+        wanted[2, :, 5, 8] = plain[3, :, 5, 8]
     assert np.array_equal(entered(device, samples, chosen, rows, mean, deviation, device_class), wanted)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
 import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +18,8 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, building, child_builds, layers, tuning
-from blobnet.device import Device
+from blobnet.cache import cache_folder
+from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.layers.candidates import variant_of
 from blobnet.planner import make_plan
@@ -135,6 +139,43 @@ def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch,
             saved.unlink()
         else:
             assert f"= {value(fresh, text)};" in text
+
+
+def test_a_driver_that_crashes_at_the_first_launch(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children launch what some drivers compile only then; memory that a launch takes is there, and is 0."""
+    monkeypatch.setattr(fresh, "_driver", replace(fresh._driver, compiles_at_launch=True))
+    good, bad = (
+        f"__kernel void fill(__global int *values, const int w) {{ values[w * 1000000 + {cell}] += values[3]; }}"
+        for cell in ("7", "(1L << 60)")
+    )
+    trial = Trial("fill", (1, 1, 1), (None, np.int32(9).tobytes()))
+    assert Trial.from_json(json.loads(json.dumps(trial.as_json()))) == trial
+    fresh.build_ahead([good, bad], trial={good: trial, bad: trial}.get)
+    fresh.build(good, "a kernel")
+    with pytest.raises(BuildError, match="and crashed in a process of its own"):
+        fresh.build(bad, "a kernel")
+    assert fresh._record(fresh._digest(good)).exists()
+    assert not fresh._record(fresh._digest(bad)).exists(), "the next process must not trust it"
+
+
+def test_children_leave_nothing_to_compile_to_the_first_launch(fresh: Device) -> None:
+    if not fresh._driver.compiles_at_launch:
+        pytest.skip("this driver compiles when it builds")
+    cache = Path(os.environ.get("POCL_CACHE_DIR") or cache_folder().parent / "pocl" / "kcache")
+    entry = f"fill_{time.time_ns()}"
+    text = source(5).replace("fill", entry)
+    fresh.build_ahead([text], trial={text: Trial(entry, (1, 1, 1), (None,))}.get)
+
+    def compiled() -> list[Path]:
+        return list(cache.glob(f"*/*/{entry}/*/*.so"))
+
+    assert len(compiled()) == 1
+    kernel = fresh.kernel(text, entry, "a kernel")
+    buffer = fresh.allocate(4)
+    kernel.set_args(buffer)
+    fresh.prepare(kernel, (1, 1, 1), (1, 1, 1))()
+    fresh.finish()
+    assert len(compiled()) == 1
 
 
 def test_a_source_is_not_blamed_for_what_came_before_it(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:

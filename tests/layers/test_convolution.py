@@ -18,6 +18,7 @@ from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.layers.blocking import reads
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (
     ContractReport,
@@ -86,7 +87,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 
 def direct(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has only the kernels of this file; test_convolution_gathered.py is for the others."""
-    return replace(tuning, broken=frozenset({"gathered", "panels", "unitwise"}))
+    return replace(tuning, broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
 
 
 def contract(
@@ -399,9 +400,9 @@ def test_edges(device: Device, edge: str) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu")
+    tuning = tuning_for("gpu" if device.kind == "cpu" else "cpu")
     report = contract(device, layer, shape, ["one pitch"], tuning=direct(tuning))
-    check_kernels(layer, shape, report.runs["one pitch"], tuning.device_class)
+    check_kernels(layer, shape, report.runs["one pitch"], tuning.model.name)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatc
     """Blocks of units one after the other, with several blocks of everything and groups."""
     monkeypatch.setattr(convolution_direct, "reads", lambda *_: (0, 1))
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
-    tuning = Tuning("cpu", broken=frozenset({"gathered", "panels", "unitwise"}))
+    tuning = tuning_for("cpu", broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
     calls = [call for calls in run.calls.values() for call in calls if "UNITS_FIRST" in call.macros]
     assert {call.kernel for call in calls} == set(KERNELS)

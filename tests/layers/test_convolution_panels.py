@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from blobnet.blob import Shape
 from blobnet.device import Device
-from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
+from tests.kinds import tuning_for
 from tests.layers import layer_bench
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract
@@ -34,7 +33,7 @@ CASES: dict[str, Case] = {
 
 
 #: Of a CPU, whatever the device, without other kernels where these take the direction.
-PANELS = Tuning("cpu", broken=frozenset({"direct", "gathered"}))
+PANELS = tuning_for("cpu", broken=frozenset({"direct", "gathered", "depthwise"}))
 
 
 def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -64,7 +63,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_several_panels_and_chunks_of_units(device: Device) -> None:
     """Local memory for a part of the source's units, and of the result's."""
     layer, shape = Conv2D(35, 3, padding=1), Shape(33, 6, 7)
-    tuning = replace(PANELS, local_memory=4 * 20 * 48)
+    tuning = tuning_for("cpu", broken=PANELS.broken, local_memory=4 * 20 * 48)
     report = contract(device, layer, shape, ["own pitches"], count=3, absolute=4e-5, tuning=tuning)
     (run,) = report.runs.values()
     check_kernels(layer, shape, run)
@@ -75,7 +74,7 @@ def test_several_panels_and_chunks_of_units(device: Device) -> None:
 
 def test_a_filter_too_large_for_local_memory_is_left_to_others(device: Device) -> None:
     layer, shape = Conv2D(3, 9), Shape(2, 13, 13)
-    tuning = Tuning("cpu", local_memory=4 * 8 * 60, broken=frozenset({"gathered"}))
+    tuning = tuning_for("cpu", local_memory=4 * 8 * 60, broken=frozenset({"gathered"}))
     report = contract(device, layer, shape, ["tight"], count=1, tuning=tuning)
     (run,) = report.runs.values()
     assert [call.kernel for call in run.calls["forward"]] == ["convolution/forward_flat"]

@@ -24,6 +24,7 @@ from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import make_plan
 from blobnet.task import Choices, Task
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
@@ -40,7 +41,7 @@ SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 
 
 def tuning() -> Tuning:
-    return Tuning("gpu", compute_units=2, precision="tf32")
+    return tuning_for("gpu", compute_units=2, precision="tf32")
 
 
 def exact(
@@ -65,14 +66,15 @@ def exact(
         **options,
     )
     for run in report.runs.values():
-        products = {kernel for kernel in run.kernels if "convolution" in kernel} - {"convolution/split_sum"}
+        others = {"convolution/split_sum", "convolution/clear_phase"}
+        products = {kernel for kernel in run.kernels if "convolution" in kernel} - others
         assert all("tensor" in kernel for kernel in products), products
     return report
 
 
 @pytest.fixture
 def tensor_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(convolution.WAYS, "gpu", TENSOR_WAYS)
+    monkeypatch.setitem(convolution.WAYS, True, TENSOR_WAYS)
 
 
 @pytest.fixture
@@ -211,7 +213,7 @@ def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
     task = Task(FORWARD, f"{units}x28x28:{replace(layer, bias=False).notation}", 64)
     for precision in ("fp32", "tf32"):
         choices, slow = Choices(({task: "tiled 32x64x16/4x4"},)), frozenset({"winograd2", "winograd4"})
-        tuning = Tuning("gpu", compute_units=132, choices=choices, broken=slow, precision=precision)
+        tuning = tuning_for("gpu", compute_units=132, choices=choices, broken=slow, precision=precision)
         plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)
         names = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}
         names = {name for name in names if not name.startswith("pack")}

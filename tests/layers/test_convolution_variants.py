@@ -15,6 +15,7 @@ from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, PackedWeights
 from blobnet.layers.tile import Tile
 from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract, phases_with_taps
 
@@ -78,7 +79,7 @@ LOCAL_DOTS: Layers = {
 def tuning(compute_units: int = 64) -> Tuning:
     """Of a GPU, without the variants that tests/layers/test_convolution_winograd.py has."""
     others = frozenset({"winograd2", "winograd4"})
-    return Tuning("gpu", compute_units=compute_units, broken=others)
+    return tuning_for("gpu", compute_units=compute_units, broken=others)
 
 
 def kernels(run: Run, phase: str) -> list[str]:
@@ -171,7 +172,7 @@ def test_few_tiles_choose_splits(filters: int, shape: Shape, count: int, expecte
     node = layers.Input(*shape.dimensions)()
     model = from_nodes(node, Conv2D(filters, 1, name="layer")(node))
     broken = frozenset({"winograd2", "winograd4"})
-    plan = make_plan(model, count, loss=None, tuning=Tuning("gpu", compute_units=132, broken=broken))
+    plan = make_plan(model, count, loss=None, tuning=tuning_for("gpu", compute_units=132, broken=broken))
     assert any(call.kernel == "convolution/split_sum" for _, call in plan.calls) == expected
 
 

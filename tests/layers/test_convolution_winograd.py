@@ -12,7 +12,6 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv2D, convolution, convolution_winograd
 from blobnet.layers.base import Site
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
@@ -21,6 +20,7 @@ from blobnet.layers.convolution_winograd import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import Plan, make_plan
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 
@@ -65,13 +65,11 @@ def check(
 ) -> ContractReport:
     """The layer contract with patches of one size alone, as in a plan for ``batch_size`` samples."""
     patch, layer, shape = case
-    monkeypatch.setitem(
-        convolution.WAYS, "gpu", {direction: (only(WAYS[direction], batch_size),) for direction in WAYS}
-    )
+    monkeypatch.setitem(convolution.WAYS, True, {direction: (only(WAYS[direction], batch_size),) for direction in WAYS})
     monkeypatch.setattr(convolution_winograd, "PATCH_SIZES", (patch,))
     monkeypatch.setattr(convolution_winograd, "TILES", tiles[:1])
     monkeypatch.setattr(convolution_winograd, "WEIGHT_TILES", tiles[1:])
-    tuning = Tuning("gpu", compute_units=compute_units)
+    tuning = tuning_for("gpu", compute_units=compute_units)
     settings = {"relative": ERRORS[patch], "absolute": ERRORS[patch], **options}
     report = contract(device, layer, shape, tuning=tuning, **settings)
     taps = layer.parameters([shape])[0].shape[-1]
@@ -150,7 +148,7 @@ def test_chunks_and_short_batches(
 def plan_of(layer: Conv2D, shape: Shape, batch_size: int = 64) -> Plan:
     node = layers.Input(shape.units, shape.height, shape.width)()
     graph = from_nodes(node, layers.Dense(2)(layers.GlobalAveragePool()(layer(node))))
-    tuning = Tuning("gpu", compute_units=132)
+    tuning = tuning_for("gpu", compute_units=132)
     return make_plan(graph, batch_size, loss=CrossEntropy(), training=True, tuning=tuning, input_delta=True)
 
 

@@ -18,6 +18,7 @@ from blobnet.layers.candidates import FORWARD
 from blobnet.layers.dense_tiled import TILES
 from blobnet.layers.tile import Tile
 from blobnet.task import Choices, Task
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     ContractReport,
@@ -170,6 +171,16 @@ def test_the_random_cases_reach_every_variant(device: Device) -> None:
 # -- chosen configurations ---------------------------------------------------------------------------------------------
 
 
+def test_one_sample_is_for_many_groups(device: Device) -> None:
+    """A GPU's groups take fewer units, and no sample that is not there."""
+    for count, units in ((1, 2), (8, 4), (40, 8)):
+        tuning = tuning_for("gpu", compute_units=4, broken=frozenset({"tiled"}))
+        report = contract(device, Dense(37), Shape.flat(70), ["tight"], count=count, tuning=tuning)
+        (run,) = report.runs.values()
+        macros = run.calls["forward"][0].macros
+        assert (macros["BLOCK_UNITS"], macros["BLOCK_SAMPLES"]) == (units, min(count, 4))
+
+
 def test_every_arrangement(device: Device) -> None:
     report = contract(device, Dense(7), Shape(3, 4, 5))
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
@@ -203,7 +214,7 @@ def test_edges(device: Device, edge: str) -> None:
 
 @pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9)], ids=str)
 def test_the_defaults_of_the_other_class_of_device(device: Device, shape: Shape) -> None:
-    tuning = Tuning("gpu" if device.kind == "cpu" else "cpu")
+    tuning = tuning_for("gpu" if device.kind == "cpu" else "cpu")
     contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=tuning)
 
 
@@ -270,7 +281,7 @@ EVERY_TASK = Task(FORWARD, "1:dense1", 1)
 
 def tiled(tile: Tile, compute_units: int = 64) -> Tuning:
     choices = Always(({EVERY_TASK: f"tiled {tile}"},))
-    return Tuning("gpu", compute_units=compute_units, choices=choices)
+    return tuning_for("gpu", compute_units=compute_units, choices=choices)
 
 
 TILED = ["dense/forward_tiled", "dense/split_sum", "dense/backward_weight_tiled"]
@@ -305,7 +316,7 @@ def test_products_of_planes_with_an_activation(device: Device) -> None:
 def test_batches_are_products_and_samples_are_not(device: Device) -> None:
     def variants(samples: int) -> list[str]:
         problem = make_problem(Dense(1000), [Shape.flat(2048)], count=samples, seed=0)
-        site = Bench(device, problem, Arrangement("tight", tight=True), Tuning("gpu", compute_units=132)).site
+        site = Bench(device, problem, Arrangement("tight", tight=True), tuning_for("gpu", compute_units=132)).site
         candidates = problem.layer.alternatives(site).values()
         return [min(of_task, key=lambda candidate: candidate.cost).variant for of_task in candidates]
 

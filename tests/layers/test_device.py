@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from blobnet import Sequential, layers
 from blobnet import device as devices
 from blobnet.device import Device, Feed
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
+from blobnet.optimizers import Adam
 from blobnet.recent import Recent
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
@@ -68,7 +71,7 @@ def test_launches_with_and_without_an_event(
     device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool
 ) -> None:
     results = []
-    enqueue = devices._enqueue_without_event()
+    enqueue = devices._function("clEnqueueNDRangeKernel")
     assert enqueue is not None
 
     def recorded(*arguments: object) -> int:
@@ -117,8 +120,8 @@ def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypat
     sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
     device.build_ahead(sources)
     assert all(device._record(device._digest(source)).exists() for source in sources)
-    assert bool(device._programs) == (device.kind == "gpu")
-    monkeypatch.setattr(Device, "kind", "gpu")
+    assert bool(device._programs) != device.is_host
+    monkeypatch.setattr(Device, "is_host", False)
     device.build_ahead([*sources, GOOD.replace("7", "seven")])
     assert len(device._programs) == 2
     monkeypatch.setattr(Device, "_build", None)  # They need not be built again.
@@ -130,10 +133,8 @@ def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypat
         assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
 
 
-def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were asked for last; a kernel of one that is forgotten runs on."""
-    monkeypatch.setattr(devices, "MOST_PROGRAMS", 3)
-    monkeypatch.setattr(device, "_programs", Recent(3))
+def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that devices build from now on."""
     built: list[str] = []
     build = Device._build
 
@@ -142,6 +143,27 @@ def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.Mon
         return build(self, source, *rest)
 
     monkeypatch.setattr(Device, "_build", counting)
+    return built
+
+
+def test_training_builds_each_program_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its plan alone needs more of them than a device keeps."""
+    monkeypatch.setattr(devices, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(device, "_programs", Recent(2))
+    built = counted_builds(monkeypatch)
+    model = Sequential(
+        [layers.Input(3, 7, 5), layers.Conv2D(4, 3, activation="relu"), layers.Flatten(), layers.Dense(3)]
+    )
+    x = np.random.default_rng(4).standard_normal((6, 3, 7, 5), dtype=np.float32)
+    model.fit(x, np.zeros(6, np.int32), optimizer=Adam(1e-3), device=device, verbose=False)
+    assert len(built) == len(set(built)) > 10
+
+
+def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were asked for last; a kernel of one that is forgotten runs on."""
+    monkeypatch.setattr(devices, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(device, "_programs", Recent(3))
+    built = counted_builds(monkeypatch)
     sources = [GOOD.replace("7", str(number)) for number in range(10, 16)]
     kernels = [device.kernel(source, "good", "a good kernel") for source in sources]
     assert len(device._programs) == 3
@@ -190,7 +212,7 @@ def test_programs_are_built_once(device: Device) -> None:
 @pytest.mark.parametrize("way", ["page-locked", "no page-locked memory", "of the device"])
 def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     if way != "of the device":
-        monkeypatch.setattr(Device, "kind", "gpu")
+        monkeypatch.setattr(Device, "is_host", False)
     if way == "no page-locked memory":
 
         def refuse(*_: object) -> None:
@@ -218,7 +240,7 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
 
 
 def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_compute_capability", lambda _: (8, 0))
+    monkeypatch.setitem(vars(device.info), "model", replace(device.info.model, capability=(8, 0)))
     other = device.at("tf32")
     assert (other.tuning.precision, device.tuning.precision) == ("tf32", "fp32")
     assert other.at("fp32").tuning == device.tuning
@@ -226,7 +248,7 @@ def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = "precision: it must be fp32 or tf32. Received precision=tf16. Hint: did you mean 'tf32'"
     with pytest.raises(OptionError, match=re.escape(rule)):
         device.at("tf16")
-    monkeypatch.setattr(devices, "_compute_capability", lambda _: (7, 5))
+    monkeypatch.setitem(vars(device.info), "model", replace(device.info.model, capability=(7, 5)))
     rule = "precision: tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0). Received device="
     with pytest.raises(DeviceError, match=re.escape(rule)) as caught:
         device.at("tf32")
@@ -235,4 +257,4 @@ def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_nvidia_has_a_compute_capability(device: Device) -> None:
-    assert (devices._compute_capability(device.info) > (0, 0)) == ("NVIDIA" in device.info.platform)
+    assert (device.info.model.capability is not None) == ("NVIDIA" in device.info.platform)

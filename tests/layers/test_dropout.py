@@ -15,11 +15,12 @@ from blobnet.errors import OptionError
 from blobnet.executor import Executor
 from blobnet.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import dropout
 from tests.reference.compare import assert_close
 
-TUNINGS = [Tuning("cpu"), Tuning("gpu")]
+TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
 SEED = 0xFEDCBA9876543210
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own test.
 IN_TRAINING = ("tight", "one pitch", "own pitches", "by placement (in place 0, delta in place)")
@@ -63,7 +64,7 @@ def contract(
     return report
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
     # NOTE: one memory layout after the other, so this is also the test that the layout makes no difference.
@@ -77,7 +78,7 @@ def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
 
 @pytest.mark.parametrize("rate", [0, 0.1, 0.999999])
 def test_rates(device: Device, rate: float) -> None:
-    report = contract(device, Shape(3, 4, 5), rate, Tuning(device.kind), count=1, arrangements=["tight"])
+    report = contract(device, Shape(3, 4, 5), rate, tuning_for(device.kind), count=1, arrangements=["tight"])
     if rate == 0:
         assert np.all(report.runs["tight"].output != 0)
 
@@ -85,7 +86,7 @@ def test_rates(device: Device, rate: float) -> None:
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_any_number_of_lanes(device: Device, lanes: int) -> None:
     kernels = ("dropout/forward", "dropout/backward")
-    tuning = Tuning("cpu", {kernel: {"LANES": lanes} for kernel in kernels})
+    tuning = tuning_for("cpu", {kernel: {"LANES": lanes} for kernel in kernels})
     contract(device, Shape(3, 5, 7), 0.5, tuning, arrangements=["own pitches"])
 
 
@@ -124,7 +125,7 @@ class Model:
             count,
             loss=losses.MeanSquaredError(),
             training=True,
-            tuning=Tuning(device.kind),
+            tuning=tuning_for(device.kind),
             input_delta=True,
         )
         self.device = device

@@ -6,8 +6,8 @@ import pytest
 
 from blobnet.blob import Shape
 from blobnet.device import Device
-from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement
 from tests.layers.test_convolution import contract
 
@@ -15,6 +15,7 @@ from tests.layers.test_convolution import contract
 LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
     "forward_flat": (Conv2D(5, 3, padding=1), "cpu", Shape(3, 6, 7)),
     "forward_flat, split": (Conv2D(5, (2, 3), stride=2, padding=1, groups=5, bias=False), "cpu", Shape(5, 4, 41)),
+    "forward_depthwise": (Conv2D(5, 3, stride=2, padding=1, groups=5), "cpu", Shape(5, 9, 41)),
     "forward_tiled": (Conv2D(45, 3, stride=(1, 2), padding="same"), "gpu", Shape(6, 5, 9)),
     "forward_strip": (Conv2D(6, 3, groups=6, padding=1, bias=False), "gpu", Shape(6, 7, 5)),
     "forward_dot": (Conv1D(5, 3), "gpu", Shape(130, 1, 3, 1)),
@@ -26,7 +27,8 @@ LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
 #: What must be out of the way of kernels for which there are better ones at sizes that are good for tests.
 OTHERS = {
     "forward_flat": frozenset({"gathered", "panels"}),
-    "forward_flat, split": frozenset({"gathered", "panels"}),
+    "forward_flat, split": frozenset({"gathered", "panels", "depthwise"}),
+    "forward_depthwise": frozenset({"direct", "gathered", "panels"}),
     "forward_gathered": frozenset({"direct", "panels"}),
     "forward_panels": frozenset({"direct", "gathered"}),
     "winograd_result": frozenset({"strip", "tiled"}),
@@ -41,13 +43,14 @@ NORM = Arrangement("norm", same_pitch=True, training=False, norm=True)
 
 def check(device: Device, kernel: str, layer: Conv1D | Conv2D, *arrangements: Arrangement) -> None:
     _, kind, shape = LAYERS[kernel]
-    tuning = Tuning(kind, broken=OTHERS.get(kernel, frozenset()))
+    tuning = tuning_for(kind, broken=OTHERS.get(kernel, frozenset()))
     report = contract(device, layer, shape, arrangements, tuning=tuning, absolute=5e-5)
     assert len(report.runs) == len(arrangements)
     for run in report.runs.values():
         call = run.calls["forward"][-1]
         assert call.kernel == f"convolution/{kernel.partition(',')[0]}"
-        assert call.macros["HAS_NORM"] == run.arrangement.norm
+        folds = [call.kernel for call in run.calls["forward"]].count("normalization/fold")
+        assert folds == run.arrangement.norm
         assert call.macros["HAS_RESIDUAL"] == run.arrangement.residual
 
 

@@ -12,13 +12,26 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber,
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
 #: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
 VARIANTS = frozenset(
-    {"direct", "dot", "gathered", "panels", "unitwise", "strip", "tensor", "tiled", "winograd2", "winograd4"}
+    {
+        "depthwise",
+        "direct",
+        "dot",
+        "gathered",
+        "panels",
+        "unitwise",
+        "strip",
+        "tensor",
+        "tiled",
+        "winograd2",
+        "winograd4",
+    }
 )
 LOSSES = (
     CrossEntropy(),
@@ -29,9 +42,9 @@ LOSSES = (
     MeanAbsoluteError(),
     Huber(),
 )
-TUNINGS = [Tuning(kind) for kind in ("cpu", "gpu")]
-TUNINGS += [Tuning(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
-TUNINGS += [Tuning("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]
+TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
+TUNINGS += [tuning_for(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
+TUNINGS += [tuning_for("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]
 
 
 def compared_calls() -> Iterator[KernelCall]:

@@ -10,8 +10,8 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
-from blobnet.kernel_call import Tuning
 from blobnet.layers import Input
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import run_layer_contract
 
 LAYERS = [Input(3, 5, 7), Input(2, width=11), Input(9), Input(1, 1, 1), Input(2, 4, 67)]
@@ -38,7 +38,7 @@ def test_contract(device: Device, layer: Input, device_class: str) -> None:
         relative=1e-6,
         absolute=1e-5,
         arrangements=["one pitch"],
-        tuning=Tuning(device_class),
+        tuning=tuning_for(device_class),
     )
     assert report.kernels == {"input/forward"}
 

@@ -13,6 +13,7 @@ from blobnet.errors import ShapeError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Add, Concat, Flatten
 from blobnet.layers.base import Layer
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Float64Array, check_central_differences, run_layer_contract
 from tests.reference import joins
 
@@ -95,8 +96,8 @@ def test_shapes_of_flatten(device: Device, shape: Shape) -> None:
 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_work_sizes_of_each_class(device: Device, device_class: str) -> None:
-    contract(device, Flatten(), [Shape(5, 13, 17)], ["own pitches"], Tuning(device_class))
-    contract(device, Add(), [Shape(3, 4, 70)] * 2, ["own pitches"], Tuning(device_class))
+    contract(device, Flatten(), [Shape(5, 13, 17)], ["own pitches"], tuning_for(device_class))
+    contract(device, Add(), [Shape(3, 4, 70)] * 2, ["own pitches"], tuning_for(device_class))
 
 
 def test_slopes(device: Device) -> None:

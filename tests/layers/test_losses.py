@@ -18,7 +18,7 @@ from blobnet.errors import OptionError, ShapeError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.inference import metrics_of
-from blobnet.kernel_call import Batch, Blob, Tuning
+from blobnet.kernel_call import Batch, Blob
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -31,6 +31,7 @@ from blobnet.losses import (
 )
 from blobnet.parameters import ParameterTable
 from blobnet.planner import Buffer, Plan, make_plan
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
@@ -54,7 +55,7 @@ class LossBench:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
         self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, Tuning(kind or device.kind))
+        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind))
         buffers = {
             "output": Buffer("output", 0, self.output.layout.memory_elements),
             "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
@@ -64,7 +65,7 @@ class LossBench:
             graph=Graph(()),
             batch_size=capacity,
             training=True,
-            tuning=Tuning(device.kind),
+            tuning=tuning_for(device.kind),
             calls=tuple(("loss", call) for call in calls),
             buffers=buffers,
             placed={name: name for name in buffers},
@@ -101,6 +102,7 @@ class LossBench:
         sample_weights: npt.ArrayLike = 1,
         class_weights: npt.ArrayLike = 1,
         divisor: float | None = None,
+        partner_shares: npt.ArrayLike = 0,
     ) -> tuple[FloatArray, FloatArray]:
         """The metrics of each sample and the delta, for one batch; the totals go on."""
         count, classes = len(labels), self.output.shape.units
@@ -114,6 +116,8 @@ class LossBench:
         self._write("sample_metrics", poison(size))
         self._write("labels", self.loss.device_labels(labels))
         self._write("sample_weights", np.broadcast_to(np.float32(sample_weights), (count,)).copy())
+        if self.loss.takes_pairs:
+            self._write("partner_shares", np.broadcast_to(np.float32(partner_shares), (count,)).copy())
         if "class_weights" in self.executor.buffers:
             self._write("class_weights", np.broadcast_to(np.float32(class_weights), (classes,)).copy())
         self.executor.run("loss", Batch(count, divisor=divisor))
@@ -338,6 +342,88 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
     np.testing.assert_allclose(weighted, [repeated[0], repeated[1:].sum(axis=0)], rtol=1e-5, atol=1e-8)
 
 
+# -- samples that are mixed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 1, 9, 1)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("loss", "gamma"), [(CrossEntropy(), 0), (CrossEntropy(0.2, ignore=1), 0), (Focal(1.5, 0.1), 1.5)], ids=str
+)
+def test_mixed_samples_have_soft_targets(device: Device, loss: Any, gamma: float, count: int, shape: Shape) -> None:
+    """The label of the next sample has a share, with its weights: -sum of t * (1 - p)^gamma * log p, and its slope."""
+    classes, positions = shape.units, shape.height * shape.width
+    generator = np.random.default_rng(count)
+    values = 2 * generator.standard_normal((count, classes, shape.height, shape.width)).astype(np.float32)
+    labels = generator.integers(0, classes, (count, shape.height, shape.width))
+    labels[0, 0, 0] = 0
+    shares = generator.uniform(0, 1, count).astype(np.float32)
+    shares[0] = 0 if count > 2 else shares[0]
+    of_samples, of_classes = (generator.uniform(0.5, 2, size).astype(np.float32) for size in (count, classes))
+    weights = reference.position_weights(
+        labels, classes, class_weights=of_classes, sample_weights=of_samples, ignore=loss.ignore
+    )
+    smoothed = np.eye(classes)[labels] * (1 - loss.label_smoothing) + loss.label_smoothing / classes
+    own, share = (smoothed * weights[..., None]), shares.astype(np.float64)[:, None, None]
+    targets = np.moveaxis(own + share[..., None] * (np.roll(own, -1, axis=0) - own), -1, 1)
+    weight = (weights + share * (np.roll(weights, -1, axis=0) - weights)).sum(axis=(1, 2)) / positions
+    shifted = values - values.max(axis=1, keepdims=True).astype(np.float64)
+    logarithm = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    p = np.exp(logarithm)
+    wanted = -(targets * (1 - p) ** gamma * logarithm).sum(axis=(1, 2, 3)) / positions
+    slope = targets * (gamma * (1 - p) ** (gamma - 1) * p * logarithm - (1 - p) ** gamma)
+    slope = (slope - p * slope.sum(axis=1, keepdims=True)) / positions
+
+    assert weight.any(), "some of the labels must count"
+    divisor = loss.weight(loss.device_labels(labels), of_samples, of_classes, shares)
+    assert divisor == pytest.approx(weight.sum(), rel=1e-6)
+    metrics, delta = LossBench(device, loss, shape).run(values, labels, of_samples, of_classes, divisor, shares)
+    assert_close(metrics[:, LOSS], wanted, relative=1e-5, absolute=1e-6, what="loss of each sample")
+    assert_close(metrics[:, WEIGHT], weight, relative=1e-6, absolute=1e-7, what="weight of each sample")
+    assert_close(delta, slope / divisor, relative=1e-5, absolute=1e-7, what="delta")
+    # Of two labels, each is right by its share.
+    said = np.where(values.argmax(axis=1) == loss.ignore, -1, values.argmax(axis=1))
+    right = ((1 - share) * (labels == said) + share * (np.roll(labels, -1, axis=0) == said)).mean(axis=(1, 2))
+    assert_close(metrics[:, RIGHT], right, relative=1e-6, absolute=1e-7, what="right")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_mixed_samples_against_pytorch(device: Device, smoothing: float) -> None:
+    torch = pytest.importorskip("torch")
+    generator = np.random.default_rng(1)
+    values, labels = generator.standard_normal((5, 7)).astype(np.float32), generator.integers(0, 7, 5)
+    shares = generator.uniform(0, 1, 5).astype(np.float32)
+    logits = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    targets = np.eye(7)[labels]
+    targets += shares[:, None] * (np.roll(targets, -1, axis=0) - targets)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), label_smoothing=smoothing)
+    loss.backward()
+    metrics, delta = LossBench(device, CrossEntropy(smoothing), Shape.flat(7)).run(
+        values, labels, partner_shares=shares
+    )
+    assert metrics[:, LOSS].mean() == pytest.approx(loss.item(), rel=1e-6)
+    assert_close(delta.reshape(5, 7), logits.grad.numpy(), relative=1e-5, absolute=1e-7, what="delta")
+
+
+@pytest.mark.parametrize(
+    "loss", [BinaryCrossEntropy(0.1), MeanSquaredError(), MeanAbsoluteError(), Huber()], ids=lambda loss: loss.kernel
+)
+def test_mixed_targets_lie_between_two(device: Device, loss: Loss) -> None:
+    shape = Shape(3, 2, 5)
+    values, targets = random_batch(shape, 4, seed=11)
+    shares, weights = np.float32([0.3, 0, 1, 0.75]), np.float32([1, 2, 3, 4])
+    between = targets + shares[:, None, None, None] * (np.roll(targets, -1, axis=0) - targets)
+    np.testing.assert_allclose(between[2], targets[3], rtol=1e-6)
+    weight = weights + shares * (np.roll(weights, -1) - weights)
+    divisor = loss.weight(loss.device_labels(targets), weights, None, shares)
+    assert divisor == pytest.approx(weight.sum(), rel=1e-6)
+    bench = LossBench(device, loss, shape)
+    seen = bench.run(values, targets, weights, divisor=divisor, partner_shares=shares)
+    wanted = bench.run(values, between, weight, divisor=divisor)
+    for one, other in zip(seen, wanted, strict=True):
+        assert_close(one, other, relative=1e-5, absolute=1e-7, what="metrics and delta")
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64, np.float32])
 @pytest.mark.parametrize("ignore", [255, 1])
 def test_labels_of_any_type(dtype: Any, ignore: int) -> None:
@@ -356,7 +442,10 @@ def test_weights_of_batches() -> None:
     assert loss.weight(labels, samples) == 2 + 3 / 2
     assert loss.weight(labels, samples, classes) == 2 * 0.75 + 3 * 2
     assert loss.weight(np.array([[-1, -1]])) == 0
-    assert CrossEntropy().weight(labels) == MeanSquaredError().weight(labels) == 2
+    # What has moved out of a sample takes no part.
+    assert CrossEntropy().weight(labels) == 1.5
+    assert CrossEntropy().weight(labels[:1]) == 1
+    assert MeanSquaredError().weight(labels) == 2
     assert MeanSquaredError().weight(labels, samples) == Dice().weight(labels, samples, classes) == 5
 
 

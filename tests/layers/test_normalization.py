@@ -18,6 +18,7 @@ from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import ParameterSpec, Placement, Site
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation, normalization
@@ -25,7 +26,7 @@ from tests.reference.compare import assert_close
 
 Arrays = Sequence[npt.NDArray[np.float64]]
 Parameters = Mapping[str, npt.NDArray[np.float64]]
-TUNINGS = [Tuning("cpu"), Tuning("gpu")]
+TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own tests.
 IN_TRAINING = ("tight", "one pitch", "own pitches", "by placement (separate 0, delta in place)")
 #: With samples: odd planes, more than one step of lanes and more than a GPU's group in a plane, one row, one value.
@@ -113,7 +114,7 @@ EVERY_SHAPE = pytest.mark.parametrize(
     ("shape", "count", "tuning"),
     [(shape, count, TUNINGS[0]) for shape, count in SHAPES]
     + [(shape, count, TUNINGS[1]) for shape, count in SHAPES if shape.units not in (5, 7)],
-    ids=lambda value: value.device_class if isinstance(value, Tuning) else str(value),
+    ids=lambda value: value.model.name if isinstance(value, Tuning) else str(value),
 )
 
 
@@ -136,14 +137,14 @@ def test_inference_contract(device: Device, shape: Shape, count: int, tuning: Tu
     assert report.kernels == {"normalization/forward_inference"}
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_any_number_of_lanes_and_cells(device: Device, lanes: int, tuning: Tuning) -> None:
     overrides = {kernel: dict.fromkeys(kernel_source.load(kernel).tunables, lanes) for kernel in TRAINING}
     contract(device, BatchNorm(), Shape(2, 3, 21), replace(tuning, overrides=overrides), arrangements=["own pitches"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 @pytest.mark.parametrize("function", [name for name in ACTIVATIONS if Activation(name).slope])
 def test_every_activation_forward_and_backward(device: Device, function: str, tuning: Tuning) -> None:
     report = contract(device, BatchNorm(), Shape(2, 5, 7), tuning, arrangements=[], fused=[function])
@@ -151,7 +152,7 @@ def test_every_activation_forward_and_backward(device: Device, function: str, tu
     assert report.runs[f"with {function}"].gradients
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 @pytest.mark.parametrize("training", [True, False], ids="training={}".format)
 def test_residual_and_activation(device: Device, training: bool, tuning: Tuning) -> None:
     kind = Arrangement("with a residual", training=training, residual=True, activation="relu6")
@@ -161,10 +162,10 @@ def test_residual_and_activation(device: Device, training: bool, tuning: Tuning)
 
 @pytest.mark.parametrize(("momentum", "epsilon"), [(0, 1), (1, 1e-3), (0.01, 1e-8)])
 def test_momentum_and_epsilon(device: Device, momentum: float, epsilon: float) -> None:
-    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), Tuning(device.kind), arrangements=["tight"])
+    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), tuning_for(device.kind), arrangements=["tight"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 @pytest.mark.parametrize("deviation", [1.0, 0.01])
 def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, tuning: Tuning) -> None:
     # NOTE: float32 holds 1000 to 6e-5: the mean's own rounding would be an error of 0.3 % of the smaller deviation.
@@ -185,14 +186,14 @@ def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, 
     )
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 def test_sample_means_far_apart(device: Device, tuning: Tuning) -> None:
     noise = np.random.default_rng(8).standard_normal((4, 2, 5, 9))
     values = noise + np.array([0.0, 1e4, -3e4, 10.0]).reshape(4, 1, 1, 1)
     contract(device, BatchNorm(), Shape(2, 5, 9), tuning, inputs=values, count=4, relative=2e-5, arrangements=["tight"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 def test_an_outlier_among_the_cells_that_distances_are_from(device: Device, tuning: Tuning) -> None:
     values = 0.01 * np.random.default_rng(9).standard_normal((1, 2, 40, 52))
     values[0, :, 10, 13] = 100
@@ -211,7 +212,7 @@ def test_a_single_value_has_variance_0(device: Device, shape: Shape, tuning: Tun
 
 def test_a_constant_unit_is_shifted_only(device: Device) -> None:
     values = np.broadcast_to(np.array([0.1, -3e5, 0.0]).reshape(1, 3, 1, 1), (3, 3, 7, 5))
-    layer, shape, tuning = BatchNorm(epsilon=1e-30), Shape(3, 7, 5), Tuning(device.kind)
+    layer, shape, tuning = BatchNorm(epsilon=1e-30), Shape(3, 7, 5), tuning_for(device.kind)
     contract(device, layer, shape, tuning, inputs=values, training=False, arrangements=["tight"])
     report = run_layer_contract(
         device,
@@ -230,7 +231,7 @@ def test_a_constant_unit_is_shifted_only(device: Device) -> None:
     assert np.all(np.isfinite(report.runs["tight"].output))
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.device_class)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
 def test_central_differences(device: Device, tuning: Tuning) -> None:
     check_central_differences(device, BatchNorm(), [Shape(3, 4, 5)], count=3, tuning=tuning)
 
@@ -268,7 +269,7 @@ class _Frozen(BatchNorm):
 @pytest.mark.parametrize(
     ("shape", "count", "tuning"),
     [(SHAPES[0][0], SHAPES[0][1], TUNINGS[0]), (SHAPES[0][0], SHAPES[0][1], TUNINGS[1]), (Shape(9), 3, TUNINGS[0])],
-    ids=lambda value: value.device_class if isinstance(value, Tuning) else str(value),
+    ids=lambda value: value.model.name if isinstance(value, Tuning) else str(value),
 )
 def test_frozen_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     """Statistics and gradients are constants: the delta is multiplied by scale / deviation, in place and added too."""
@@ -313,7 +314,7 @@ class Trained:
             4,
             loss=losses.MeanSquaredError() if training else None,
             training=training,
-            tuning=Tuning(device.kind),
+            tuning=tuning_for(device.kind),
             input_delta=training,
         )
         self.device = device
@@ -418,7 +419,7 @@ def test_a_gpu_group_has_at_most_64_work_items_along_the_units(shape: Shape) -> 
     for training in (True, False):
         chain = graph.sequential([layers.Input(*shape.dimensions), BatchNorm(), layers.Dropout(0.5)])
         loss = losses.MeanSquaredError() if training else None
-        plan = planner.make_plan(chain, 2, loss=loss, training=training, tuning=Tuning("gpu"), input_delta=training)
+        plan = planner.make_plan(chain, 2, loss=loss, training=training, tuning=tuning_for("gpu"), input_delta=training)
         sizes = [call.local_size for _, call in plan.calls if call.kernel.startswith(("normalization", "dropout"))]
         assert sizes
         assert all(size and size[2] <= 64 and 1 <= size[0] * size[1] * size[2] <= 128 for size in sizes)

@@ -22,6 +22,7 @@ from blobnet.layers.base import ParameterSpec
 from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.schedules import Constant, Cosine
+from tests.kinds import tuning_for
 from tests.reference import optimizers as reference
 from tests.reference.compare import assert_close
 
@@ -139,7 +140,7 @@ def run_steps(
     device: Device, optimizer: Optimizer, device_class: str, table: ParameterTable = TABLE, steps: int = len(RATES)
 ) -> Memory:
     """A few steps along random gradients."""
-    memory = Memory(device, optimizer, table, Tuning(device_class))
+    memory = Memory(device, optimizer, table, tuning_for(device_class))
     memory.write("parameters", random_values(table, 0))
     for step in range(steps):
         memory.step(random_values(table, step + 1), RATES[step])
@@ -222,7 +223,7 @@ def test_resuming_is_bit_equal(device: Device, optimizer: Optimizer) -> None:
     """Parameters, state slots and the step number are all that a step depends on."""
     whole = run_steps(device, optimizer, "cpu")
     first = run_steps(device, optimizer, "cpu", steps=3)
-    second = Memory(device, optimizer, TABLE, Tuning("cpu"))
+    second = Memory(device, optimizer, TABLE, tuning_for("cpu"))
     for name in ("parameters", *map(optimizer.storage, optimizer.state_slots)):
         second.write(name, first.read(name))
     second.steps = first.steps
@@ -238,7 +239,7 @@ def test_resuming_is_bit_equal(device: Device, optimizer: Optimizer) -> None:
 def test_tunables_do_not_change_results(device: Device, optimizer: Optimizer, tunables: dict[str, int]) -> None:
     if tunables["LANES"] == 16 and "3.0" in device.info.platform:
         pytest.skip("the compiler of PoCL 3.0 crashes on 16 lanes")
-    memory = Memory(device, optimizer, TABLE, Tuning("cpu", {optimizer.kernel: tunables}))
+    memory = Memory(device, optimizer, TABLE, tuning_for("cpu", {optimizer.kernel: tunables}))
     memory.write("parameters", random_values(TABLE, 0))
     for step, rate in enumerate(RATES):
         memory.step(random_values(TABLE, step + 1), rate)
@@ -290,7 +291,7 @@ def test_against_torch(device: Device, optimizer: Optimizer) -> None:
         for group in oracle.param_groups:
             group["lr"] = rate
         oracle.step()
-    parameters = run_steps(device, optimizer, Tuning(device.kind).device_class).read("parameters")
+    parameters = run_steps(device, optimizer, device.kind).read("parameters")
     for tensor, mask in zip(tensors, masks, strict=True):
         assert_close(parameters[mask], tensor.detach().numpy(), relative=5e-6, absolute=5e-6, what="parameters")
 
@@ -302,7 +303,7 @@ def test_against_torch(device: Device, optimizer: Optimizer) -> None:
 )
 def test_clip_scale(device: Device, device_class: str, value: float, clip_norm: float, expected: float) -> None:
     table = make_table(decayed=150, plain=50)
-    memory = Memory(device, SGD(clip_norm=clip_norm), table, Tuning(device_class))
+    memory = Memory(device, SGD(clip_norm=clip_norm), table, tuning_for(device_class))
     memory.step(np.where(mask_of(table, "decayed", "plain"), value, 0), 0.1)
     np.testing.assert_allclose(memory.read(optimizers.CLIP_SCALE), [expected], rtol=1e-6)
 
@@ -312,7 +313,7 @@ def test_long_training_of_small_values(device: Device, device_class: str) -> Non
     """1 - beta2 must be rounded once: 1 - 0.999f would be off by 5e-5."""
     table = make_table(plain=16)
     optimizer = Adam()
-    memory = Memory(device, optimizer, table, Tuning(device_class))
+    memory = Memory(device, optimizer, table, tuning_for(device_class))
     memory.step(np.ones(16), 0.1)
     square = memory.read(optimizer.storage("second_moment"))
     np.testing.assert_allclose(square, np.full(16, 1e-3), rtol=2e-7)
@@ -376,7 +377,7 @@ def test_nothing_changes_once_the_loss_is_not_finite(device: Device, optimizer: 
 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_calls(device_class: str) -> None:
-    tuning = Tuning(device_class)
+    tuning = tuning_for(device_class)
     assert [call.label for call in Adam().calls(TABLE, tuning)] == ["Adam step"]
     labels = [call.label for call in SGD(clip_norm=1).calls(TABLE, tuning)]
     assert labels == ["gradient norm", "gradient clipping", "SGD step"]

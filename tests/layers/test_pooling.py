@@ -26,6 +26,7 @@ from blobnet.layers import (
 )
 from blobnet.losses import CrossEntropy
 from blobnet.planner import make_plan
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     Float64Array,
@@ -155,13 +156,15 @@ def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, FloatArray
 @pytest.mark.parametrize("seed", range(1, RANDOM_CONFIGURATIONS, 5))
 def test_contract(device: Device, seed: int) -> None:
     layer, shape, sides, count, inputs = random_configuration(seed)
-    contract(device, layer, shape, sides, inputs, count=count, seed=seed, tuning=Tuning("gpu") if seed % 3 else None)
+    contract(
+        device, layer, shape, sides, inputs, count=count, seed=seed, tuning=tuning_for("gpu") if seed % 3 else None
+    )
 
 
 @pytest.mark.parametrize("seed", range(RANDOM_CONFIGURATIONS))
 def test_random_configurations(device: Device, seed: int) -> None:
     layer, shape, sides, count, inputs = random_configuration(seed)
-    tuning = Tuning("gpu") if seed % 3 == 2 else None
+    tuning = tuning_for("gpu") if seed % 3 == 2 else None
     accumulate = seed % 7 < 3
     check_once(device, layer, shape, sides, inputs, accumulate=accumulate, tuning=tuning, count=count, seed=seed)
 
@@ -204,7 +207,7 @@ def test_forms_of_padding_and_long_rows(device: Device, layer: Pool, shape: Shap
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_all_lanes(device: Device, lanes: int) -> None:
     kernels = ("max_forward_training", "max_backward", "average_forward", "average_backward")
-    tuning = Tuning(device.kind, {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
+    tuning = tuning_for(device.kind, {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
     check_once(device, MaxPool2D(3, 2, 1), Shape(2, 3, 41), ((1, 1), (1, 1)), tuning=tuning)
     check_once(device, AveragePool2D((2, 3), 1), Shape(2, 3, 20), NO_PADDING, tuning=tuning)
 
@@ -233,7 +236,7 @@ def test_contract_of_global_average(
         ),
         relative=1e-5,
         absolute=1e-6,
-        tuning=Tuning(device_class),
+        tuning=tuning_for(device_class),
         arrangements=arrangements,
     )
 

@@ -9,9 +9,10 @@ from blobnet.blob import BlobLayout, Halo, Shape
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
-from blobnet.kernel_call import Blob, Tuning
+from blobnet.kernel_call import Blob
 from blobnet.parameters import READ_OVERRUN, ParameterTable
 from blobnet.planner import Buffer, Plan, _zero_halo
+from tests.kinds import tuning_for
 from tests.layers.layer_bench import poison
 
 LAYOUTS = [
@@ -27,12 +28,12 @@ LAYOUTS = [
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, device_class: str) -> None:
     count = 2
-    call = _zero_halo(Blob("a", layout), Tuning(device_class))
+    call = _zero_halo(Blob("a", layout), tuning_for(device_class))
     plan = Plan(
         graph=Graph(()),
         batch_size=count + 1,
         training=False,
-        tuning=Tuning(device_class),
+        tuning=tuning_for(device_class),
         calls=(("forward", call),),
         buffers={"a": Buffer("a", 0, layout.memory_elements)},
         placed={"a": "a"},

@@ -14,11 +14,25 @@ _GRAY = (0.299, 0.587, 0.114)
 def augmented(
     samples: npt.NDArray[np.generic], rows: npt.NDArray[np.float32], mean: Float64Array, deviation: Float64Array
 ) -> Float64Array:
-    """(N, units, height, width), changed as rows of 14 say (kernels/input/augmented.cl), and normalised."""
+    """(N, units, height, width), changed as rows of 19 say (kernels/input/augmented.cl), and normalised."""
+    changed = _changed(samples, rows, mean, deviation)
+    output = changed.copy()
+    for n, (top, left, bottom, right) in enumerate(rows[:, 14:18].astype(int)):
+        cells = np.s_[:, top:bottom, left:right]
+        other, part = changed[(n + 1) % len(samples)], float(rows[n, 18])
+        output[n][cells] = (1 - part) * changed[n][cells] + part * other[cells]
+    return output
+
+
+def _changed(
+    samples: npt.NDArray[np.generic], rows: npt.NDArray[np.float32], mean: Float64Array, deviation: Float64Array
+) -> Float64Array:
+    """Each sample by itself."""
     _, units, height, width = samples.shape
     output = np.zeros(samples.shape)
     for n, y, x in np.ndindex(len(samples), height, width):
-        map_y, map_x, erased, (own, gray, of_mean, of_gray_mean) = np.split(rows[n].astype(np.float64), [3, 6, 10])
+        map_y, map_x, erased, colours, _ = np.split(rows[n].astype(np.float64), [3, 6, 10, 14])
+        own, gray, of_mean, of_gray_mean = colours
         from_y, from_x = map_y @ [y, x, 1], map_x @ [y, x, 1]
         top, left, bottom, right = erased
         is_outside = not (-0.5 <= from_y <= height - 0.5 and -0.5 <= from_x <= width - 0.5)

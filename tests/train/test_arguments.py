@@ -15,7 +15,8 @@ import pytest
 import blobnet as bn
 from blobnet import layers, losses, optimizers
 from blobnet.arguments import loss_of, optimizer_of, parted
-from blobnet.datasets.checks import as_split, classes_of_one_hot
+from blobnet.datasets.checks import classes_of_one_hot
+from blobnet.datasets.splits import as_split
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError, ShapeError
 

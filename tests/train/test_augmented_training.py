@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import layers, loader
+from blobnet import layers
 from blobnet.augment import (
     Augmentation,
     Brightness,
+    CutMix,
     Erasing,
     Flip,
+    Mixup,
     RandomAffine,
     RandomCrop,
     RandomResizedCrop,
@@ -23,14 +25,15 @@ from blobnet.augment import (
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, TrainingError
+from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
-from tests.tiny import digits, tiny_model
+from tests.tiny import digits, share_of_memory, tiny_model
 
 COUNT, SEED = 37, 5
 #: One that moves whole cells, whose results NumPy has without an error.
 MOVES: list[Augmentation] = [RandomCrop(2), Flip(horizontal=True, vertical=True)]
-ALL: list[Augmentation] = [*MOVES, RandomAffine(20, 0.1, (0.8, 1.2)), Brightness(0.4), Erasing()]
+ALL: list[Augmentation] = [*MOVES, RandomAffine(20, 0.1, (0.8, 1.2)), Brightness(0.4), Mixup(), CutMix(), Erasing()]
 
 
 def trained(model: Model, device: Device, x: Any, y: Any, **settings: Any) -> bytes:
@@ -40,14 +43,14 @@ def trained(model: Model, device: Device, x: Any, y: Any, **settings: Any) -> by
     return b"".join(values.tobytes() for values in model.weights.values())
 
 
-def moved(x: FloatArray, epoch: int) -> FloatArray:
+def moved(x: FloatArray, epoch: int, outside: float = 0) -> FloatArray:
     """What MOVES make of samples in an epoch; the mean is 0."""
     rows = rows_for(MOVES, Shape(1, 8, 8), SEED, epoch, np.arange(len(x))).astype(int)
-    result = np.zeros_like(x)
+    result = np.full_like(x, outside)
     for n, y, column in np.ndindex(len(x), 8, 8):
         from_y, from_x = rows[n, :6].reshape(2, 3) @ [y, column, 1]
         if 0 <= from_y < 8 and 0 <= from_x < 8:
-            result[n, :, y, column] = x[n, :, from_y, from_x]
+            result[n, ..., y, column] = x[n, ..., from_y, from_x]
     return result
 
 
@@ -57,6 +60,85 @@ def test_the_samples_of_every_batch_are_changed_as_their_numbers_say(device: Dev
     assert seen == trained(tiny_model(), device, moved(x, 0), y)
     assert seen != trained(tiny_model(), device, moved(x, 1), y)
     assert seen != trained(tiny_model(), device, x, y)
+
+
+def test_samples_and_labels_are_mixed_by_their_rows(device: Device) -> None:
+    """A step from a mixed batch, against PyTorch on the mixture of samples and of one-hot labels."""
+    torch = pytest.importorskip("torch")
+    x, y = digits(COUNT)
+    mixtures = [Mixup(1), CutMix()]
+    order = np.random.default_rng([SEED, 0]).permutation(COUNT)
+    rows = rows_for(mixtures, Shape(1, 8, 8), SEED, 0, order).astype(np.float64)
+    seen, targets = x[order].astype(np.float64), np.eye(10)[y[order]]
+    for n, (top, left, bottom, right, part) in enumerate(rows[:, 14:].tolist()):
+        cells = np.s_[:, int(top) : int(bottom), int(left) : int(right)]
+        other = x[order[(n + 1) % COUNT]]
+        seen[n][cells] += part * (other[cells] - seen[n][cells])
+        share = part * (bottom - top) * (right - left) / 64
+        targets[n] += share * (np.eye(10)[y[order[(n + 1) % COUNT]]] - targets[n])
+    model = Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(10, name="logits")])
+    weight, bias = (torch.tensor(model.weights[f"logits/{name}"].astype(np.float64)) for name in ("weight", "bias"))
+    weight.requires_grad_(), bias.requires_grad_()
+    logits = torch.nn.functional.linear(torch.tensor(seen.reshape(COUNT, 64)), weight, bias)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(targets))
+    loss.backward()
+    trained(model, device, x, y, augment=mixtures, batch_size=COUNT, optimizer=SGD(0.5))
+    assert model.history["loss"] == [pytest.approx(loss.item(), rel=1e-5)]
+    for name, value in (("weight", weight), ("bias", bias)):
+        wanted = (value - 0.5 * value.grad).detach().numpy()
+        np.testing.assert_allclose(model.weights[f"logits/{name}"], wanted, rtol=1e-4, atol=1e-6)
+
+
+def segmenting() -> Model:
+    model = Sequential([layers.Input(1, 8, 8), layers.Conv2D(3, 3, padding=1, name="logits")])
+    generator = np.random.default_rng(0)
+    model.set_weights(
+        {name: generator.uniform(-1, 1, old.shape) for name, old in model.weights.items() if "logits" in name}
+    )
+    return model
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"class_weights": [1, 2, 5]}], ids=str)
+@pytest.mark.parametrize("ignore", [None, 2])
+def test_labels_of_positions_move_along(device: Device, ignore: int | None, settings: dict[str, Any]) -> None:
+    """What comes from outside a sample takes no part, as if a label to ignore were there."""
+    x, _ = digits(COUNT)
+    labels = np.random.default_rng(4).integers(0, 3, (COUNT, 8, 8))
+    seen = trained(segmenting(), device, x, labels, augment=MOVES, loss=CrossEntropy(ignore=ignore), **settings)
+    label = 99 if ignore is None else ignore
+    wanted = trained(
+        segmenting(), device, moved(x, 0), moved(labels, 0, label), loss=CrossEntropy(ignore=label), **settings
+    )
+    assert seen == wanted
+
+
+def test_targets_of_positions_move_along(device: Device) -> None:
+    x, _ = digits(COUNT)
+    targets = np.random.default_rng(4).standard_normal((COUNT, 3, 8, 8)).astype(np.float32)
+    settings = {"loss": MeanSquaredError()}
+    seen = trained(segmenting(), device, x, targets, augment=MOVES, **settings)
+    assert seen == trained(segmenting(), device, moved(x, 0), moved(targets, 0), **settings)
+
+
+def test_masks_are_pasted_and_mixed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits however masks come; and those of masks and samples that NumPy has pasted."""
+    x, _ = digits(COUNT)
+    labels = np.random.default_rng(4).integers(0, 3, (COUNT, 8, 8))
+    order = np.random.default_rng([SEED, 0]).permutation(COUNT)
+    rows = rows_for([CutMix()], Shape(1, 8, 8), SEED, 0, order).astype(int)
+    pasted, masks = x.copy(), labels.copy()
+    for first in range(0, COUNT, 8):
+        batch = order[first : first + 8]
+        for n, (top, left, bottom, right, _) in zip(batch, rows[first : first + 8, 14:].tolist(), strict=True):
+            other = np.roll(batch, -1)[batch == n][0]
+            pasted[n, :, top:bottom, left:right] = x[other, :, top:bottom, left:right]
+            masks[n, top:bottom, left:right] = labels[other, top:bottom, left:right]
+    assert trained(segmenting(), device, x, labels, augment="cutmix") == trained(segmenting(), device, pasted, masks)
+    settings: dict[str, Any] = {"augment": ALL, "epochs": 2}
+    wanted = trained(segmenting(), device, x, labels, **settings)
+    assert wanted != trained(segmenting(), device, x, labels, augment=ALL[:-2], epochs=2)
+    share_of_memory(monkeypatch, 0)
+    assert trained(segmenting(), device, x, labels, **settings) == wanted
 
 
 def test_validation_and_evaluation_see_samples_as_they_are(device: Device) -> None:
@@ -71,7 +153,7 @@ def test_the_same_bits_however_samples_come(device: Device, monkeypatch: pytest.
     x, y = digits(COUNT)
     wanted = trained(tiny_model(), device, x, y, augment=ALL, epochs=2)
     assert trained(tiny_model(), device, x, y, augment=ALL, epochs=2) == wanted
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 0})
+    share_of_memory(monkeypatch, 0)
     assert trained(tiny_model(), device, x, y, augment=ALL, epochs=2, debug=True) == wanted
     assert trained(tiny_model(), device, x, y, augment=ALL, epochs=2, accumulate=2) != wanted
     assert trained(tiny_model(), device, x, y, augment=ALL[:-1], epochs=2) != wanted
@@ -124,15 +206,21 @@ def test_what_does_not_fit_the_model_is_refused(device: Device) -> None:
     flat = Sequential([layers.Input(64), layers.Dense(10)])
     with pytest.raises(OptionError, match="RandomCrop: the model's input must have a width"):
         trained(flat, device, x.reshape(COUNT, 64), y, augment="crop")
-    each = Sequential([layers.Input(1, 8, 8), layers.Conv2D(2, 1)])
-    labels = (x[:, 0] > 0.5).astype(np.int32)
-    for one in (*MOVES, RandomResizedCrop(), RandomAffine()):
+    half = Sequential([layers.Input(1, 8, 8), layers.Conv2D(2, 1), layers.MaxPool2D(2)])
+    labels = (x[:, 0, ::2, ::2] > 0.5).astype(np.int32)
+    for one in (*MOVES, RandomResizedCrop(), RandomAffine(), CutMix()):
         message = (
-            rf"{type(one).__name__}\(.*: labels for each position do not move along with samples.*output=.*colours"
+            rf"{type(one).__name__}\(.*: labels for each position move along only where they have the height and width "
+            r"of samples\. Received input=\(1, 8, 8\), output=\(2, 4, 4\)\. Hint: leave this one out; colours"
         )
         with pytest.raises(OptionError, match=message):
-            trained(each, device, x, labels, augment=one)
-    trained(each, device, x, labels, augment=[Brightness(), Erasing()])
+            trained(half, device, x, labels, augment=one)
+    trained(half, device, x, labels, augment=[Brightness(), Erasing(), Mixup()])
+    each, labels = segmenting(), (x[:, 0] > 0.5).astype(np.int32)
+    trained(each, device, x, labels, augment="cutmix", loss=Dice())
+    message = r"Mixup\(.*: the loss must take the labels of two samples, each with a share\. .*loss=Dice.*CrossEntropy"
+    with pytest.raises(OptionError, match=message):
+        trained(each, device, x, labels, augment="mixup", loss=Dice())
 
 
 def test_a_loss_that_is_not_finite_names_its_layer_with_the_rows_of_its_batch(device: Device) -> None:

@@ -25,6 +25,7 @@ from blobnet.callbacks import (
     TensorBoard,
 )
 from blobnet.device import Device
+from blobnet.device_model import GENERIC
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
@@ -36,7 +37,7 @@ from blobnet.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
 
 
-def fit(model: Model, device: Device, callbacks: list[Callback], **options: Any) -> Model:
+def fit(model: Model, device: Device, callbacks: Any, **options: Any) -> Model:
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "optimizer": Adam(1e-2), "verbose": False}
     model.fit(*digits(16), device=device, callbacks=callbacks, **(settings | options))
     return model
@@ -118,6 +119,20 @@ def test_early_stopping_says_why_and_may_keep_the_last_weights(device: Device) -
     assert reasons == ["loss has not become better than 1.0000 for 1 epochs"]
     assert np.array_equal(model.weights["logits/weight"], script.weights[-1]["logits/weight"])
     assert len(script.weights) == 2
+
+
+def test_what_is_no_callback_is_refused_and_one_needs_no_list(device: Device) -> None:
+    calls = Calls()
+    fit(tiny_model(), device, calls)
+    assert calls.seen[0] == "begin"
+    assert calls.seen[-1] == "end"
+    for wrong, received in ((3, "int"), ([calls, print], "builtin_function_or_method"), ([Calls], "Calls")):
+        rule = rf"callbacks: each must be a Callback\. Received type={received}\. Hint"
+        with pytest.raises(OptionError, match=rule):
+            fit(tiny_model(), device, wrong)
+    rule = r"EarlyStopping: monitor must be the name of a value\. Received monitor=3\. Hint: give numbers by name"
+    with pytest.raises(OptionError, match=rule):
+        EarlyStopping(3)  # type: ignore[arg-type]
 
 
 def test_early_stopping_refuses_what_is_not_measured_before_the_first_epoch(device: Device, tmp_path: Path) -> None:
@@ -499,7 +514,7 @@ def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> No
 
 
 def test_layers_with_split_sums_are_named_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = replace(device.tuning, device_class="gpu", compute_units=64, choices=Choices())
+    tuning = replace(device.tuning, model=GENERIC["gpu"], choices=Choices())
     monkeypatch.setattr(Device, "tuning", tuning)
     stack = [layers.Input(1, 8, 8), layers.Conv2D(64, 3, name="conv"), layers.Flatten(), layers.Dense(64, name="head")]
     model = Sequential(stack)

@@ -23,7 +23,8 @@ from blobnet.loader import Loader
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD
 from blobnet.schedules import Cosine
-from tests.tiny import digits, tiny_model
+from tests.kinds import as_gpu
+from tests.tiny import digits, share_of_memory, tiny_model
 
 #: These samples are what they are.
 pytestmark = pytest.mark.filterwarnings("ignore:x. samples should be normalised:blobnet.errors.BlobnetWarning")
@@ -107,7 +108,7 @@ def test_every_source_gives_the_same_training(
     x, y = samples(np.uint8), digits(COUNT)[1]
     wanted = trained(tiny_model(), device, x, y, validation=(x[:9], y[:9]))
     monkeypatch.setattr(Loader, "_is_inline", lambda *_: way == "inline")
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 1 / 2 if place == "resident" else 0})
+    share_of_memory(monkeypatch, 1 / 2 if place == "resident" else 0)
     for name, source in sources(x, tmp_path).items():
         assert trained(tiny_model(), device, source, y, validation=(source[:9], y[:9])) == wanted, name
 
@@ -116,15 +117,15 @@ def test_a_gpus_two_places_for_samples(device: Device, monkeypatch: pytest.Monke
     x, y = samples(np.uint8), digits(COUNT)[1]
     model = tiny_model()
     wanted = model.predict(x, device=device, batch_size=4)
-    monkeypatch.setattr(Device, "kind", "gpu")
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {"gpu": 0})
+    as_gpu(monkeypatch, device)
+    share_of_memory(monkeypatch, 0)
     other = Device(device.info)
     assert other.transfers != other.queue
     for is_inline in (True, False):
         monkeypatch.setattr(Loader, "_is_inline", lambda *_, answer=is_inline: answer)
         np.testing.assert_allclose(tiny_model().predict(x, device=other, batch_size=4), wanted, rtol=1e-5, atol=1e-4)
     streamed = trained(tiny_model(), other, x, y)
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {"gpu": 1 / 2})
+    share_of_memory(monkeypatch, 1 / 2)
     assert trained(tiny_model(), other, x, y) == streamed
 
 
@@ -178,9 +179,23 @@ class Changing(Plain):
         return self.values[rows][int(self.calls > 3) :]
 
 
+class Retyped:
+    """Gives whole numbers at first, and then others, without a word about their type."""
+
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self.values, self.calls = values, 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        self.calls += 1
+        return self.values[rows] / 3 if self.calls > 3 else self.values[rows].astype(np.uint8)
+
+
 @pytest.mark.parametrize("place", ["resident", "streamed"])
 def test_sources_that_do_not_keep_their_word(device: Device, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 1 / 2 if place == "resident" else 0})
+    share_of_memory(monkeypatch, 1 / 2 if place == "resident" else 0)
     monkeypatch.setattr(loader, "_LOAD_BYTES", 500)
     x, y = samples(np.float32), digits(COUNT)[1]
     model = tiny_model()
@@ -195,6 +210,11 @@ def test_sources_that_do_not_keep_their_word(device: Device, monkeypatch: pytest
     broken[30, 0, 2, 5] = np.inf
     with pytest.raises(DataError, match=r"x: x must hold finite float32 values\. Received index=\(30, 0, 2, 5\)"):
         trained(model, device, Plain(broken), y)
+    rule = (
+        r"x: all batches must have the type of the first one, or one that it holds\. Received first=uint8, now=float32"
+    )
+    with pytest.raises(DataError, match=rule):
+        trained(model, device, Retyped(x), y)
     assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
     trained(model, device, x, y)
 
@@ -231,7 +251,7 @@ class Slow(Source):
 
 
 def test_batches_are_gathered_ahead_but_not_without_end(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 0})
+    share_of_memory(monkeypatch, 0)
     model, source = tiny_model(), Slow(400)
     ahead = []
     with model._evaluator(
@@ -249,7 +269,7 @@ def test_batches_are_gathered_ahead_but_not_without_end(device: Device, monkeypa
 
 
 def test_ctrl_c_ends_the_workers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 0})
+    share_of_memory(monkeypatch, 0)
     source = Slow(4000)
     steps = itertools.count()
     from blobnet.training_step import TrainingStep
@@ -308,7 +328,7 @@ def test_pictures_train_alike_with_any_number_of_processes(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-    monkeypatch.setattr(loader, "_SHARE_OF_MEMORY", {device.kind: 1 / 2 if place == "resident" else 0})
+    share_of_memory(monkeypatch, 1 / 2 if place == "resident" else 0)
     y, paths = digits(COUNT)[1], [tmp_path / f"{number}.png" for number in range(COUNT)]
     for path, values in zip(paths, samples("uint8"), strict=True):
         image.fromarray(values[0]).save(path)
@@ -320,3 +340,76 @@ def test_pictures_train_alike_with_any_number_of_processes(
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+class Round:
+    """Batches of samples alone, of unequal sizes; counts those that were asked for."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.parts = np.split(x, [3, 4, 17, 29])
+        self.given = 0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for part in self.parts:
+            self.given += 1
+            yield part
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 128])
+def test_answers_to_a_stream_come_in_its_order(device: Device, batch_size: int) -> None:
+    x, y = digits(37)
+    model = tiny_model()
+    wanted = model.predict(x, device=device)
+    settings: dict[str, Any] = {"device": device, "batch_size": batch_size}
+    stream = Round(x)
+    labelled = [(part, y[: len(part)]) for part in stream.parts]
+    for given in (stream, stream, (part for part in stream.parts), labelled, [x]):
+        np.testing.assert_allclose(model.predict(given, **settings), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(stream, **settings).sum(axis=1), 1, rtol=1e-6)
+    for given in (x, source_of(x, "x"), stream):
+        found = list(model.predict_batches(given, **settings))
+        assert max(map(len, found)) <= batch_size
+        np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_answers_do_not_pile_up(device: Device) -> None:
+    x, _ = digits(2)
+    model, asked = tiny_model(), 0
+
+    def endless() -> Iterator[np.ndarray]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield x
+
+    answers = model.predict_batches(endless(), device=device, batch_size=2)
+    wanted = model.predict(x, device=device, batch_size=2)
+    for number in range(1, 40):
+        np.testing.assert_array_equal(next(answers), wanted)
+        assert asked <= number + 16
+        if number % 10 == 0:  # Nobody holds what others need.
+            np.testing.assert_array_equal(model.predict(x, device=device, batch_size=2), wanted)
+
+
+def test_streams_that_cannot_be_predicted(device: Device) -> None:
+    x, _ = digits(9)
+    model = tiny_model()
+    with pytest.raises(DataError, match=r"x: the stream must give at least one batch"):
+        model.predict([], device=device)
+    with pytest.raises(DataError, match=r"x, batch 1: each sample must have the shape of the model's input"):
+        model.predict([x, x[:, :, :7]], device=device)
+    message = (
+        r"x: all batches must have the type of the first one, or one that it holds. Received first=uint8, now=floa"
+    )
+    with pytest.raises(DataError, match=message):
+        model.predict([x.astype(np.uint8), x], device=device)
+    found = model.predict([x, (x * 0).astype(np.uint8)], device=device)
+    np.testing.assert_allclose(found[:9], model.predict(x, device=device), rtol=1e-5, atol=1e-6)
+
+    def broken() -> Iterator[np.ndarray]:
+        yield x
+        raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        model.predict(broken(), device=device)
+    assert len(model.predict(x, device=device)) == 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +168,18 @@ def test_measuring_refuses_bad_input_and_still_works(device: Device, method: str
     def call(samples: Any, **options: Any) -> Any:
         return getattr(model, method)(*((samples, y) if method == "evaluate" else (samples,)), device=device, **options)
 
+    # predict takes a list as a stream of batches.
+    of_lists = {
+        "evaluate": r"x: x must be a numpy array\. Received type=list",
+        "predict": "x, batch 0: each sample must",
+    }
     wanted = call(x)
     for samples, message in (
         (x[:, :, :7], r"x: each sample must have the shape of the model's input\. Received sample=\(1, 7, 8\)"),
         (x[0], r"x: each sample must have the shape of the model's input\. Received sample=\(8, 8\), input=\(1, 8"),
         (hole, r"x: x must hold finite float32 values\. Received index=\(2, 0, 1, 1\), value=nan"),
         (x[:0], r"x: x must hold at least one sample"),
-        (x.tolist(), r"x: x must be a numpy array\. Received type=list"),
+        (x.tolist(), of_lists[method]),
         (x.astype(str), r"x: x must hold real numbers\. Received dtype=<U"),
     ):
         with pytest.raises(DataError, match=message):
@@ -235,16 +241,69 @@ def test_save_and_load_give_the_same_model(device: Device, tmp_path: Path) -> No
 
 
 def test_a_model_describes_itself() -> None:
-    text = repr(tiny_model())
-    lines = text.splitlines()
-    assert lines[0].split() == ["layer", "kind", "output", "parameters"]
-    assert len(lines) == 1 + 10 + 1
-    row = next(line for line in lines if line.startswith("conv2"))
-    assert row.split("  ")[0] == "conv2"
-    assert row.split()[-1] == "216"
-    trainable = 4 * 9 + 4 + 6 * 4 * 9 + 6 + 6 + 96 * 10 + 10
-    assert lines[-1] == f"{trainable:,} trainable parameters"
-    assert tiny_model().parameter_count == trainable
+    conv1, conv2, norm2, logits = 4 * 9 + 4, 6 * 4 * 9, 6 + 6, 96 * 10 + 10
+    trainable = conv1 + conv2 + norm2 + logits
+    model = tiny_model()
+    assert repr(model).splitlines() == [
+        "layer       kind        output shape  parameters",
+        "------------------------------------------------",
+        "input       Input       (1, 8, 8)              2",
+        "conv1       Conv2D      (4, 8, 8)             40",
+        "conv1_relu  Activation  (4, 8, 8)              -",
+        "pool1       MaxPool2D   (4, 4, 4)              -",
+        "conv2       Conv2D      (6, 4, 4)            216",
+        "norm2       BatchNorm   (6, 4, 4)             24",
+        "relu2       Activation  (6, 4, 4)              -",
+        "dropout     Dropout     (6, 4, 4)              -",
+        "flatten     Flatten     (96)                   -",
+        "logits      Dense       (10)                 970",
+        "------------------------------------------------",
+        "total                                      1,252",
+        "",
+        f"parameters  1,252 (4.9 KiB), {trainable:,} of them trainable",
+    ]
+    assert model.parameter_count == trainable
+    summary = model.summary(freeze=["conv*", "logits/bias"])
+    assert (summary.parameters, summary.trainable, summary.frozen) == (1252, trainable, conv1 + conv2 + 10)
+    assert {layer.name: layer.frozen for layer in summary.layers if layer.frozen} == {
+        "conv1": conv1,
+        "conv2": conv2,
+        "logits": 10,
+    }
+    lines = str(summary).splitlines()
+    assert lines[0] == "layer       kind        output shape  parameters  frozen"
+    assert lines[6].split()[-2:] == ["216", "all"]
+    assert lines[11].split()[-2:] == ["970", "10"]
+    assert lines[13].split() == ["total", "1,252", "266"]
+    assert lines[-1] == f"parameters  1,252 (4.9 KiB), {trainable:,} of them trainable, of which 266 are frozen"
+
+
+def test_a_summary_shows_what_the_last_training_froze() -> None:
+    model = tiny_model()
+    x, y = digits(20)
+    model.fit(x, y, batch_size=10, freeze="conv1", verbose=False)
+    assert model.summary().frozen == 40
+    assert str(model.summary()) == repr(model) == str(model.summary(freeze="conv1"))
+
+
+def test_notebooks_show_models_and_plans_as_tables() -> None:
+    start = layers.Input(1, 4, 6, name="<in>")()
+    model = Model(start, layers.Dense(2, name="a&b")(layers.Flatten(name="flat")(start)))
+    root = ElementTree.fromstring(f"<all>{model._repr_html_()}</all>")
+    tables = [[[cell.text or "" for cell in row] for row in table.iter("tr")] for table in root.iter("table")]
+    assert tables[0] == [
+        ["layer", "kind", "output shape", "parameters"],
+        ["<in>", "Input", "(1, 4, 6)", "2"],
+        ["flat", "Flatten", "(24)", "-"],
+        ["a&b", "Dense", "(2)", "50"],
+        ["total", "", "", "52"],
+    ]
+    assert tables[1] == [["parameters", "52 (208 B), 50 of them trainable"]]
+    plan = model.plan(4)
+    root = ElementTree.fromstring(f"<all>{plan._repr_html_()}</all>")
+    lines = ["  ".join(cell.text or "" for cell in row).split() for row in root.iter("tr")]
+    wanted = [line.split() for line in str(plan).splitlines() if set(line) != {"-"}]
+    assert lines == wanted
 
 
 def test_a_plan_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

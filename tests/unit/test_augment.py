@@ -8,19 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blobnet import augment
 from blobnet.augment import (
     WORDS,
     Augmentation,
     Brightness,
     Contrast,
+    CutMix,
+    EpochRows,
     Erasing,
     Flip,
+    Mixup,
     RandomAffine,
     RandomCrop,
     RandomResizedCrop,
     Saturation,
     augmentations_of,
     from_descriptions,
+    partner_shares,
     rows_for,
     uniform,
 )
@@ -39,13 +44,14 @@ def rows(*augmentations: Augmentation, shape: Shape = SHAPE, epoch: int = 0) -> 
 
 def test_numbers_are_those_of_the_reference() -> None:
     seed, epoch, samples = 0x1234567890, 3, np.array([5, 0, 2**31 - 1])
-    numbers = uniform(seed, epoch, samples, 2)
-    assert numbers.shape == (2, 8, 3)
+    numbers = uniform(seed, epoch, samples, [8, 3, 5])
+    assert [part.shape for part in numbers] == [(8, 3), (3, 3), (5, 3)]
     key = np.array([(seed & 0xFFFFFFFF) ^ 0x6175676D, seed >> 32], np.uint32)
-    for (stream, place, n), number in np.ndenumerate(numbers):
-        counter = np.array([samples[n], 2 * stream + place // 4, epoch, 0], np.uint32)
-        word = int(philox4x32(counter, key)[place % 4])
-        assert number == (word + 0.5) / 2**32
+    for stream, part in enumerate(numbers):
+        for (place, n), number in np.ndenumerate(part):
+            counter = np.array([samples[n], 2 * stream + place // 4, epoch, 0], np.uint32)
+            word = int(philox4x32(counter, key)[place % 4])
+            assert number == (word + 0.5) / 2**32
 
 
 def test_a_row_follows_from_seed_epoch_and_sample_alone() -> None:
@@ -63,7 +69,7 @@ def test_what_comes_behind_does_not_change_what_is_drawn_before() -> None:
 
 
 def test_no_augmentation_changes_nothing() -> None:
-    identity = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+    identity = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
     assert np.array_equal(rows(), np.tile(identity, (len(MANY), 1)))
     nothing = RandomAffine(0), Brightness(0), Contrast(0), Saturation(0), Erasing(0), RandomResizedCrop((1, 1), (1, 1))
     assert np.array_equal(rows(*nothing, shape=Shape(3, 9, 9)), rows())
@@ -134,7 +140,7 @@ def test_colours_follow_one_another() -> None:
     """Against the changes one by one, on a cell of three values."""
     changes = Brightness(0.5), Saturation(0.9), Contrast(0.6), Saturation(0.3), Brightness(0.1)
     made = rows(*changes).astype(np.float64)
-    draws = uniform(7, 0, MANY, len(changes))
+    draws = uniform(7, 0, MANY, [1] * len(changes))
     gray, mean, cell = np.array([0.299, 0.587, 0.114]), np.array([3.0, 9.0, 5.0]), np.array([40.0, 7.0, 90.0])
     steps: dict[type, Callable[[Any, Any], Any]] = {
         Brightness: lambda value, factor: value * factor,
@@ -143,9 +149,9 @@ def test_colours_follow_one_another() -> None:
     }
     for n in range(0, len(MANY), 100):
         value = cell
-        for change, numbers in zip(changes, draws[:, 0, n], strict=True):
-            value = steps[type(change)](value, 1 + change.amount * (2 * numbers - 1))  # type: ignore[attr-defined]
-        own, of_gray, of_mean, of_gray_mean = made[n, 10:]
+        for change, numbers in zip(changes, draws, strict=True):
+            value = steps[type(change)](value, 1 + change.amount * (2 * numbers[0, n] - 1))  # type: ignore[attr-defined]
+        own, of_gray, of_mean, of_gray_mean = made[n, 10:14]
         seen = own * cell + of_gray * (cell @ gray) + of_mean * mean + of_gray_mean * (mean @ gray)
         np.testing.assert_allclose(seen, value, rtol=1e-5)
 
@@ -161,6 +167,59 @@ def test_erased_rectangles() -> None:
     area = ((bottom - top) * (right - left))[there] / (12 * 16)
     assert 0.07 < area.min() < 0.12
     assert 0.3 < area.max() < 0.45
+
+
+def test_mixup_takes_all_cells_by_a_beta_distribution() -> None:
+    for alpha in (0.2, 1.0, 3.0):
+        made = rows(Mixup(alpha))
+        assert np.array_equal(made[:, 14:18], np.tile([0, 0, 12, 16], (len(MANY), 1)))
+        part = made[:, 18].astype(np.float64)
+        assert 0 <= part.min() <= part.max() <= 1
+        # The first two moments of a beta distribution of (alpha, alpha).
+        assert abs(part.mean() - 0.5) < 0.03
+        assert abs(part.var() - 0.25 / (2 * alpha + 1)) < 0.01
+        assert np.array_equal(partner_shares(made, SHAPE), made[:, 18])
+    quantiles = np.quantile(rows(Mixup(0.2))[:, 18], [0.1, 0.25, 0.75, 0.9])
+    np.testing.assert_allclose(quantiles, [0.00025, 0.0247, 0.9753, 0.99975], atol=0.01)
+    assert abs(np.mean(rows(Mixup(1, 0.3))[:, 18] > 0) - 0.3) < 0.03
+
+
+def test_cutmix_pastes_rectangles_whose_area_is_the_share() -> None:
+    for shape in (SHAPE, Shape(2, 1, 33, rank=1)):
+        made = rows(CutMix(), shape=shape)
+        top, left, bottom, right = made[:, 14:18].T
+        assert np.array_equal(made[:, 14:18], np.rint(made[:, 14:18]))
+        assert np.all((top >= 0) & (left >= 0) & (bottom <= shape.height) & (right <= shape.width))
+        assert np.all((top <= bottom) & (left <= right))
+        assert np.array_equal(made[:, 18], np.ones(len(MANY)))
+        shares = (bottom - top) * (right - left) / (shape.height * shape.width)
+        np.testing.assert_allclose(partner_shares(made, shape), shares, rtol=1e-6)
+        # A part l of the area, uniform from 0 to 1; along each axis what lies outside is cut off.
+        sides = np.linspace(0, 1, 20001) ** (1 / shape.rank)
+        assert shares.mean() == pytest.approx(np.mean((sides - sides**2 / 4) ** shape.rank), abs=0.02)
+        assert shares.max() > 0.9
+    assert np.all(rows(CutMix(), shape=Shape(2, 1, 33, rank=1))[:, [14, 16]] == [0, 1])
+    there = partner_shares(rows(CutMix(1, 0.4)), SHAPE) > 0
+    assert 0.33 < np.mean(there) < 0.43
+
+
+def test_of_several_mixtures_each_sample_takes_one() -> None:
+    made = rows(Mixup(1), CutMix(), Mixup(1))
+    pasted, blended = made[:, 18] == 1, (made[:, 18] < 1) & (made[:, 18] > 0)
+    assert abs(pasted.mean() - 1 / 3) < 0.03
+    assert np.all(pasted | blended)
+    alone, both = rows(Mixup(1)), rows(Mixup(1), Flip())
+    assert np.array_equal(alone[:, 14:], both[:, 14:])
+    assert not partner_shares(rows(), SHAPE).any()
+
+
+def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(augment, "_AHEAD", 100)
+    order = np.random.default_rng(1).permutation(1000)
+    made = EpochRows(ALL, SHAPE, 7, 2, lambda first, end: order[first:end])
+    for first, count in ((0, 64), (64, 64), (128, 150), (278, 64), (936, 64), (10, 3), (990, 10)):
+        wanted = rows_for(ALL, SHAPE, 7, 2, order[first : first + count])
+        assert made.of(first, count).tobytes() == wanted.tobytes()
 
 
 def test_words_and_descriptions() -> None:
@@ -188,6 +247,9 @@ def test_words_and_descriptions() -> None:
         (lambda: RandomAffine(10, scale=(0, 1)), "scale must be a finite number above 0"),
         (lambda: RandomResizedCrop(0.5), "scale must be two numbers, the smaller one first, of at most 1"),
         (lambda: RandomResizedCrop((0.5, 1.2)), "of at most 1"),
+        (lambda: Mixup(0), r"Mixup: alpha must be a finite number above 0\. Received alpha=0"),
+        (lambda: CutMix(1, 1.5), r"CutMix: probability must be at most 1\. Received probability=1\.5"),
+        (lambda: CutMix().check(Shape.flat(9)), "CutMix: the model's input must have a width"),
         (lambda: Erasing(2), "probability must be at most 1"),
         (lambda: augmentations_of(3), r"augment: it must be a list of augmentations.*augment=3.*'crop=2, flip'"),
         (lambda: augmentations_of([Flip]), "it must be a list of augmentations"),

@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream, modules={}))
     return stream
 
 
@@ -63,11 +63,18 @@ def test_nothing_is_written_where_nothing_is_built(terminal: Terminal) -> None:
 
 def test_nothing_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream, modules={}))
     build()
     assert stream.getvalue() == ""
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=None))  # As in programs without a console on Windows.
+    monkeypatch.setattr(
+        building, "sys", SimpleNamespace(stderr=None, modules={})
+    )  # As in programs without a console on Windows.
     build()
+    # A notebook shows what a file would only keep.
+    notebook = SimpleNamespace(stderr=stream, modules={"ipykernel.zmqshell": None})
+    monkeypatch.setattr(building, "sys", notebook)
+    build()
+    assert "10/10" in stream.getvalue()
 
 
 def test_who_is_not_verbose_is_silent(terminal: Terminal) -> None:

@@ -22,6 +22,7 @@ from blobnet import datasets
 from blobnet.datasets import checks, fetch, known, user_data
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.idx import parse_idx, unpack
+from blobnet.datasets.splits import as_split
 from blobnet.errors import DataError, FileError, OptionError
 
 IMAGES, LABELS, TEST_IMAGES, TEST_LABELS = known.FASHION_MNIST.digests
@@ -141,24 +142,19 @@ def test_statistics(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> 
         assert deviation[-1] == 1
 
 
-def test_validation_is_held_out_once() -> None:
+def test_a_part_of_the_samples_is_held_out() -> None:
     x = np.arange(11, dtype=np.float32)[:, None]
     whole = Dataset("a", Split(x, x), None, ())
     assert repr(whole) == "a: 11 samples of (1,), targets of (1,)"
-    parts = whole.with_validation(0.25, seed=3)
-    assert parts.test is not None
-    assert (len(parts.train), len(parts.test)) == (8, 3)
-    order = np.concatenate([parts.train.x, parts.test.x])[:, 0]
+    kept, held_out = whole.train.parted(0.25, seed=3)
+    assert (len(kept), len(held_out)) == (8, 3)
+    order = np.concatenate([kept.x, held_out.x])[:, 0]
     assert sorted(order) == list(range(11))
     assert list(order) != sorted(order)
-    np.testing.assert_array_equal(parts.test.x, parts.test.y)
-    again, other = whole.with_validation(0.25, seed=3), whole.with_validation(0.25, seed=4)
-    assert again.test is not None
-    assert other.test is not None
-    np.testing.assert_array_equal(again.test.x, parts.test.x)
-    assert not np.array_equal(other.test.x, parts.test.x)
-    with failing(OptionError, "a: only a data set without a test split can hold one out. Received test=3 samples"):
-        parts.with_validation(0.25, seed=3)
+    np.testing.assert_array_equal(held_out.x, held_out.y)
+    (_, again), (_, other) = (whole.train.parted(0.25, seed) for seed in (3, 4))
+    np.testing.assert_array_equal(again.x, held_out.x)
+    assert not np.array_equal(other.x, held_out.x)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 1.5, 0.01, 0.99, float("nan")])
@@ -187,7 +183,7 @@ def test_paths_that_do_not_do(tmp_path: Path) -> None:
     with failing(FileError, "here/digits: there must be such a file or folder"):
         datasets.load("here/digits")
     (tmp_path / "a.txt").write_text("1,2")
-    rule = "a.txt: a data file must be a .npz, an HDF5 or a CSV file. Hint: its name must end in .npz, .h5, .hdf5, .csv"
+    rule = "a.txt: a data file must be a .npz, .npy, HDF5 or CSV file. Hint: its name must end in .npz, .npy, .h5, "
     with failing(FileError, rule):
         datasets.load(tmp_path / "a.txt")
 
@@ -608,7 +604,7 @@ def test_checks_pass_good_arrays(dtype: Any) -> None:
         datasets.check_arrays(x)
         datasets.check_arrays(x, y[: len(x)], 2)
         datasets.check_arrays(x, y[: len(x)])
-    split = checks.as_split(X.astype(np.float64)[:, :, ::2], y, 2, "a")
+    split = as_split(X.astype(np.float64)[:, :, ::2], y, 2, "a")
     assert (split.x.dtype, split.y.dtype, split.x.flags.c_contiguous) == (np.float32, np.int64, True)
 
 
@@ -845,8 +841,13 @@ def test_folders_that_do_not_do(tmp_path: Path) -> None:
 def test_unreadable_picture_is_named(tmp_path: Path, suffix: str, keep: int) -> None:
     path = save(tmp_path / "a" / f"1{suffix}", noise(20, 20))
     path.write_bytes(path.read_bytes()[:keep])
-    with failing(FileError, f"{path}: the picture must be readable and whole. Received reason="):
+    named = re.escape(f"{path}: the picture must be readable and whole. Received reason=")
+    with pytest.raises(FileError, match=named) as caught:
         datasets.load(tmp_path)
+    if keep == 0:  # Found before any is decoded.
+        assert str(caught.value).startswith(f"{tmp_path.name}: 1 of 1 pictures cannot be read. Received first=")
+        hint = "Hint: skip_unreadable=True (--skip-unreadable) leaves such pictures out."
+        assert str(caught.value).endswith(hint)
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_builtin_bases() -> None:
     assert issubclass(errors.FileError, OSError)
     assert issubclass(errors.BuildError, errors.KernelError)
     assert len(KINDS) >= 10
+
+
+def test_warnings_name_the_line_outside_of_blobnet() -> None:
+    scope: dict[str, Any] = {"__name__": "blobnet.model", "warn": errors.warn}
+    exec("def fit(): deeper()\ndef deeper(): warn('x', 'it should be small', it=3)", scope)
+    with pytest.warns(errors.BlobnetWarning, match=r"^x: it should be small\. Received it=3\.$") as caught:
+        scope["fit"]()
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_near_matches() -> None:

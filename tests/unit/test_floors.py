@@ -14,9 +14,10 @@ ROOT = Path(__file__).parents[2]
 
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
-    errors interrupt
-    cache
-    recent building
+    errors interrupt architectures
+    contraction
+    cache device_model
+    cores recent building tables
     blob
     geometry kernel_source
     initializers
@@ -26,24 +27,28 @@ FLOORS = """
     layers.base
     layers.activation layers.blocking layers.tile schedules
     layers.convolution_problem layers.gradients layers.product
-    layers.convolution_direct layers.convolution_dot layers.convolution_gathered layers.convolution_panels \
-    layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
+    layers.convolution_depthwise layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
+    layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
     layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
     parameters patterns plan_report
-    planner
+    planner summary
+    plan_memory
     augment tuning child_builds
-    device
+    device moved_labels
+    contraction.execution
     executor
-    optimizers checkpoint datasets kernels metrics sample_weights weight_buffers
-    loader progress training_step
-    inference callbacks arguments notes
+    optimizers checkpoint datasets kernels metrics weight_buffers
+    sample_weights
+    labels loader progress training_step
+    inference callbacks arguments notes network_inputs
     trainer
     model
     blobnet
-    models plotting
+    models mistakes layer_spreads
+    plots
     bench
     command_line
     cli
@@ -57,7 +62,7 @@ ONLY_IN = {
     "h5py": {"checkpoint", "datasets"},
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
-    "matplotlib": {"plotting"},
+    "matplotlib": {"plots"},
     "torch": {"bench"},
     "PIL": {"datasets"},
 }

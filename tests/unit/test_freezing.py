@@ -11,7 +11,7 @@ import pytest
 from blobnet import layers
 from blobnet.errors import OptionError
 from blobnet.graph import Graph, from_nodes, sequential
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.models.resnet50 import resnet50
 from blobnet.optimizers import SGD, Adam
@@ -19,6 +19,7 @@ from blobnet.optimizers import from_description as optimizer_from
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, rate_factors
 from blobnet.planner import Plan, make_plan
+from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected
 
@@ -115,7 +116,7 @@ def chain() -> Graph:
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_what_lies_below_the_trained_layers_is_planned_as_in_inference(device_class: str) -> None:
     graph = chain()
-    tuning = Tuning(device_class)
+    tuning = tuning_for(device_class)
     table = parameter_table(graph, frozen_parameters(graph, ["conv*", "norm*"]))
     plan = make_plan(graph, 8, loss=CrossEntropy(), training=True, tuning=tuning, parameters=table)
     inference = make_plan(graph, 8, tuning=tuning)
@@ -159,7 +160,40 @@ def test_frozen_norms_between_trained_layers_pass_deltas_on() -> None:
     kernels = [call.kernel for _, call in plan.calls]
     assert kernels.count("normalization/backward_inference") == 3
     assert {name for name in plan.fused if name.startswith("norm")} == {"norm1", "norm2", "norm3"}
-    assert not any(kernel.startswith("normalization/") for kernel in kernels if "inference" not in kernel)
+    assert {kernel for kernel in kernels if kernel.startswith("normalization/")} == {
+        "normalization/backward_inference",
+        "normalization/fold",
+    }
+    # The weights in front of them change at every step.
+    assert [call.label for call in plan.phase("forward") if call.kernel == "normalization/fold"] == [
+        f"conv{number} forward: fold" for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_what_frozen_layers_make_of_their_weights_is_made_once(device_class: str) -> None:
+    """Of conv2 and norm2, frozen between trained layers; norm1 is frozen behind a trained convolution."""
+    graph = chain()
+    frozen = frozen_parameters(graph, ["conv2", "norm2", "norm1"])
+    # What reads weights as they lie is left out.
+    tuning = tuning_for(device_class, broken=frozenset({"strip", "direct", "gathered"}))
+    plan = make_plan(
+        graph, 8, loss=CrossEntropy(), training=True, tuning=tuning, parameters=parameter_table(graph, frozen)
+    )
+    made = {call.label for call in plan.phase(CONSTANT)}
+    assert made
+    assert all(label.startswith("conv2 ") for label in made)
+    assert "conv2 forward: fold" in made
+    assert any(label.startswith("conv2 backward data: ") for label in made)
+    every_step = {call.label for _, call in plan.calls} - made
+    assert "conv1 forward: fold" in every_step
+    assert any(label.startswith("conv1 backward data: ") or "conv3 backward data: " in label for label in every_step)
+    # A step finds them as they were: no other call writes there.
+    others = [call for phase, call in plan.calls if phase != CONSTANT]
+    read = {plan.placed[name] for call in others for name in call.storages("read") if name.startswith("conv2/")}
+    kept = {plan.placed[name] for call in plan.phase(CONSTANT) for name in call.storages("write")} & read
+    assert kept
+    assert not kept & {plan.placed.get(name) for call in others for name in call.storages("write", "update")}
 
 
 def test_a_frozen_layer_keeps_no_inputs_for_its_gradients() -> None:
@@ -177,10 +211,10 @@ def test_a_frozen_layer_keeps_no_inputs_for_its_gradients() -> None:
 
 @pytest.mark.parametrize(("device_class", "most"), [("cpu", 1.02), ("gpu", 1.02)])
 def test_memory_to_train_the_head_of_resnet50(device_class: str, most: float) -> None:
-    """1.012 on CPUs of what inference needs, and 0.88 on GPUs, where inference keeps weights that it has packed."""
+    """1.01 of what inference needs: both keep weights that they have folded and packed."""
     graph = resnet50().graph
     table = parameter_table(graph, frozen_parameters(graph, ["stem*", "stage*"]))
-    tuning = Tuning(device_class)
+    tuning = tuning_for(device_class)
     plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, tuning=tuning, parameters=table)
     assert {name for name in table.slices if table.trains(name)} == {"logits/weight", "logits/bias"}
     assert plan.bytes() <= most * make_plan(graph, 64, tuning=tuning).bytes()

@@ -157,8 +157,21 @@ def test_first_weights_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(weights["b/w"], draw((2, 2), "he_uniform", "b/w", 5))
     assert weights["b/w"] is weights["b/w"]
     assert drawn == ["b/w"]
+    monkeypatch.setattr(initializers, "_LARGE", 12)
+    np.testing.assert_array_equal(weights["a/w"], draw((3, 4), "he_normal", "a/w", 5))
+    assert drawn == ["b/w", "a/w"]
     with pytest.raises(OptionError, match="a/w: the seed must be an int"):
         FirstWeights(specs, -1)
+
+
+def test_who_asks_for_a_large_weight_gets_all_of_them_drawn_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {f"{name}/w": ParameterSpec("w", (30, 40 + number), "he_normal") for number, name in enumerate("abcdef")}
+    specs["g/b"] = ParameterSpec("b", (3,), "ones")
+    weights, alone = FirstWeights(specs, 5), {name: initialize(spec, name, 5) for name, spec in specs.items()}
+    np.testing.assert_array_equal(weights["c/w"], alone["c/w"])
+    monkeypatch.setattr(initializers, "initialize", None)
+    for name, values in alone.items():
+        np.testing.assert_array_equal(weights[name], values)
 
 
 @pytest.mark.parametrize("initializer", ["he_normal", "glorot_uniform"])

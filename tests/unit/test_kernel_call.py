@@ -10,17 +10,18 @@ import pytest
 
 from blobnet import kernel_source
 from blobnet.blob import GEOMETRY_TYPE, BlobLayout, Halo, Shape
+from blobnet.device_model import GENERIC
 from blobnet.errors import KernelError
 from blobnet.kernel_call import (
     Array,
     Blob,
     GlobalSize,
     KernelCall,
-    Tuning,
     copy_call,
     elementwise_work,
-    for_device_class,
+    for_model,
 )
+from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)
 LAYOUT = BlobLayout.padded(SHAPE, Halo(1, 2, 3, 1), slack=5, unit_offset=4, unit_memory_count=9)
@@ -45,7 +46,7 @@ def defines(source: str) -> dict[str, str]:
 def test_assemble_defines_macros_sizes_and_roles() -> None:
     found = defines(replace(call(), constant_sizes=True).assemble())
     assert found["ACTIVATION"] == "ACTIVATION_relu"
-    assert (found["GLOBAL_WIDTH"], found["GLOBAL_UNITS"], found["LOCAL_WIDTH"]) == ("4", "3", "4")
+    assert (found["LOCAL_WIDTH"], found["PLANES"]) == ("4", "1")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "10"
     assert found["INPUT_UNIT_MEMORY_ELEMENTS"] == str(8 * 10 + 3 + 5)
     assert found["INPUT_MEMORY_ELEMENTS"] == str(9 * (8 * 10 + 3 + 5))
@@ -60,16 +61,14 @@ def test_sizes_may_be_arguments() -> None:
     """Where the header says so, calls that differ by sizes alone have the same program, and other arguments."""
     text = call().assemble()
     found = defines(text)
-    assert (found["GLOBAL_WIDTH"], found["CELLS"]) == ("global_width", "1")
+    assert (found["LOCAL_WIDTH"], found["CELLS"]) == ("4", "1")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "input_geometry.unit_memory_width"
     assert found["INPUT_UNIT_PADDING"] == "(INPUT_UNIT_MEMORY_COUNT - INPUT_UNIT_COUNT - input_unit_offset)"
     assert GEOMETRY_TYPE in text
-    assert call().sizes == {"GLOBAL_WIDTH": 4, "GLOBAL_UNITS": 3, "LOCAL_WIDTH": 4}
     smaller = Shape(2, 4, 3)
     blobs = {role: Blob(role, BlobLayout.padded(smaller, Halo(1, 1, 1, 1))) for role in ("INPUT", "OUTPUT")}
     other = replace(call(), blobs=blobs, global_size=GlobalSize(8, 5, 2))
     assert other.assemble() == text
-    assert other.sizes == {"GLOBAL_WIDTH": 8, "GLOBAL_UNITS": 2, "LOCAL_WIDTH": 4}
     constant = replace(other, constant_sizes=True)
     assert constant.assemble() != replace(call(), constant_sizes=True).assemble()
     assert GEOMETRY_TYPE not in constant.assemble()
@@ -77,11 +76,8 @@ def test_sizes_may_be_arguments() -> None:
 
 def test_programs_of_a_class_of_device() -> None:
     calls = [call(), replace(call(), label="relu2 forward")]
-    assert for_device_class(calls, "gpu", 1) == calls
-    # A long walk through planes has a program of its own.
-    many = (1 << 27) // calls[0].bytes(1) + 1
-    assert for_device_class(calls, "gpu", many) == [replace(item, constant_sizes=True) for item in calls]
-    assert for_device_class(calls, "cpu", 1) == [replace(item, constant_sizes=True) for item in calls]
+    assert for_model(calls, GENERIC["gpu"]) == calls
+    assert for_model(calls, GENERIC["cpu"]) == [replace(item, constant_sizes=True) for item in calls]
 
 
 def test_moving_a_blob_compiles_nothing() -> None:
@@ -133,9 +129,9 @@ def test_a_launch_takes_its_samples_of_the_batch(count: int, expected: range) ->
 
 @pytest.mark.parametrize("shape", [SHAPE, Shape(1, 1, 1), Shape.flat(10), Shape(9, 1, 1000), Shape(3, 99, 99)], ids=str)
 def test_elementwise_work(shape: Shape) -> None:
-    size, local = elementwise_work(shape, Tuning("cpu"))
+    size, local = elementwise_work(shape, tuning_for("cpu"))
     assert (size, local) == (GlobalSize(1, 1, shape.units), None)
-    size, local = elementwise_work(shape, Tuning("gpu"))
+    size, local = elementwise_work(shape, tuning_for("gpu"))
     assert local
     assert 1 <= local[0] * local[1] * local[2] <= 256
     assert size.units == shape.units
@@ -145,19 +141,19 @@ def test_elementwise_work(shape: Shape) -> None:
 
 
 def test_tuning_overrides_single_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    tunable = kernel_source.Tunable({"cpu": 8, "gpu": 1}, (1, 8, 16))
+    tunable = kernel_source.Tunable({"loops": 8, "lanes": 1}, (1, 8, 16))
     tuned = replace(kernel_source.load("activation/forward"), name="family/forward", tunables={"TILE": tunable})
     monkeypatch.setattr(kernel_source, "load", lambda name: tuned)
-    assert Tuning("cpu").of("family/forward") == {"TILE": 8}
-    assert Tuning("gpu").of("family/forward") == {"TILE": 1}
-    assert Tuning("gpu", {"family/forward": {"TILE": 16}}).of("family/forward") == {"TILE": 16}
+    assert tuning_for("cpu").of("family/forward") == {"TILE": 8}
+    assert tuning_for("gpu").of("family/forward") == {"TILE": 1}
+    assert tuning_for("gpu", {"family/forward": {"TILE": 16}}).of("family/forward") == {"TILE": 16}
     with pytest.raises(KernelError, match="legal value"):
-        Tuning("gpu", {"family/forward": {"TILE": 3}}).of("family/forward")
+        tuning_for("gpu", {"family/forward": {"TILE": 3}}).of("family/forward")
 
 
 def test_copies_only_where_memory_differs() -> None:
     source, target = Blob("a", LAYOUT), Blob("b", LAYOUT)
-    tuning = Tuning("cpu")
+    tuning = tuning_for("cpu")
     assert copy_call("copy", source, source, tuning) == []
     for calls, accumulate in (
         (copy_call("copy", source, target, tuning), 0),

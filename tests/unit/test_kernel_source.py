@@ -9,6 +9,7 @@ import pytest
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
+from blobnet.device_model import GENERIC
 from blobnet.errors import KernelError
 from blobnet.kernel_source import KernelSource, all_kernels, load, parse
 
@@ -30,7 +31,7 @@ HEADER = """/*
  *   FACTOR  what to multiply with
  *   GLOBAL_UNITS
  * Tunables:
- *   TILE cpu 16, gpu 1 of 1 2 16: columns of a work-item
+ *   TILE loops 16, lanes 1 of 1 2 16: columns of a work-item
  * Global:
  *   width:  columns
  *   units   units * COUNT
@@ -51,7 +52,7 @@ def test_header() -> None:
     assert source.scalars == ("COUNT",)
     assert source.macros == ("FACTOR", "GLOBAL_UNITS")
     assert source.tunables["TILE"].choices == (1, 2, 16)
-    assert source.tunables["TILE"].defaults == {"cpu": 16, "gpu": 1}
+    assert source.tunables["TILE"].defaults == {"loops": 16, "lanes": 1}
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
 
 
@@ -59,9 +60,9 @@ def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
     source = parse("family/forward", HEADER.replace('#include "blob.h"', '#include "convolution/epilogue.h"'))
     assert source.purpose == "Scales: output = FACTOR * input, in two lines."
     assert source.blobs == {"INPUT": "read", "OUTPUT": "write", "RESIDUAL": "read"}
-    assert list(source.arrays) == ["WEIGHT", "BIAS", "RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT"]
+    assert list(source.arrays) == ["WEIGHT", "BIAS"]
     own = ("FACTOR", "GLOBAL_UNITS")
-    assert source.macros == (*own, "BIAS_MODE", "HAS_NORM", "EPSILON", "HAS_RESIDUAL", "ACTIVATION")
+    assert source.macros == (*own, "BIAS_MODE", "HAS_RESIDUAL", "ACTIVATION")
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
 
 
@@ -72,10 +73,18 @@ def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
         ("INPUT  read", "INPUT  reads", r"INPUT needs one of .*'read', 'write', 'update'.*Received header=reads"),
         ("INPUT  read", "INPUT", "INPUT needs one of"),
         ("WEIGHT update", "WEIGHT in", "WEIGHT needs one of"),
-        ("cpu 16, gpu 1 of 1 2 16", "16", r"a tunable reads 'NAME cpu <default>\[, gpu <default>\] of"),
-        ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 1", "a tunable reads .*Received line=TILE cpu 16, gpu 1"),
-        ("cpu 16, gpu 1 of 1 2 16", "cpu 8, gpu 1 of 1 2 16", "the defaults of TILE must be among its legal values"),
-        ("cpu 16, gpu 1 of 1 2 16", "cpu 16, gpu 3 of 1 2 16", "the defaults of TILE must be among its legal values"),
+        ("loops 16, lanes 1 of 1 2 16", "16", r"a tunable reads 'NAME loops <default>\[, lanes <default>\] of"),
+        ("loops 16, lanes 1 of 1 2 16", "loops 16, lanes 1", "a tunable reads .*Received line=TILE loops 16, lanes 1"),
+        (
+            "loops 16, lanes 1 of 1 2 16",
+            "loops 8, lanes 1 of 1 2 16",
+            "the defaults of TILE must be among its legal",
+        ),
+        (
+            "loops 16, lanes 1 of 1 2 16",
+            "loops 16, lanes 3 of 1 2 16",
+            "the defaults of TILE must be among its legal",
+        ),
     ],
 )
 def test_broken_headers(old: str, new: str, message: str) -> None:
@@ -123,32 +132,34 @@ def test_literals(value: float | str, text: str) -> None:
 
 def test_tunables() -> None:
     source = parse("family/forward", HEADER)
-    assert source.tuning("cpu") == {"TILE": 16}
-    assert source.tuning("gpu") == {"TILE": 1}
-    assert source.tuning("gpu", {"TILE": 2}) == {"TILE": 2}
+    assert source.tuning(GENERIC["cpu"]) == {"TILE": 16}
+    assert source.tuning(GENERIC["gpu"]) == {"TILE": 1}
+    assert source.tuning(GENERIC["gpu"], {"TILE": 2}) == {"TILE": 2}
     rule = r"kernel family/forward: a tunable must be one of \['TILE'\] and have a legal value. Received tunable="
     with pytest.raises(KernelError, match=rule + "TILE, value=3"):
-        source.tuning("cpu", {"TILE": 3})
+        source.tuning(GENERIC["cpu"], {"TILE": 3})
     with pytest.raises(KernelError, match=rule + "TILES, value=2"):
-        source.tuning("cpu", {"TILES": 2})
+        source.tuning(GENERIC["cpu"], {"TILES": 2})
 
 
-def test_a_kernel_for_cpus_alone() -> None:
-    source = parse("family/forward", HEADER.replace("cpu 16, gpu 1 of", "cpu 16 of"))
-    assert source.tuning("cpu") == {"TILE": 16}
+def test_a_kernel_for_loops_alone() -> None:
+    source = parse("family/forward", HEADER.replace("loops 16, lanes 1 of", "loops 16 of"))
+    assert source.tuning(GENERIC["cpu"]) == {"TILE": 16}
     with pytest.raises(KernelError) as caught:
-        source.tuning("gpu")
+        source.tuning(GENERIC["gpu"])
     assert str(caught.value) == (
-        "kernel family/forward: a kernel's tunables must have defaults for the class of the device. "
-        "Received device_class=gpu. Hint: its header has no defaults for GPUs, since it is for CPUs alone."
+        "kernel family/forward: a kernel's tunables must have defaults for 'lanes' on devices whose work-items are "
+        "lanes. Received device=gpu. Hint: its header has no such defaults, since it is for devices that vectorize a "
+        "work-item's loops."
     )
-    line = " *   TILE cpu 16, gpu 1 of 1 2 16: columns of a work-item\n"
-    with pytest.raises(KernelError, match=r"must have a default for GPUs, or none\. Received without=\['ROWS'\]"):
-        parse("family/forward", HEADER.replace(line, f"{line} *   ROWS cpu 1 of 1 2: rows\n"))
+    line = " *   TILE loops 16, lanes 1 of 1 2 16: columns of a work-item\n"
+    with pytest.raises(KernelError, match=r"must have a default for 'lanes', or none\. Received without=\['ROWS'\]"):
+        parse("family/forward", HEADER.replace(line, f"{line} *   ROWS loops 1 of 1 2: rows\n"))
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
-    text = load("activation/forward").assemble({"ACTIVATION": "ACTIVATION_relu", "CELLS": 1, "GAPLESS": 1}, {})
+    macros = {"ACTIVATION": "ACTIVATION_relu", "CELLS": 1, "GAPLESS": 1, "LOCAL_WIDTH": 1, "PLANES": 1}
+    text = load("activation/forward").assemble(macros, {})
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text
     assert '#line 1 "activation/functions.h"' in text
@@ -178,7 +189,7 @@ def kernel(request: pytest.FixtureRequest) -> KernelSource:
 
 def _assembled(kernel: KernelSource) -> str:
     """The whole text, without comments; macros that blobs bring are not defined."""
-    macros = dict.fromkeys(kernel.macros, 1) | kernel.tuning("cpu")
+    macros = dict.fromkeys(kernel.macros, 1) | kernel.tuning(GENERIC["cpu"])
     return _without_comments(kernel.assemble(macros, {}))
 
 
@@ -249,7 +260,11 @@ def test_capital_names_are_declared(kernel: KernelSource) -> None:
     body = re.sub(r"^\s*#\s*(include|ifdef|ifndef|pragma|line).*", "", body, flags=re.MULTILINE)
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", re.sub(r'"[^"]*"', "", body)))
     # Roles are words to BLOB_INDEX and its like, which paste them; parameters of a file's own macros are words too.
-    words = set(kernel.blobs) | set(kernel.arrays) | {"ROLE", "UNIT_WIDTH", "UNIT_ELEMENTS", "NAN", "INFINITY"}
+    words = (
+        set(kernel.blobs)
+        | set(kernel.arrays)
+        | {"ROLE", "UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS", "NAN", "INFINITY"}
+    )
     parameters = {
         name.strip() for arguments in re.findall(r"#\s*define \w+\(([^)]*)\)", body) for name in arguments.split(",")
     }

@@ -106,6 +106,8 @@ def test_metrics_by_name_and_of_ones_own() -> None:
     found = named(["f1", metrics.auc, spread], CrossEntropy())
     assert found == {"f1": metrics.f1, "auc": metrics.auc, "spread": spread}
     assert list(named(["mae", "r2"], MeanSquaredError())) == ["mae", "r2"]
+    assert named("f1", CrossEntropy()) == {"f1": metrics.f1}
+    assert named(spread, CrossEntropy()) == {"spread": spread}
     outputs = np.float32([[2, 0], [0, 1]])
     assert measured(found, CrossEntropy(), np.array([0, 1]), outputs)["f1"] == 1
     for asked, message in (

@@ -134,10 +134,15 @@ def test_a_picture_that_is_gone_is_named(paths: list[Path], two: PictureWorkers,
         read(source, [0])
 
 
+def processes_of(source: PictureSource) -> list[int]:
+    """The processes that wait for work."""
+    return [worker.process.pid for worker in source.workers._idle]
+
+
 def test_killed_workers_are_replaced(paths: list[Path]) -> None:
     source = PictureSource(paths, (8, 8), 3, 2)
     expected = read(source, range(24))
-    killed = source.workers.process_ids
+    killed = processes_of(source)
     assert 1 <= len(killed) <= 2
     for process in killed:
         os.kill(process, signal.SIGKILL)
@@ -147,13 +152,13 @@ def test_killed_workers_are_replaced(paths: list[Path]) -> None:
             read(source, [5])
     np.testing.assert_array_equal(read(source, range(24)), expected)
     assert all(has_ended(process) for process in killed)
-    assert not set(killed) & set(source.workers.process_ids)
+    assert not set(killed) & set(processes_of(source))
 
 
 def test_workers_end_with_their_source(paths: list[Path]) -> None:
     source = PictureSource(paths, (8, 8), 3, 2)
     read(source, range(24))
-    processes = source.workers.process_ids
+    processes = processes_of(source)
     assert processes
     del source
     assert all(has_ended(process) for process in processes)
@@ -186,7 +191,7 @@ def test_ctrl_c_leaves_nothing(paths: list[Path], tmp_path: Path) -> None:
             from blobnet.datasets.picture_source import PictureSource
             source = PictureSource(sorted(Path({str(paths[0].parent)!r}).iterdir()) * 40, (200, 200), 3, 2)
             np.asarray(source[:48])
-            print(*source.workers.process_ids, flush=True)
+            print(*(each.process.pid for each in source.workers._idle), flush=True)
             try:
                 while True:
                     np.asarray(source)
@@ -217,7 +222,8 @@ def test_workers_end_when_their_parent_is_killed(paths: list[Path]) -> None:
         "import os, signal, sys; from pathlib import Path; import numpy as np\n"
         "from blobnet.datasets.picture_source import PictureSource\n"
         "source = PictureSource([Path(sys.argv[1])] * 9, (5, 5), 3, 2); np.asarray(source)\n"
-        "print(*source.workers.process_ids, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "print(*(each.process.pid for each in source.workers._idle), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, paths[0]], capture_output=True, text=True, check=False)
     workers = [int(word) for word in done.stdout.split()]
@@ -331,6 +337,17 @@ def test_names_of_the_validation_folder(tmp_path: Path, name: str) -> None:
         datasets.load(tmp_path)
 
 
+def test_a_class_without_pictures_that_can_be_read(folder: Path) -> None:
+    for path in (folder / "train" / "b").iterdir():
+        path.write_bytes(b"")
+    rule = "every class must hold a picture to train on that can be read. Received unreadable="
+    with (
+        pytest.warns(BlobnetWarning, match=r"cannot be read and are left out.*cannot identify image file '[^']*'\.$"),
+        pytest.raises(DataError, match=rf"{rule}\d+, class=b\."),
+    ):
+        datasets.load(folder, size=(4, 4), skip_unreadable=True)
+
+
 def test_class_file(folder: Path) -> None:
     (folder / "classes.txt").write_text("c\nb\n\n a \n")
     found, plain = datasets.load(folder, size=(4, 4)), None
@@ -368,8 +385,9 @@ def test_table(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("ant\nbee\nowl\n")
     table.write_text("file,label\nin/0.png,2\nin/1.png,0\n")
     assert (datasets.load(table).class_names, datasets.load(table).train.y.tolist()) == (("ant", "bee", "owl"), [2, 0])
-    table.write_text("file,label\nin/0.png,bee\n")
-    assert datasets.load(table).train.y.tolist() == [1]
+    for mark in ",;\t":
+        table.write_text(f"file{mark}label\nin/0.png{mark}bee\n")
+        assert datasets.load(table).train.y.tolist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.parameters import READ_OVERRUN, parameter_table
 from blobnet.planner import Plan, make_plan
+from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, PlanBrokenError, SymbolicExecutor, expected
 
@@ -74,7 +75,7 @@ def test_known_graphs(name: str, training: bool, share: bool, reuse: bool) -> No
 
 
 def test_arrays_fit_their_buffers_part_by_part() -> None:
-    tuning = Tuning("gpu", broken=frozenset({"tiled"}))
+    tuning = tuning_for("gpu", broken=frozenset({"tiled"}))
     plan = make_plan(KNOWN_GRAPHS["many units"](), BATCH, loss=CrossEntropy(), training=True, tuning=tuning)
     arrays = [array for _, call in plan.calls for array in call.arrays.values() if not array.persistent]
     assert any(array.offset for array in arrays)
@@ -90,7 +91,7 @@ def test_large_arrays_share_memory_though_small_ones_live_longer() -> None:
     for _ in range(3):
         node = layers.MaxPool2D(2)(layers.Conv2D(64, 3, padding=1)(node))
     graph = from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
-    plan = make_plan(graph, 16, loss=CrossEntropy(), training=True, tuning=Tuning("gpu"))
+    plan = make_plan(graph, 16, loss=CrossEntropy(), training=True, tuning=tuning_for("gpu"))
     largest = {array.storage for _, call in plan.calls if "winograd" in call.kernel for array in call.arrays.values()}
     assert len({plan.placed[storage] for storage in largest if "between" in storage}) == 1
     assert len([storage for storage in largest if "between" in storage]) > 3
@@ -144,8 +145,8 @@ def test_a_gpu_has_no_zeros_that_nobody_reads() -> None:
         return [blob.layout.is_contiguous for blob in plan.outputs.values()]
 
     # Only what the 3x3 convolution reads has a halo; on a CPU its pitch spreads.
-    assert contiguous(Tuning("gpu")) == [True, True, True, False, True]
-    assert not any(contiguous(Tuning("cpu")))
+    assert contiguous(tuning_for("gpu")) == [True, True, True, False, True]
+    assert not any(contiguous(tuning_for("cpu")))
 
 
 def test_halos_are_for_the_kernels_that_were_chosen() -> None:
@@ -158,7 +159,7 @@ def test_halos_are_for_the_kernels_that_were_chosen() -> None:
     products, filtering = frozenset({"tiled", "strip", "dot"}), frozenset({"winograd2", "winograd4"})
 
     def padded(broken: frozenset[str], every_halo: bool = False) -> tuple[set[str], int]:
-        tuning = Tuning("gpu", broken=broken)
+        tuning = tuning_for("gpu", broken=broken)
         plan = make_plan(graph, 8, loss=LOSS, training=True, tuning=tuning, every_halo=every_halo)
         kernels = {call.kernel for _, call in plan.calls if call.label.startswith("conv2d_2")}
         assert ("convolution/winograd_patch" in kernels) == (broken == products)
@@ -467,7 +468,7 @@ def test_largest_batch_is_the_largest_that_fits(reserved: int) -> None:
 def test_the_largest_batch_counts_its_own_work_space(memory: int) -> None:
     graph = sequential([layers.Input(24, 7, 7), layers.Conv2D(40, 3, padding=1), layers.Flatten(), layers.Dense(7)])
     # By minimal filtering, from some batch on.
-    plan = make_plan(graph, 16, loss=LOSS, training=True, tuning=Tuning("gpu", compute_units=8))
+    plan = make_plan(graph, 16, loss=LOSS, training=True, tuning=tuning_for("gpu", compute_units=8))
     too_many = plan._largest_count(memory, memory, 0)
     assert not plan.for_batch(too_many).fits(memory, memory), "it needs more work space than the plan for 16"
     for start in (plan, plan.for_batch(1), plan.for_batch(too_many)):
@@ -548,7 +549,7 @@ def test_shipped_models_have_no_copies_and_few_launches(name: str) -> None:
     assert training.copies == []
     assert inference.copies == []
     phases = [phase for phase, _ in training.calls]
-    found = (phases.count("forward") + phases.count("loss"), phases.count("backward"), len(inference.calls))
+    found = (phases.count("forward") + phases.count("loss"), phases.count("backward"), len(inference.phase("forward")))
     assert found == LAUNCHES[name]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blobnet import kernel_source, layers, tuning
+from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
@@ -20,9 +21,12 @@ from blobnet.layers.candidates import Candidate, choose, identity, is_broken, va
 from blobnet.layers.convolution_tensor import WarpTile
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile, predicted_speed, tiles_for
+from blobnet.losses import MeanSquaredError
+from blobnet.models.resnet50 import resnet50
 from blobnet.planner import make_plan
 from blobnet.task import Choices, Task
-from blobnet.tuning import DEVICE_SETTINGS, LEVELS, Tunings, Winner
+from blobnet.tuning import LEVELS, Tunings, Winner, answers_in
+from tests.kinds import tuning_for
 from tests.shipped import check_shipped
 
 IDENTITY = {"device": "Some GPU (2)", "platform": "Some Platform", "driver": "1.2", "processor": ""}
@@ -166,7 +170,7 @@ def test_nobody_without_a_home_needs_a_cache(monkeypatch: pytest.MonkeyPatch) ->
 
 #: Before the fixtures turn it away.
 SHIPPED = tuning._shipped_folder()
-SETTINGS = Tuning("gpu", compute_units=132, group_size=512, local_memory=49152)
+ANSWERS = Answers("Some GPU (2)", platform="Some Platform", compute_units=132, capability=(8, 0), half=True)
 
 
 def ship(folder: Path, name: str, tasks: Mapping[Task, str]) -> Path:
@@ -174,7 +178,7 @@ def ship(folder: Path, name: str, tasks: Mapping[Task, str]) -> Path:
     source = Tunings({**IDENTITY, "device": name, "driver": "another"})
     for task, candidate in tasks.items():
         source.record(task, Winner(candidate, 1.0, "x", 2.0, "wide"))
-    return source.ship(folder / "shipped", tasks, SETTINGS)
+    return source.ship(folder / "shipped", tasks, replace(ANSWERS, name=name))
 
 
 def test_what_was_measured_comes_before_what_ships(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,14 +200,48 @@ def test_a_device_whose_name_is_only_similar_gets_nothing(folder: Path) -> None:
     assert chosen(Tunings(IDENTITY)) == []
 
 
+def test_measured_speeds_are_kept(folder: Path) -> None:
+    tunings = Tunings(IDENTITY)
+    assert tunings.speeds == {}
+    tunings.record(TASK, WINNER)
+    tunings.record_speeds(flops=5e12, bandwidth=1e11)
+    Tunings(IDENTITY).record_speeds(bandwidth=2e11)
+    assert tunings.speeds == {"flops": 5e12, "bandwidth": 1e11}
+    later = Tunings(IDENTITY)
+    assert (later.speeds, dict(later.winners)) == ({"flops": 5e12, "bandwidth": 2e11}, {TASK: WINNER})
+
+
+def test_tunings_of_relatives_count_less(folder: Path) -> None:
+    def shipped_by(name: str, platform: str, capability: tuple[int, int], candidate: str) -> tuple[str, ...]:
+        answers = Answers(name, platform=platform, capability=capability)
+        source = Tunings({**IDENTITY, "device": name, "driver": candidate})
+        source.record(TASK, Winner(candidate, 1.0, "x", 2.0, "wide"))
+        source.ship(folder / "shipped", [TASK], answers)
+        return model_of(answers).relatives
+
+    def found(relatives: Sequence[str]) -> list[str]:
+        return [candidate for _, candidate in chosen(Tunings({**IDENTITY, "device": relatives[0]}, relatives))]
+
+    pascal = shipped_by("GeForce GTX 1080", "NVIDIA CUDA", (6, 1), "of the vendor")
+    hopper = shipped_by("NVIDIA H200", "NVIDIA CUDA", (9, 0), "of the architecture")
+    shipped_by("NVIDIA H200 on PoCL", "Portable Computing Language", (9, 0), "of another compiler")
+    assert found(hopper) == ["of the architecture", "of the vendor"]
+    assert found(pascal) == ["of the vendor", "of the architecture"]
+    other = model_of(Answers("NVIDIA H100", platform="NVIDIA CUDA", capability=(9, 0))).relatives
+    assert found(other) == ["of the architecture", "of the vendor"]
+    assert found(model_of(Answers("NVIDIA A100", platform="NVIDIA CUDA", capability=(8, 0))).relatives) == [
+        "of the vendor", "of the architecture"
+    ]  # fmt: skip
+    assert found(model_of(Answers("gfx1030", platform="AMD Accelerated Parallel Processing")).relatives) == []
+    assert found(["NVIDIA H200"]) == ["of the architecture"]
+
+
 def test_files_to_ship_are_merged(folder: Path) -> None:
     ship(folder, IDENTITY["device"], {TASK: "first", OTHER: "first"})
     path = ship(folder, IDENTITY["device"], {TASK: "second"})
     content = json.loads(path.read_text())
-    assert list(content) == ["device", *DEVICE_SETTINGS, "tasks"]
-    assert {name: content[name] for name in DEVICE_SETTINGS} == {
-        "device_class": "gpu", "compute_units": 132, "group_size": 512, "local_memory": 49152
-    }  # fmt: skip
+    assert list(content) == ["device", "answers", "tasks"]
+    assert answers_in(content) == replace(ANSWERS, name=IDENTITY["device"])
     assert {task: winner["candidate"] for task, winner in content["tasks"].items()} == {
         "backward data 3x8x8:4k3 batch 2 tf32": "first", "forward 3x8x8:4k3 batch 2": "second"
     }  # fmt: skip
@@ -213,8 +251,8 @@ def test_files_to_ship_are_merged(folder: Path) -> None:
 def test_only_the_winners_of_the_tasks_ship(folder: Path) -> None:
     tunings = Tunings(IDENTITY)
     tunings.record(TASK, WINNER)
-    assert not tunings.ship(folder / "shipped", [OTHER], SETTINGS).exists()
-    path = tunings.ship(folder / "shipped", [OTHER, TASK], SETTINGS)
+    assert not tunings.ship(folder / "shipped", [OTHER], ANSWERS).exists()
+    path = tunings.ship(folder / "shipped", [OTHER, TASK], ANSWERS)
     assert list(json.loads(path.read_text())["tasks"]) == [str(TASK)]
 
 
@@ -229,14 +267,14 @@ def test_only_the_winners_of_the_tasks_ship(folder: Path) -> None:
 def test_a_file_to_ship_that_is_something_else(folder: Path, content: str, rule: str) -> None:
     (folder / "some_gpu_2.json").write_text(content)
     with pytest.raises(FileError) as caught:
-        Tunings(IDENTITY).ship(folder, [], SETTINGS)
+        Tunings(IDENTITY).ship(folder, [], ANSWERS)
     assert str(caught.value).startswith(f"{folder / 'some_gpu_2.json'}: {rule}")
 
 
 def test_a_folder_to_ship_to_that_is_a_file(folder: Path) -> None:
     (folder / "shipped").write_text("a file")
     with pytest.raises(FileError, match=r"some_gpu_2\.json: the file must be writable\. Received cause="):
-        Tunings(IDENTITY).ship(folder / "shipped", [], SETTINGS)
+        Tunings(IDENTITY).ship(folder / "shipped", [], ANSWERS)
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
@@ -372,7 +410,7 @@ def test_plans_take_the_winner_of_a_near_batch() -> None:
     node = layers.Input(24, 11, 13)()
     graph = from_nodes(node, layers.Conv2D(40, 3, padding=1)(node))
     task = Task("forward", "24x11x13:40k3p1", 64)
-    settings = replace(SETTINGS, choices=Choices(({task: "tiled 32x256x8/8x8"},)))
+    settings = Tuning(model_of(ANSWERS), choices=Choices(({task: "tiled 32x256x8/8x8"},)))
     used = {size: make_plan(graph, size, tuning=settings).calls[-1][1].candidate for size in (31, 32, 128, 129)}
     assert used[32] == used[128] == "tiled 32x256x8/8x8 (convolution forward)"
     assert used[31] != used[32] != used[129]
@@ -416,6 +454,61 @@ def test_too_many_registers_leave_no_work_items_to_hide_waits() -> None:
     assert predicted_speed(Tile(256, 128, 16, 16, 8, speed=0.0)) > 1
 
 
+def device_of(name: str, platform: str = "") -> DeviceModel:
+    return model_of(Answers(name, platform=platform, compute_units=512, group_size=1024, local_memory=1 << 16))
+
+
+@pytest.mark.parametrize("tiles", [TILES, WEIGHT_TILES], ids=["products", "gradients of weights"])
+def test_tiles_that_would_spill_are_not_proposed(tiles: tuple[Tile, ...]) -> None:
+    def proposed(model: DeviceModel, loads_ahead: bool) -> tuple[Tile, ...]:
+        return tiles_for(tiles, Tuning(model), loads_ahead=loads_ahead)
+
+    hopper, few = device_of("NVIDIA H200", "NVIDIA CUDA"), device_of("Mali-G78", "ARM Platform")
+    arc, navi = device_of("Intel(R) Arc(TM) A770 Graphics", "Intel(R) OpenCL"), device_of("gfx1030", "AMD Accelerated")
+    for loads_ahead in (False, True):
+        assert set(tiles) < set(proposed(hopper, loads_ahead))
+    assert set(tiles) < set(proposed(navi, False))
+    for model, most in ((arc, 128), (navi, 256), (few, 64)):
+        assert max(tile.registers for tile in proposed(model, False)) <= most
+    for model, most in ((arc, 128), (navi, 256)):
+        found = proposed(model, True)
+        assert max(tile.most_registers for tile in found) <= most < max(tile.most_registers for tile in tiles)
+        assert set(found) & set(tiles)
+    # The smallest is better than none.
+    assert proposed(few, True) == (min(tiles, key=lambda tile: tile.registers),)
+
+
+# Registers that clang 16 takes for gfx1030, with those that it spills: of forward_tiled.cl on 64x28x28:128k3p1,
+# batch 16; units, columns, depth and those of a work-item.
+TAKEN = [
+    ((128, 64, 16, 8, 8), 317),
+    ((64, 128, 8, 8, 8), 221),
+    ((32, 256, 8, 8, 8), 229),
+    ((32, 64, 16, 4, 4), 109),
+    ((32, 32, 16, 4, 4), 118),
+    ((64, 32, 16, 8, 4), 209),
+    ((64, 64, 16, 8, 8), 373),
+    ((256, 64, 16, 8, 8), 337),
+]
+
+
+@pytest.mark.parametrize(("tile", "taken"), TAKEN, ids=str)
+def test_registers_where_a_compiler_loads_ahead(tile: tuple[int, ...], taken: int) -> None:
+    assert Tile(*tile, speed=1.0).most_registers == pytest.approx(taken, rel=0.1)
+
+
+def test_a_network_for_a_device_of_few_registers() -> None:
+    tuning = Tuning(device_of("Intel(R) Arc(TM) A770 Graphics", "Intel(R) OpenCL"))
+    plan = make_plan(resnet50().graph, 8, training=True, loss=MeanSquaredError(), tuning=tuning)
+    names = ("TILE_UNITS", "TILE_COLUMNS", "TILE_DEPTH", "ITEM_UNITS", "ITEM_COLUMNS")
+    calls = [call for _, call in plan.calls if names[-1] in call.macros]
+    assert calls
+    for call in calls:
+        tile = Tile(*(int(call.macros[name]) for name in names), speed=1.0)
+        is_gradient = call.kernel == "convolution/backward_weight_tiled"
+        assert (tile.registers if is_gradient else tile.most_registers) <= 128
+
+
 def test_too_much_local_memory_leaves_no_work_items_to_hide_waits() -> None:
     # Groups of 64 work-items with 35, 70 and 139 KB of local memory: three, one and none on a compute unit, of four.
     speeds = [predicted_speed(Tile(64, 64, depth, 8, 8, speed=0.0)) for depth in (32, 64, 128)]
@@ -427,7 +520,7 @@ def test_too_much_local_memory_leaves_no_work_items_to_hide_waits() -> None:
 @pytest.mark.parametrize(("group_size", "local_memory"), [(256, 1 << 15), (1024, 49152), (64, 1 << 15), (128, 1 << 14)])
 @pytest.mark.parametrize("measured", [TILES, WEIGHT_TILES])
 def test_tiles_fit_the_device(measured: tuple[Tile, ...], group_size: int, local_memory: int) -> None:
-    found = tiles_for(measured, Tuning("gpu", group_size=group_size, local_memory=local_memory))
+    found = tiles_for(measured, tuning_for("gpu", group_size=group_size, local_memory=local_memory))
     assert found
     assert len({(tile.units, tile.columns) for tile in found}) == len(found) == len({str(tile) for tile in found})
     assert all(tile.items <= group_size and tile.local_bytes <= local_memory for tile in found)

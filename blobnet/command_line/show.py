@@ -1,0 +1,124 @@
+"""``blobnet show``: a data set, or a model, as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blobnet import plots
+from blobnet.augment import Augmentation, augmentations_of
+from blobnet.checkpoint import check_writable
+from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.model_argument import build_or_load, find_model, is_model, is_model_file, known_models
+from blobnet.datasets import Dataset, known_names
+from blobnet.datasets.source import source_of
+from blobnet.device import Device
+from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.layer_spreads import layer_spreads
+from blobnet.losses import MeanSquaredError
+from blobnet.model import Model, load
+from blobnet.network_inputs import sample_sheet, statistics
+
+#: Samples of a sheet, where the command line does not say.
+_SHEET = 40
+#: Options that say nothing of a model alone.
+_OF_SAMPLES = ("count", "data_folder", "image_size", "workers", "skip_unreadable")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draws a sheet of samples, or what a model is made of."""
+    shows_model = is_model(options.what)
+    _check_name(options.what)
+    augment = None if options.augment is None else augmentations_of(options.augment, "--augment")
+    if shows_model:
+        if options.augment is not None:
+            raise OptionError("--augment", "only the samples of a data set are augmented", what=options.what)
+        for name in _OF_SAMPLES:
+            if options.dataset is None and getattr(options, name):
+                rule = "it is for the samples of --dataset, which a model is run on"
+                raise OptionError(f"--{name.replace('_', '-')}", rule, what=options.what)
+    elif options.dataset is not None:
+        raise OptionError("--dataset", "only a model is run on a data set", what=options.what)
+    path = options.plot or Path(f"{_stem(options.what)}-{'layers' if shows_model else 'samples'}.png")
+    plots.check(path)
+    check_writable(path, 0)
+    figure = _network(options) if shows_model else _sheet(options, augment)
+    plots.save(figure, path)
+    print(f"saved {path}", file=sys.stderr)
+    return 0
+
+
+def _check_name(what: str) -> None:
+    """Raises OptionError for a mere name that is none."""
+    known = [*known_names(), *known_models()]
+    is_name = not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
+    if is_name and what not in known:
+        rule = "it must be a data set, a model file, or one of blobnet's models"
+        raise OptionError("WHAT", rule, name=what, hint=near_matches(what, known))
+
+
+def _sheet(options: argparse.Namespace, augment: Sequence[Augmentation] | None) -> object:
+    options.dataset = options.what
+    data = _data(options)
+    count = options.count or _SHEET
+    sheet = sample_sheet(
+        data.train.x,
+        data.train.y,
+        augment=augment,
+        count=count,
+        seed=options.seed,
+        device=Device(options.device),
+    )
+    print(f"{data}")
+    low, high = sheet.values.min(), sheet.values.max()
+    print(f"values of the {len(sheet.numbers)} samples shown, normalised: from {low:.4g} to {high:.4g}, ", end="")
+    print(f"mean {sheet.values.mean():.4g}, deviation {sheet.values.std():.4g}")
+    return plots.draw_sheet(
+        sheet, data.class_names, f"{len(sheet.numbers)} of {len(data.train):,} samples of {data.name}"
+    )
+
+
+def _network(options: argparse.Namespace) -> object:
+    title = _stem(options.what)
+    if options.dataset is None:
+        found = layer_spreads(build_or_load(options.what, None))
+    else:
+        data = load_dataset(options)
+        model = load(options.what) if is_model_file(options.what) else _new_model(options, data)
+        check_input(model, data, options)
+        loss = MeanSquaredError() if model.loss is None and not data.classes else None
+        given = data.train.x, data.train.y
+        settings: dict[str, Any] = {"count": options.count, "seed": options.seed, "device": Device(options.device)}
+        found = layer_spreads(model, *given, loss=loss, **settings)
+        title += f", with {found.samples} samples of {data.name}"
+    print(found)
+    return plots.draw_network(found, title)
+
+
+def _new_model(options: argparse.Namespace, data: Dataset) -> Model:
+    """A model that is not trained yet, for a data set."""
+    model = find_model(options.what).build(
+        data.shape, data.classes or math.prod(data.train.y.shape[1:]), (), options.seed
+    )
+    model.set_normalization(*statistics(source_of(data.train.x, data.name), options.seed))
+    return model
+
+
+def _data(options: argparse.Namespace) -> Dataset:
+    try:
+        return load_dataset(options)
+    except FileError as error:
+        if not is_model_file(options.what):
+            raise
+        rule = "the file must be a model that blobnet wrote, or a data set"
+        raise FileError(options.what, rule, reason=str(error).rstrip(".")) from error
+
+
+def _stem(what: str) -> str:
+    """What a picture of it may be called."""
+    name = Path(what.rpartition(":")[2] or what) if ".py" in what else Path(what)
+    return name.resolve().stem if name.name in ("", ".", "..") else name.stem

@@ -1,0 +1,102 @@
+"""Pictures of what was measured: a training's curves, a confusion matrix, a device's roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from blobnet.plots.drawing import new_figure, text
+
+_PANELS = ("loss", "accuracy")
+#: The most classes of a matrix whose cells, and whose rows, are labelled.
+_MOST_NUMBERS, _MOST_NAMES = 30, 100
+_COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
+
+
+def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
+    """The loss and, where there is one, the accuracy of every epoch.
+
+    Args:
+        history: values an epoch, by name, as Model.fit returns them.
+        title: of the picture.
+    """
+    names = [name for name in _PANELS if name in history]
+    figure = new_figure(5 * len(names), 4, title)
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for part, values in (("training", history[name]), ("validation", history.get(f"validation_{name}", ()))):
+            if len(values):
+                axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, color=_COLOURS[part], label=part)
+        axes.set_title(name)
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def confusion(matrix: npt.NDArray[np.int64], class_names: Sequence[str], title: str = "") -> Figure:
+    """A confusion matrix, its colours by the part of each class's samples.
+
+    Args:
+        matrix: how many of each class (row) were taken for each class (column): ``matrix`` of Model.report.
+        class_names: a name for each class.
+        title: of the picture.
+    """
+    classes = len(matrix)
+    parts = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = min(max(5.0, 0.5 * classes), 20.0)
+    figure = new_figure(side, side, title)
+    axes = figure.subplots()
+    axes.imshow(parts, cmap="Blues", vmin=0, vmax=1)
+    if classes <= _MOST_NUMBERS:
+        for row, column in np.ndindex(matrix.shape):
+            colour = "white" if parts[row, column] > 0.5 else "black"
+            axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour, fontsize=8)
+    if classes <= _MOST_NAMES:
+        names = [text(name) for name in class_names]
+        axes.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(range(classes), names)
+    axes.set_xlabel("taken for")
+    axes.set_ylabel("class")
+    return figure
+
+
+def roofline(
+    points: Mapping[str, Sequence[tuple[float, float]]], flops: float, bandwidth: float, title: str = ""
+) -> Figure:
+    """What was reached below what the device can do, both axes logarithmic.
+
+    Args:
+        points: (operations a byte, operations a second), by the name of their group.
+        flops: the device's peak, operations a second.
+        bandwidth: bytes a second.
+        title: of the picture.
+    """
+    figure = new_figure(8, 4, title)
+    draw_roofline(figure.subplots(), points, flops, bandwidth)
+    return figure
+
+
+def draw_roofline(
+    axes: Axes, points: Mapping[str, Sequence[tuple[float, float]]], flops: float, bandwidth: float
+) -> None:
+    """The same on axes of another figure."""
+    ridge = flops / bandwidth
+    reached = [intensity for values in points.values() for intensity, _ in values if intensity > 0]
+    left, right = min([*reached, ridge]) / 2, max([*reached, ridge]) * 2
+    axes.plot([left, ridge, right], [left * bandwidth / 1e9, flops / 1e9, flops / 1e9], color="black")
+    for (name, values), marker in zip(points.items(), "osv^D*" * len(points), strict=False):
+        shown = [(intensity, rate / 1e9) for intensity, rate in values if intensity > 0]
+        if shown:
+            axes.plot(*zip(*shown, strict=True), marker, markersize=5, alpha=0.7, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("flops per byte, each byte moved once")
+    axes.set_ylabel("GFLOPS")
+    axes.grid(alpha=0.3)
+    axes.legend()

@@ -1,0 +1,208 @@
+"""Sheets of samples, as a network gets them: what it is trained on, and what it gets wrong."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from blobnet.blob import FloatArray
+from blobnet.mistakes import Mistake, Mistakes, short_values, worst_mistakes
+from blobnet.model import Model
+from blobnet.network_inputs import Sheet, sample_sheet
+from blobnet.plots.drawing import new_figure, text
+
+#: A line of a caption: what stands before, the words, and what stands behind them.
+Line = tuple[str, str, str]
+#: The longer side of a picture in inches, small and large, and the cells of a side from which on it is large.
+_SMALL, _LARGE, _LARGE_CELLS = 1.1, 1.9, 64
+#: Inches between pictures, of a line of a caption and of the title, around the title, and below the last row.
+_GAP, _LINE, _TITLE_LINE, _HEAD, _FOOT = 0.16, 0.145, 0.185, 0.2, 0.35
+_LEAST_WIDTH = 5.0
+#: Units of a sample that are shown side by side where they are no colours, and as curves.
+_MOST_UNITS, _MOST_CURVES = 16, 6
+_CAPTION_SIZE = 7.5
+#: Characters in an inch, of a caption and of the title.
+_CHARACTERS, _TITLE_CHARACTERS = 16, 12
+#: The part of all values that the shades of a sheet may leave out at either end.
+_CUT = 0.2
+
+
+def samples(x: Any, y: Any, *, class_names: Sequence[str] = (), title: str = "samples", **settings: Any) -> Figure:
+    """A sheet of samples with their labels, as a training begins with them.
+
+    Args:
+        x: samples, as for Model.fit; no iterable.
+        y: a label for each.
+        class_names: of the labels.
+        title: of the picture.
+        **settings: ``augment``, ``normalization``, ``count``, ``seed`` and ``device``, as
+            :func:`blobnet.network_inputs.sample_sheet` takes them, which gives the numbers.
+    """
+    return draw_sheet(sample_sheet(x, y, **settings), class_names, title)
+
+
+def mistakes(model: Model, x: Any, y: Any, *, title: str = "mistakes", **settings: Any) -> Figure:
+    """The samples that a model gets most wrong, with the truth and with what was said.
+
+    Args:
+        model: whose answers.
+        x: samples, as for Model.fit; no iterable.
+        y: labels or targets.
+        title: of the picture.
+        **settings: ``count``, ``loss``, ``batch_size``, ``device`` and ``precision``, as
+            :func:`blobnet.mistakes.worst_mistakes` takes them, which gives the numbers.
+    """
+    return draw_mistakes(worst_mistakes(model, x, y, **settings), title)
+
+
+def draw_sheet(sheet: Sheet, class_names: Sequence[str] = (), title: str = "samples") -> Figure:
+    """The picture of a sheet."""
+    captions = [[("", _label(label, class_names), "")] for label in sheet.labels]
+    if sheet.shares.any():
+        for caption, label, share in zip(captions, sheet.partners, sheet.shares, strict=True):
+            caption.append(("+ ", _label(label, class_names), f" {100 * share:.0f} %") if share else ("", "", ""))
+    normal = f"normalised by mean {_listed(sheet.mean)} and deviation {_listed(sheet.deviation)}"
+    changes = f"; {', '.join(map(str, sheet.augment))}" if sheet.augment else ""
+    return _draw(sheet.values, sheet.numbers, captions, f"{title}\nas a network gets them: {normal}{changes}")
+
+
+def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
+    """The picture of mistakes; there must be one at least."""
+    what = f"{found.wrong:,} of {found.samples:,} samples are wrong"
+    if len(found.worst) < found.wrong:
+        what += f"; the {len(found.worst)} worst of them"
+    numbers = [mistake.number for mistake in found.worst]
+    return _draw(found.values, numbers, [_caption(mistake) for mistake in found.worst], f"{title}\n{what}")
+
+
+def _caption(mistake: Mistake) -> list[Line]:
+    return [("is ", mistake.truth, ""), ("said ", mistake.said, f" {mistake.remark}")]
+
+
+def _label(label: npt.NDArray[Any], class_names: Sequence[str]) -> str:
+    if label.ndim or not class_names:
+        return short_values(label)
+    return class_names[int(label)]
+
+
+def _listed(values: npt.NDArray[Any]) -> str:
+    return short_values(values) if values.size == 1 else f"({short_values(values)})"
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+def _draw(values: FloatArray, numbers: Iterable[int], captions: Sequence[Sequence[Line]], title: str) -> Figure:
+    """Samples in rows, a caption of some lines above each, and its number below."""
+    pictures = _pictures(values) if values.ndim == 4 else None
+    width, height = _size(pictures)
+    lines = max(map(len, captions))
+    across = max(width, 0.9)  # A caption needs room.
+    down = height + (lines + 1) * _LINE
+    columns = _columns(len(values), across + _GAP, down + _GAP)
+    rows = -(-len(values) // columns)
+    side = max(columns * (across + _GAP) + _GAP, _LEAST_WIDTH)
+    wrapped = [line for part in title.split("\n") for line in textwrap.wrap(part, int(side * _TITLE_CHARACTERS))]
+    head = _HEAD + len(wrapped) * _TITLE_LINE
+    size = side, head + rows * (down + _GAP) + _FOOT
+    figure = new_figure(*size, "")
+    figure.set_layout_engine("none")
+    figure.suptitle("\n".join(map(text, wrapped)), y=1 - 0.1 / size[1], va="top", fontsize=11)
+    shades = _shades(values)
+    for index, (number, caption) in enumerate(zip(numbers, captions, strict=True)):
+        row, column = divmod(index, columns)
+        left = _GAP + column * (across + _GAP) + (across - width) / 2
+        top = head + row * (down + _GAP) + lines * _LINE
+        place = left / size[0], 1 - (top + height) / size[1], width / size[0], height / size[1]
+        axes = figure.add_axes(place)
+        if pictures is not None:
+            axes.imshow(pictures[index], cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+        else:
+            _draw_curves(axes, values[index], shades)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xlabel(f"#{number}", fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
+        cut = "\n".join(_cut(line, int((across + _GAP / 2) * _CHARACTERS)) for line in caption)
+        axes.set_title(cut, fontsize=_CAPTION_SIZE, pad=2, linespacing=1.15)
+    figure.text(0.5, 0.1 / size[1], _legend(values, shades), ha="center", fontsize=8)
+    return figure
+
+
+def _cut(line: Line, most: int) -> str:
+    """A line of a caption, of which the middle gives way where there is no room."""
+    before, words, behind = line
+    return text(before) + text(words, most - len(before) - len(behind)) + text(behind)
+
+
+def _columns(count: int, width: float, height: float) -> int:
+    """How many pictures stand side by side, for a sheet that is half as wide again as high."""
+    return max(1, min(count, round(math.sqrt(1.5 * count * height / width))))
+
+
+def _shades(values: FloatArray) -> tuple[float, float]:
+    """The values that are black and white, for all samples: nearly the least and the largest."""
+    low, high = (float(value) for value in np.percentile(values, (_CUT, 100 - _CUT)))
+    return (low, high) if high > low else (low - 1, high + 1)
+
+
+def _pictures(values: FloatArray) -> FloatArray:
+    """What imshow takes for each sample: (M, height, width) or (M, height, width, 3), from 0 to 1."""
+    low, high = _shades(values)
+    shaded = np.clip((values - low) / (high - low), 0, 1)
+    units = values.shape[1]
+    if units == 3:
+        return np.moveaxis(shaded, 1, -1)
+    return shaded[:, 0] if units == 1 else side_by_side(shaded[:, :_MOST_UNITS])
+
+
+def side_by_side(planes: FloatArray) -> FloatArray:
+    """The units of each sample beside and below each other, with a white line between them."""
+    count, units, height, width = planes.shape
+    columns = max(1, min(units, round(math.sqrt(units * height / width))))
+    rows = -(-units // columns)
+    sheet = np.ones((count, rows * (height + 1) - 1, columns * (width + 1) - 1), planes.dtype)
+    for unit in range(units):
+        top, left = unit // columns * (height + 1), unit % columns * (width + 1)
+        sheet[:, top : top + height, left : left + width] = planes[:, unit]
+    return sheet
+
+
+def _size(pictures: FloatArray | None) -> tuple[float, float]:
+    """The width and height of a sample's picture in inches."""
+    if pictures is None:
+        return 1.6, 0.9
+    height, width = pictures.shape[1:3]
+    side = _LARGE if max(height, width) >= _LARGE_CELLS else _SMALL
+    scale = side / max(height, width)
+    return max(width * scale, 0.3), max(height * scale, 0.3)
+
+
+def _draw_curves(axes: Axes, sample: FloatArray, shades: tuple[float, float]) -> None:
+    """A sample without pictures: a curve for each unit, or one over the units."""
+    curves = sample[:_MOST_CURVES] if sample.ndim == 2 else sample[None]
+    for curve in curves:
+        axes.plot(curve, linewidth=0.8, drawstyle="default" if curve.size > 32 else "steps-mid")
+    margin = 0.05 * (shades[1] - shades[0])
+    axes.set_ylim(shades[0] - margin, shades[1] + margin)
+
+
+def _legend(values: FloatArray, shades: tuple[float, float]) -> str:
+    """What shades and curves mean."""
+    low, high = (f"{value:.3g}" for value in shades)
+    units = values.shape[1]
+    if values.ndim != 4:
+        some = f"; {_MOST_CURVES} of {units} units" if values.ndim == 3 and units > _MOST_CURVES else ""
+        return f"from {low} (bottom) to {high} (top){some}"
+    some = (
+        ""
+        if units in (1, 3)
+        else f"; units 0 to {min(units, _MOST_UNITS) - 1}" + (f" of {units}" if units > _MOST_UNITS else "")
+    )
+    return f"{'no colour' if units == 3 else 'black'} is {low}, {'full colour' if units == 3 else 'white'} {high}{some}"

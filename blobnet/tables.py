@@ -1,0 +1,58 @@
+"""Tables for people: as text for a terminal, as HTML for a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_STYLES = {"<": "left", ">": "right"}
+#: A long table gets a scroll bar instead of pushing everything else off the page.
+_FRAME = "max-height: 36em; overflow: auto; display: inline-block"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below a header, and what they come to.
+
+    Attributes:
+        header: the names of the columns.
+        rows: a cell for each column.
+        sides: for each column ``<`` if its cells are aligned to the left, ``>`` to the right.
+        total: a last row, below a rule; None for none.
+        facts: what is said below the table, by name.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    sides: str
+    total: Sequence[str] | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = [self.header, *self.rows, *([self.total] if self.total else [])]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(self.header))]
+        form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(self.sides, widths, strict=True))
+        lines = [form.format(*row).rstrip() for row in rows]
+        rule = "-" * (sum(widths) + 2 * len(widths) - 2)
+        ends = [lines.pop(), ""] if self.total else []
+        width = max(map(len, self.facts), default=0) + 2
+        facts = [f"{name:<{width}}{text}" for name, text in self.facts.items()]
+        return "\n".join([lines[0], rule, *lines[1:], rule, *ends, *facts]).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        def row(cells: Sequence[str], tag: str = "td") -> str:
+            styled = zip(cells, self.sides, strict=True)
+            return "".join(
+                f'<{tag} style="text-align: {_STYLES[side]}">{html.escape(cell)}</{tag}>' for cell, side in styled
+            )
+
+        head, body = row(self.header, "th"), "".join(f"<tr>{row(cells)}</tr>" for cells in self.rows)
+        foot = f"<tfoot><tr>{row(self.total, 'th')}</tr></tfoot>" if self.total else ""
+        facts = "".join(
+            f'<tr><th style="text-align: left">{html.escape(name)}</th>'
+            f'<td style="text-align: left">{html.escape(text)}</td></tr>'
+            for name, text in self.facts.items()
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
+        return f'<div style="{_FRAME}">{table}</div>' + (f"<table>{facts}</table>" if facts else "")

@@ -1,0 +1,107 @@
+"""An array that lies in a file, row after row, and is read when it is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.datasets.checks import check_finite, check_real
+from blobnet.datasets.source import Rows, Source, kept_type
+from blobnet.errors import DataError, FileError
+
+
+class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
+    """Samples or labels in a part of a file, in C's order.
+
+    NOTE: they are read, not mapped. A map of a file that is cut short ends the process, and counts as memory of it.
+
+    Args:
+        path: the file.
+        offset: of the first sample, in bytes.
+        shape: of the array.
+        dtype: of the array; that of labels stays, that of samples becomes one of KEPT_TYPES.
+        subject: what errors call it.
+        has_labels: whether they are labels, which nobody looks at here.
+
+    Raises:
+        FileError: the file cannot be read, or does not hold that many bytes.
+        DataError: the array does not hold real numbers.
+    """
+
+    is_parallel = True
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        subject: str,
+        has_labels: bool = False,
+    ) -> None:
+        check_real(dtype, "y" if has_labels else "x", subject)
+        self.subject, self.shape, self.dtype = subject, shape, dtype if has_labels else kept_type(dtype)
+        self._path, self._offset, self._stored, self._has_labels = path, offset, dtype, has_labels
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        needed = offset + shape[0] * self._row_bytes
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._file)
+            size = os.fstat(self._file).st_size
+        except OSError as error:
+            raise FileError(str(path), "the file must be readable", reason=error) from error
+        if size < needed:
+            raise FileError(str(path), "the file must hold the whole array, but it is cut short", bytes=size, of=needed)
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        is_same = self._stored == self.dtype or self._stored.kind == "b"
+        is_direct = is_same and out.flags.c_contiguous
+        values = out.view(self._stored) if is_direct else np.empty(out.shape, self._stored)
+        target = values.reshape(-1).view(np.uint8).data
+        # Samples that lie side by side are read at once.
+        ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+        first = 0
+        for end in ends:
+            place = self._offset + int(rows[first]) * self._row_bytes
+            self._fill(target[first * self._row_bytes : end * self._row_bytes], place)
+            first = end
+        if not is_direct:
+            with np.errstate(over="ignore"):  # What float32 cannot hold is found below.
+                np.copyto(out, values, casting="unsafe")
+        if not self._has_labels:
+            check_finite(out, "x", self.subject, rows)
+
+    def _fill(self, target: memoryview, place: int) -> None:
+        while target:
+            try:
+                count = os.preadv(self._file, [target], place)
+            except OSError as error:
+                raise DataError(self.subject, "the file must stay readable", file=self._path, cause=error) from error
+            if not count:
+                rule = "the file must stay as long as it was"
+                hint = "do not write to data while they are used."
+                raise DataError(self.subject, rule, file=self._path, ends_at=place, hint=hint)
+            target, place = target[count:], place + count
+
+
+def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape of the .npy array that begins at a file's position, whether it is in Fortran's order, and its type.
+
+    The file is then at the first value.
+
+    Raises:
+        ValueError: there is no such array.
+    """
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in readers:
+        raise ValueError(f"arrays of format {version} hold no plain numbers")
+    shape, is_fortran, dtype = readers[version](file)
+    # An array of one axis, or with one at most that is larger than 1, has both orders.
+    return shape, is_fortran and sum(size > 1 for size in shape) > 1, dtype

@@ -1,0 +1,47 @@
+"""Samples and labels as a split of a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.datasets.checks import (
+    check_array_type,
+    check_axes,
+    check_finite,
+    check_label_array,
+    check_label_shape,
+    check_label_values,
+    classes_of_one_hot,
+)
+from blobnet.datasets.dataset import Split
+from blobnet.datasets.source import Source
+
+
+def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes: int | None, subject: str) -> Split:
+    """Checks samples and labels, and brings arrays into the types of a :class:`Split`.
+
+    Samples of a source, and targets of one, are checked when they are read; class numbers are gone through once.
+
+    Raises:
+        DataError: as :func:`check_arrays`.
+    """
+    if isinstance(y, np.ndarray | Source):
+        y = classes_of_one_hot(y, classes)
+    if not isinstance(x, Source):
+        check_array_type(x, "x", subject)
+    check_axes(x.shape, subject)
+    if not isinstance(y, Source):
+        check_label_array(y, x.shape, subject)
+    check_label_shape(y.shape, x.shape, subject)
+    has_targets = classes is None and y.dtype.kind == "f"
+    if not isinstance(x, Source):
+        check_finite(x, "x", subject)
+        x = np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32)
+    if not (has_targets and isinstance(y, Source)):
+        check_label_values(y, classes, subject)
+    if not isinstance(y, Source):
+        y = np.ascontiguousarray(y, dtype=np.float32 if has_targets else np.int64)
+    return Split(x, y)

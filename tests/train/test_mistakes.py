@@ -1,0 +1,114 @@
+"""The worst mistakes, against a loop over all samples in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from blobnet import layers, losses, mistakes
+from blobnet.device import Device
+from blobnet.errors import ShapeError
+from blobnet.mistakes import worst_mistakes
+from blobnet.model import Sequential
+
+NAMES = ("ant", "bee", "cat", "dog", "elk")
+
+
+def data(count: int = 41) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(7)
+    return random.normal(size=(count, 2, 3, 4)).astype(np.float32), random.integers(0, 5, count)
+
+
+def softmax(outputs: np.ndarray) -> np.ndarray:
+    powers = np.exp(outputs.astype(np.float64))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("at_once", [1 << 24, 1])
+@pytest.mark.parametrize("count", [4, 400])
+def test_classes(device: Device, monkeypatch: pytest.MonkeyPatch, count, at_once) -> None:
+    monkeypatch.setattr(mistakes, "_OUTPUTS_AT_ONCE", at_once)  # All samples, or a batch at a time.
+    x, y = data()
+    model = Sequential([layers.Input(2, 3, 4), layers.Flatten(), layers.Dense(5)], class_names=NAMES, seed=2)
+    model.set_normalization([0.5, -1.0], [2.0, 3.0])
+    found = worst_mistakes(model, x, y, count=count, batch_size=8, device=device)
+    scores = softmax(model.predict(x, device=device))
+    wrong = [(-math.log(scores[n, y[n]]), n) for n in range(41) if scores[n].argmax() != y[n]]
+    wanted = sorted(wrong, reverse=True)[:count]
+    assert (found.samples, found.wrong) == (41, len(wrong))
+    assert [item.number for item in found.worst] == [number for _, number in wanted]
+    np.testing.assert_allclose([item.error for item in found.worst], [error for error, _ in wanted], rtol=1e-5)
+    for item in found.worst:
+        said = int(scores[item.number].argmax())
+        assert (item.truth, item.said) == (NAMES[y[item.number]], NAMES[said])
+        assert item.remark == f"{100 * scores[item.number, said]:.0f} %"
+    normalised = (x - [[[0.5]], [[-1.0]]]) / [[[2.0]], [[3.0]]]
+    np.testing.assert_allclose(found.values, normalised[[number for _, number in wanted]], atol=1e-6)
+
+
+def test_no_mistakes(device: Device) -> None:
+    x = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
+    model = Sequential([layers.Input(3, 1, 1), layers.Flatten(), layers.Dense(3, name="dense")])
+    model.set_weights({"dense/weight": 30 * np.eye(3), "dense/bias": np.zeros(3)})
+    found = worst_mistakes(model, x, np.arange(3), device=device)
+    assert (found.samples, found.wrong, found.worst) == (3, 0, ())
+    assert found.values.shape == (0, 3, 1, 1)
+    surely = worst_mistakes(model, x, np.array([0, 0, 2]), device=device)
+    assert [(item.number, item.truth, item.said, item.remark) for item in surely.worst] == [(1, "0", "1", "99 %")]
+
+
+def test_a_class_for_each_position(device: Device) -> None:
+    x, _ = data(9)
+    y = np.random.default_rng(1).integers(0, 3, (9, 3, 4))
+    y[4] = 7
+    y[5, :2] = 7
+    model = Sequential([layers.Input(2, 3, 4), layers.Conv2D(3, 1)])
+    loss = losses.CrossEntropy(ignore=7)
+    found = worst_mistakes(model, x, y, loss=loss, batch_size=4, device=device)
+    scores = softmax(model.predict(x, device=device))
+    said, errors, parts = scores.argmax(axis=1), {}, {}
+    for n in range(9):
+        cells = [(row, column) for row, column in np.ndindex(3, 4) if y[n, row, column] != 7]
+        missed = [cell for cell in cells if said[n][cell] != y[n][cell]]
+        if missed:
+            errors[n] = -np.mean([math.log(scores[n, y[n][cell]][cell]) for cell in cells])
+            parts[n] = len(missed) / len(cells)
+    assert 4 not in errors
+    assert [item.number for item in found.worst] == sorted(errors, key=lambda n: -errors[n])
+    assert found.wrong == len(errors)
+    for item in found.worst:
+        assert item.error == pytest.approx(errors[item.number], rel=1e-5)
+        assert item.remark == f"mostly; {mistakes._percent(parts[item.number])} wrong"
+        pairs = list(zip(y[item.number].ravel(), said[item.number].ravel(), strict=True))
+        often = {pair: pairs.count(pair) for pair in pairs if pair[0] not in (7, pair[1])}
+        assert often[int(item.truth), int(item.said)] == max(often.values())
+
+
+def test_targets(device: Device) -> None:
+    x, _ = data(12)
+    y = np.random.default_rng(2).normal(size=(12, 5)).astype(np.float32)
+    model = Sequential([layers.Input(2, 3, 4), layers.Flatten(), layers.Dense(5)])
+    found = worst_mistakes(model, x, y, count=3, loss="mse", device=device)
+    outputs = model.predict(x, device=device)
+    errors = np.abs(outputs.astype(np.float64) - y).mean(axis=1)
+    assert [item.number for item in found.worst] == np.argsort(-errors)[:3].tolist()
+    first = found.worst[0]
+    assert first.error == pytest.approx(errors.max(), rel=1e-6)
+    assert first.truth == ", ".join(f"{value:.3g}" for value in y[first.number][:3]) + ", ..."
+    assert first.said == ", ".join(f"{value:.3g}" for value in outputs[first.number][:3]) + ", ..."
+
+
+def test_a_model_without_classes_needs_its_loss(device: Device) -> None:
+    model = Sequential([layers.Input(2, 3, 4), layers.Flatten(), layers.Dense(1)])
+    with pytest.raises(ShapeError, match="the model's output must be one logit for each of at least 2 classes"):
+        worst_mistakes(model, *data(), device=device)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [(0.0, "0 %"), (0.004, "<1 %"), (0.125, "12 %"), (0.996, "99 %"), (1.0, "100 %"), (math.nan, "nan %")],
+)
+def test_percent(part, text) -> None:
+    assert mistakes._percent(part) == text
