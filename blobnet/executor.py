@@ -18,8 +18,8 @@ from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
+from blobnet.implementations.base import variant_of
 from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
-from blobnet.layers.candidates import variant_of
 from blobnet.planner import Plan, make_plan
 
 #: Characters of an error that a warning repeats.

@@ -104,7 +104,7 @@ class KernelCall:
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
     blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1
     forward``; ``layer`` and ``direction`` say whose work it is. ``candidate`` is the way to compute of which the call
-    is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's batch that the
+    is part, where there are several (blobnet/implementations). ``samples`` are those of the plan's batch that the
     launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes`` the program
     is for these sizes alone, also where the header has them as arguments.
     """
@@ -251,7 +251,8 @@ class Tuning:
 
     ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
+    (blobnet/implementations/base.py). ``only`` names the variants that are wanted wherever they match, for tests and
+    comparisons; empty: all. ``precision`` is one of PRECISIONS.
     """
 
     model: DeviceModel = GENERIC["cpu"]
@@ -259,6 +260,7 @@ class Tuning:
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
+    only: frozenset[str] = frozenset()
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
@@ -298,6 +300,16 @@ def units_at_once(shape: Shape) -> int:
     return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
 
 
+def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h)."""
+    if not tuning.model.items_are_lanes:
+        return GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), None
+    # Programs know how many share a plane: there are few such numbers.
+    items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
+    sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
+    return GlobalSize(-(-items // sharers) * sharers, 1, shape.units), full_group(sharers)
+
+
 def cell_call(
     kernel: str,
     label: str,
@@ -307,17 +319,9 @@ def cell_call(
     arrays: Mapping[str, Array] | None = None,
     macros: Mapping[str, Macro] | None = None,
 ) -> KernelCall:
-    """The launch of a kernel that computes each cell from those at the same place of other blobs (kernels/cells.h)."""
-    shape = next(iter(blobs.values())).shape
-    tunables = tuning.of(kernel)
-    if not tuning.model.items_are_lanes:
-        size, local = GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), None
-    else:
-        # Programs know how many share a plane: there are few such numbers.
-        items = -(-shape.height * shape.width // tunables["CELLS"])
-        sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
-        size, local = GlobalSize(-(-items // sharers) * sharers, 1, shape.units), full_group(sharers)
-    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
+    """The launch of such a kernel, whose planes are those of the first blob."""
+    size, local = cell_work(kernel, next(iter(blobs.values())).shape, tuning)
+    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
 
 
 def row_group(items: int) -> tuple[int, int, int]:
@@ -328,6 +332,11 @@ def row_group(items: int) -> tuple[int, int, int]:
 def full_group(width: int, height: int = 1) -> tuple[int, int, int]:
     """A work-group of ``width`` x ``height``, filled up along the units."""
     return width, height, max(1, min(_GROUP_SIZE // (width * height), _GROUP_UNITS))
+
+
+def activation_macro(function: str | None) -> dict[str, Macro]:
+    """The macro that tells a kernel its activation (kernels/activation/functions.h); None is none."""
+    return {"ACTIVATION": f"ACTIVATION_{function or 'linear'}"}
 
 
 def power_of_two(value: int, most: int) -> int:

@@ -25,6 +25,7 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError, OptionError, PlanError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import (
     CONSTANT,
     COPYING,
@@ -39,7 +40,6 @@ from blobnet.kernel_call import (
 )
 from blobnet.kernel_source import BATCH_SCALARS
 from blobnet.layers.base import Placement, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.losses import Loss
 from blobnet.parameters import READ_OVERRUN, ParameterTable, parameter_table
 from blobnet.plan_report import report

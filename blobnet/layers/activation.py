@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
-from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
+from blobnet.kernel_call import KernelCall, activation_macro, as_rows, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
@@ -95,11 +95,6 @@ class Activation(Layer):
         blobs = dict(zip(roles, as_rows(*values), strict=True))
         macros |= activation_macro(self.function)
         return [cell_call("activation/backward", label, blobs, site.tuning, macros=macros)]
-
-
-def activation_macro(function: str | None) -> dict[str, Macro]:
-    """The macro that tells a kernel its activation (kernels/activation/functions.h); None is none."""
-    return {"ACTIVATION": f"ACTIVATION_{function or 'linear'}"}
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:

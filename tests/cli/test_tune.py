@@ -26,7 +26,7 @@ from blobnet.inference import Evaluator, samples_for
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import convolution, convolution_direct, convolution_tensor
 from blobnet.layers.base import Site
-from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate, identity
+from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, identity
 from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.loader import IndexedReader
 from blobnet.model import Model

@@ -17,7 +17,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
-from blobnet.layers.blocking import reads
+from blobnet.implementations.blocking import reads
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (

@@ -19,7 +19,7 @@ from blobnet.errors import DeviceError
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D, convolution, convolution_tensor
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import make_plan

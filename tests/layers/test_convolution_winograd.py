@@ -14,10 +14,10 @@ from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.layers import Conv2D, convolution, convolution_winograd
 from blobnet.layers.base import Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
 from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.layers.convolution_winograd import TILES, WEIGHT_TILES
-from blobnet.layers.tile import Tile
+from blobnet.implementations.tile import Tile
 from blobnet.losses import CrossEntropy
 from blobnet.planner import Plan, make_plan
 from tests.kinds import tuning_for

@@ -14,9 +14,9 @@ from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
-from blobnet.layers.candidates import FORWARD
+from blobnet.implementations.base import FORWARD
 from blobnet.layers.dense_tiled import TILES
-from blobnet.layers.tile import Tile
+from blobnet.implementations.tile import Tile
 from blobnet.task import Choices, Task
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem

@@ -17,10 +17,10 @@ from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.layers import convolution_tensor
-from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
+from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
 from blobnet.layers.convolution_tensor import WarpTile
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
-from blobnet.layers.tile import Tile, predicted_speed, tiles_for
+from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.losses import MeanSquaredError
 from blobnet.models.resnet50 import resnet50
 from blobnet.planner import make_plan

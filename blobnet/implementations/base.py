@@ -1,0 +1,131 @@
+"""Ways to compute the same thing: a cost model proposes, and what was measured on the device decides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from blobnet.device_model import DeviceModel
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.task import Task
+
+if TYPE_CHECKING:
+    from blobnet.implementations.operation import Operation
+
+#: The directions of layers with weights, for people, benchmarks and tuning.
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward weights"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute an operation.
+
+    Attributes:
+        name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a task.
+        cost: how long it should take, on a scale that the candidates of an operation share: multiply-adds of a compute
+            unit of the device at the speed of the best product there.
+        calls: makes the launches.
+        is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
+        precision: what its products round their factors to, one of PRECISIONS.
+    """
+
+    name: str
+    cost: float
+    calls: Callable[[], list[KernelCall]]
+    is_guess: bool = False
+    precision: str = "fp32"
+
+    @property
+    def variant(self) -> str:
+        """The name without the tile."""
+        return variant_of(self.name)
+
+
+class Implementation(ABC):
+    """A way to compute operations, with any tile: one file of this package (docs/implementations.md).
+
+    Attributes:
+        forward, backward_data, backward_weights: the kernel of each direction that it knows.
+        families: of operations: ``convolution``, ``dense``.
+        lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
+    """
+
+    forward: ClassVar[str] = ""
+    backward_data: ClassVar[str] = ""
+    backward_weights: ClassVar[str] = ""
+    families: ClassVar[tuple[str, ...]] = ("convolution",)
+    lanes: ClassVar[bool | None]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What the names of its candidates begin with, for tuning: as a rule the file's name."""
+        return (type(self).__module__.rpartition(".")[2].removeprefix("dense_"),)
+
+    @property
+    def variant(self) -> str:
+        """The one of them, where there is one."""
+        return self.variants[0]
+
+    def kernel(self, operation: Operation) -> str:
+        """The kernel for an operation, empty if it knows none."""
+        return self.kernels[operation.direction]
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The kernels by direction."""
+        return {FORWARD: self.forward, BACKWARD_DATA: self.backward_data, BACKWARD_WEIGHTS: self.backward_weights}
+
+    def needs(self, model: DeviceModel) -> bool:
+        """Whether a device has what it needs."""
+        return self.lanes is None or model.items_are_lanes == self.lanes
+
+    def matches(self, operation: Operation) -> bool:
+        """Whether it can compute an operation; on which device does not matter."""
+        return operation.family in self.families and self.kernel(operation) != ""
+
+    @abstractmethod
+    def candidates(self, operation: Operation) -> Iterator[Candidate]:
+        """The candidates for an operation that it matches; none where it is not worth trying."""
+
+
+def identity(task: Task, name: str) -> str:
+    """What tells a candidate from those of other directions and layers: ``direct 6x4x16 (convolution forward)``.
+
+    One that does not work for a task is not trusted for another of the same operation.
+    """
+    return f"{name} ({task.operation})"
+
+
+def variant_of(name: str) -> str:
+    """The same without the tile, of a candidate's name or its identity."""
+    name, bracket, operation = name.partition(" (")
+    return name.partition(" ")[0] + bracket + operation
+
+
+def is_broken(task: Task, name: str, broken: Collection[str]) -> bool:
+    """Whether a candidate is among those that a driver breaks.
+
+    They are identities, of candidates or of variants; or a variant's name alone, for all its operations.
+    """
+    whole = identity(task, name)
+    return whole in broken or variant_of(whole) in broken or variant_of(name) in broken
+
+
+def choose(tuning: Tuning, task: Task, candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate that tuning chose for ``task``, else the cheapest that is no guess; no broken one, if possible.
+
+    What tuning chose, for this batch or a near one, may not be there: names change from version to version, and some
+    candidates come and go with the batch. With ``tuning.only`` it is one of these variants, where there is one.
+    """
+    usable = candidates
+    if tuning.only:
+        usable = [item for item in candidates if item.variant in tuning.only] or usable
+    if tuning.broken:
+        usable = [item for item in usable if not is_broken(task, item.name, tuning.broken)] or usable
+    for _, name in tuning.choices.near(task):
+        for candidate in usable:
+            if candidate.name == name:
+                return candidate
+    return min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))
