@@ -22,7 +22,7 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
-from blobnet.planner import STEP_WORDS, Buffer, Plan
+from blobnet.planning import STEP_WORDS, Buffer, Plan
 from tests.reference.activation import ACTIVATIONS
 
 #: A quiet NaN that no computation makes.
