@@ -443,7 +443,7 @@ class _Planner:
                 vertex.layer.fuses_slope
                 and self.in_training[vertex.index]
                 and readers == (vertex.index + 1,)
-                and self.graph.vertices[readers[0]].layer.slope
+                and self.graph.vertices[readers[0]].layer.activates
             ):
                 found.add(readers[0])
         return frozenset(found)
@@ -671,7 +671,7 @@ class _Planner:
             accumulate=tuple(self.accumulate.get((vertex.index, position), False) for position in sources),
             training=self.in_training[vertex.index],
             frozen=frozenset(self._trainable(vertex)) - frozenset(trained),
-            slope=self.graph.vertices[vertex.index + 1].layer.slope if vertex.index + 1 in self.absorbed else None,
+            slope=self.graph.vertices[vertex.index + 1].layer.activates if vertex.index + 1 in self.absorbed else None,
             in_place_of=self.in_place_of.get(vertex.index),
             batch_size=self.batch_size,
             sample_type=self.sample_type,
