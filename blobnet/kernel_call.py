@@ -251,8 +251,8 @@ class Tuning:
 
     ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/implementations/base.py). ``only`` names the variants that are wanted wherever they match, for tests and
-    comparisons; empty: all. ``precision`` is one of PRECISIONS.
+    (blobnet/implementations/base.py). ``only`` names the implementations or variants
+    that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
     """
 
     model: DeviceModel = GENERIC["cpu"]
@@ -332,11 +332,6 @@ def row_group(items: int) -> tuple[int, int, int]:
 def full_group(width: int, height: int = 1) -> tuple[int, int, int]:
     """A work-group of ``width`` x ``height``, filled up along the units."""
     return width, height, max(1, min(_GROUP_SIZE // (width * height), _GROUP_UNITS))
-
-
-def activation_macro(function: str | None) -> dict[str, Macro]:
-    """The macro that tells a kernel its activation (kernels/activation/functions.h); None is none."""
-    return {"ACTIVATION": f"ACTIVATION_{function or 'linear'}"}
 
 
 def power_of_two(value: int, most: int) -> int:

@@ -24,7 +24,7 @@ from blobnet.layers.activation import FROM_OUTPUT
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
 from blobnet.parameters import ParameterTable
-from blobnet.planner import Plan
+from blobnet.planning import Plan
 
 Symbols = npt.NDArray[np.uint64]
 
@@ -48,7 +48,7 @@ _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backw
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+TUNING = Tuning(only=frozenset({"direct"}))
 
 
 class PlanBrokenError(AssertionError):

@@ -24,10 +24,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = dict(_found())
 
 
 def candidates(operation: Operation) -> list[Candidate]:
-    """All ways to compute an operation on the device that it is tuned for."""
-    return [
-        candidate
-        for item in IMPLEMENTATIONS.values()
-        if item.needs(operation.tuning.model) and item.matches(operation)
+    """The ways to compute an operation on the device that it is tuned for: of ``tuning.only``, where these match."""
+    tuning = operation.tuning
+    found = [
+        (name, candidate)
+        for name, item in IMPLEMENTATIONS.items()
+        if item.needs(tuning.model) and item.matches(operation)
         for candidate in item.candidates(operation)
     ]
+    wanted = [candidate for name, candidate in found if tuning.only & {name, candidate.variant}]
+    return wanted or [candidate for _, candidate in found]

@@ -117,13 +117,11 @@ def choose(tuning: Tuning, task: Task, candidates: Sequence[Candidate]) -> Candi
     """The candidate that tuning chose for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
     What tuning chose, for this batch or a near one, may not be there: names change from version to version, and some
-    candidates come and go with the batch. With ``tuning.only`` it is one of these variants, where there is one.
+    candidates come and go with the batch.
     """
     usable = candidates
-    if tuning.only:
-        usable = [item for item in candidates if item.variant in tuning.only] or usable
     if tuning.broken:
-        usable = [item for item in usable if not is_broken(task, item.name, tuning.broken)] or usable
+        usable = [item for item in candidates if not is_broken(task, item.name, tuning.broken)] or candidates
     for _, name in tuning.choices.near(task):
         for candidate in usable:
             if candidate.name == name:

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field, replace
 from blobnet.blob import Shape
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, activation_macro
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import Macro, load
+
+#: The macros of no activation (kernels/activation/functions.h).
+NO_ACTIVATION: Mapping[str, Macro] = {"ACTIVATION": "ACTIVATION_linear", "ACTIVATION_PARAMETER": 0.0}
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Operation:
         tuning: for kernels.
         batch_size: the plan's samples.
         bias_mode: 0 no bias, 1 one a unit, 2 one a position; backward weights: whose gradient is wanted.
-        residual, activation: what to add to, and apply to, a result of the forward pass.
+        residual: what to add to a result of the forward pass.
+        activation: macros of what to apply to it then.
         accumulate: backward data: whether to add to what is there.
     """
 
@@ -155,7 +159,7 @@ class Operation:
     batch_size: int = 1
     bias_mode: int = 0
     residual: Blob | None = None
-    activation: str | None = None
+    activation: Mapping[str, Macro] = field(default_factory=lambda: NO_ACTIVATION)
     accumulate: bool = False
 
     # -- sizes -------------------------------------------------------------------------------------------------------
@@ -261,7 +265,7 @@ class Operation:
     @property
     def plain(self) -> Operation:
         """The contraction alone, without what is done to its results, nor what they are added to."""
-        return replace(self, bias_mode=0, residual=None, activation=None, accumulate=False)
+        return replace(self, bias_mode=0, residual=None, activation=NO_ACTIVATION, accumulate=False)
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -317,7 +321,7 @@ class Operation:
             "BIAS_MODE": self.bias_mode,
             "HAS_BIAS": int(self.bias_mode > 0),
             "HAS_RESIDUAL": int(self.residual is not None),
-            **activation_macro(self.activation),
+            **self.activation,
             "ACCUMULATE": int(self.accumulate),
         }
 

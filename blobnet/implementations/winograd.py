@@ -218,7 +218,7 @@ class Winograd(Implementation):
     lanes = True
     forward = backward_data = backward_weights = "convolution/winograd_product"
     #: By the results of a patch on a side.
-    variants = ("winograd2", "winograd4")
+    variants = ("winograd2", "winograd3", "winograd4", "winograd5")
 
     def matches(self, operation: Operation) -> bool:
         axes = operation.vertical, operation.horizontal

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
-from blobnet.kernel_call import Blob, KernelCall, activation_macro, as_rows, cell_call, copy_call
+from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 

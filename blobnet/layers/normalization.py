@@ -12,13 +12,13 @@ from blobnet.kernel_call import (
     GlobalSize,
     KernelCall,
     Tuning,
-    activation_macro,
     cell_call,
     full_group,
     power_of_two,
     units_at_once,
 )
 from blobnet.kernel_source import Macro
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 
 Local = tuple[int, int, int]

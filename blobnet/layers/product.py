@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from blobnet import implementations
 from blobnet.geometry import WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
-from blobnet.implementations.operation import Operation
+from blobnet.implementations.operation import NO_ACTIVATION, Operation
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Layer, Norm, Site
 from blobnet.task import Task
 
@@ -92,7 +93,7 @@ def operation_of(
         site.batch_size,
         bias_mode if wants_bias else 0,
         site.epilogue.residual if forward else None,
-        site.activation if forward else None,
+        activation_macro(site.activation) if forward else NO_ACTIVATION,
         direction == BACKWARD_DATA and site.accumulate[0],
     )
 
