@@ -106,7 +106,8 @@ class KernelCall:
     forward``; ``layer`` and ``direction`` say whose work it is. ``candidate`` is the way to compute of which the call
     is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's batch that the
     launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes`` the program
-    is for these sizes alone, also where the header has them as arguments.
+    is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it
+    is no file of kernels/; ``kernel`` is its name then.
     """
 
     kernel: str
@@ -122,11 +123,12 @@ class KernelCall:
     constant_sizes: bool = False
     layer: str = ""
     direction: str = ""
+    generated: kernel_source.KernelSource | None = None
 
     @property
     def source(self) -> kernel_source.KernelSource:
-        """The kernel's file."""
-        return kernel_source.load(self.kernel)
+        """The kernel's text, and what it takes."""
+        return self.generated or kernel_source.load(self.kernel)
 
     def storages(self, *accesses: str) -> set[str]:
         """The storages that the kernel uses in one of these ways: ``read``, ``write``, ``update``."""
