@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
 
@@ -254,7 +254,7 @@ class Tuning:
     (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
     """
 
-    model: DeviceModel = GENERIC["cpu"]
+    model: DeviceModel = HOST
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
