@@ -102,11 +102,14 @@ class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
-    blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1
-    forward``; ``layer`` and ``direction`` say whose work it is. ``candidate`` is the way to compute of which the call
-    is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's batch that the
-    launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes`` the program
-    is for these sizes alone, also where the header has them as arguments.
+    blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
+    that the launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes``
+    the program is for these sizes alone, also where the header has them as arguments.
+
+    ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
+    that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
+    graph, and ``direction``; and ``candidate``, the way to compute of which it is part, where there are several
+    (blobnet/layers/candidates.py).
     """
 
     kernel: str
@@ -120,7 +123,8 @@ class KernelCall:
     candidate: str = ""
     samples: range | None = None
     constant_sizes: bool = False
-    layer: str = ""
+    owner: object = field(default=None, repr=False)
+    vertex: int | None = None
     direction: str = ""
 
     @property

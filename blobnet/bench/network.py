@@ -65,16 +65,13 @@ class LaunchTiming:
         """The call's."""
         return self.call.kernel
 
-    def belongs_to(self, layer: str, direction: str) -> bool:
-        """Whether it is part of a layer's phase; ``backward`` is both that there are."""
-        return self.call.layer == layer and self.call.direction.startswith(direction)
-
 
 @dataclass(frozen=True)
 class Point:
     """A layer's phase within a training step: its work, and its launches."""
 
-    label: str
+    layer: str
+    direction: str
     work: Work
     launches: Sequence[LaunchTiming]
 
@@ -202,9 +199,10 @@ class NetworkBench:
             if vertex.layer.kind not in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
                 continue
             case = Case(vertex.layer, graph.input_shapes(vertex)[0])
+            own = [item for item in profile if item.call.vertex == vertex.index]
             for direction in case.directions:
-                launches = [item for item in profile if item.belongs_to(vertex.name, direction)]
-                point = Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), launches)
+                launches = [item for item in own if case.phase(item.call.direction) == direction]
+                point = Point(vertex.name, direction, case.work(direction, self.batch_size), launches)
                 if point.seconds > 0:
                     points.append(point)
         return points

@@ -13,7 +13,7 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import BACKWARD, Case, Work
+from blobnet.bench.shapes import Case, Work
 from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch, plan_for
@@ -288,10 +288,9 @@ def filled_executor(
 def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
     """The layer's calls of each phase."""
     found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
+    layer = plan.graph.vertex(CASE_LAYER, "case").index
     for _, call in plan.calls:
-        if call.layer != CASE_LAYER:
-            continue
-        direction = call.direction if case.is_product or call.direction == FORWARD else BACKWARD
-        if direction in found:  # An Add's backward copies, if any, are its neighbours' doing.
-            found[direction].append(call)
+        # An Add's backward copies, if any, are its neighbours' doing.
+        if call.vertex == layer and case.phase(call.direction) in found:
+            found[case.phase(call.direction)].append(call)
     return {direction: calls for direction, calls in found.items() if calls}

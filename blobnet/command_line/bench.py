@@ -270,9 +270,8 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     if options.plot is not None:
         groups: dict[str, list[tuple[float, float]]] = {}
         for point in points:
-            group = next(name for name in (*shapes.DIRECTIONS, shapes.BACKWARD) if point.label.endswith(f" {name}"))
             rate = point.work.flops / point.seconds
-            groups.setdefault(group, []).append((point.work.flops / point.work.bytes, rate))
+            groups.setdefault(point.direction, []).append((point.work.flops / point.work.bytes, rate))
         title = (
             f"a training step of {source.text} for {'x'.join(map(str, shape))}, batch {batch_size}, {device.precision}"
         )
