@@ -43,7 +43,7 @@ from blobnet.device import BUILD_OPTIONS, preamble
 from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from blobnet.tables import Table
 from blobnet.tuning import Tunings
 
