@@ -1,7 +1,7 @@
 """The kernels of the seeds (docs/sources.md), from the concise one to the fastest.
 
-Each is a rung that is run, tested and timed as it is. Production code does not use them: they show what each idea brings
-on a device, and what the production kernel adds.
+Each is a rung that is run, tested and timed as it is. Production code does not use them: they show what each idea
+brings on a device, and what the production kernel adds.
 """
 
 from __future__ import annotations
