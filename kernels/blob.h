@@ -19,7 +19,7 @@ typedef float2 accumulator_pair_t;
 #define UNROLL_ARGUMENT _Pragma("unroll")
 #endif
 
-/* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
+/* index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. */
 #define BLOB_INDEX(ROLE, n, z, y, x)                                       \
     ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
      + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
