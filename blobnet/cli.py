@@ -21,7 +21,7 @@ from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
-from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, while_importing
+from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
@@ -159,7 +159,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _printed_warnings():
             status = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
     except BlobnetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -211,9 +210,11 @@ def _run(arguments: Sequence[str]) -> int:
         _check_train(command, options)
     elif options.command == "bench":
         _check_bench(command, options)
-    with while_importing():
+    with at_once():
         run = importlib.import_module(f"blobnet.command_line.{options.command}").run
-    status: int = run(options)
+    with as_exception():
+        status: int = run(options)
+        sys.stdout.flush()
     return status
 
 
