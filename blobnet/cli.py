@@ -27,11 +27,21 @@ from blobnet.tuning import LEVELS
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
-_DATASET += "and y.npy, of a folder that holds a folder of pictures for each class, or of a CSV file with the columns "
-_DATASET += "path and label"
+_DATASET += (
+    "and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, or of a "
+)
+_DATASET += "CSV file with the columns path and label"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
-_LOSSES = ("cross-entropy", "focal", "mean-squared-error", "mean-absolute-error", "huber", "binary-cross-entropy")
+_LOSSES = (
+    "cross-entropy",
+    "focal",
+    "dice",
+    "mean-squared-error",
+    "mean-absolute-error",
+    "huber",
+    "binary-cross-entropy",
+)
 
 _MAIN_EPILOG = """\
 first steps:
@@ -286,7 +296,7 @@ def _add_train(parser: Parser) -> None:
         "--loss",
         metavar="NAME",
         choices=_LOSSES,
-        help="cross-entropy or focal for classes; mean-squared-error, mean-absolute-error, huber or "
+        help="cross-entropy, focal or dice for classes; mean-squared-error, mean-absolute-error, huber or "
         "binary-cross-entropy for targets (default: the first of each)",
     )
     group.add_argument(
@@ -462,6 +472,13 @@ def _add_predict(parser: Parser) -> None:
         "--csv", metavar="FILE", type=Path, help="write all probabilities, a line a picture, instead of printing"
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all probabilities as JSON instead of printing")
+    parser.add_argument(
+        "--masks",
+        metavar="DIR",
+        type=Path,
+        help="for a model that gives a class for each position: write PNG files whose palette's indices are the "
+        "classes, in the pictures' sizes",
+    )
     _add_device_and_precision(parser)
 
 

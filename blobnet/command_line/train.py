@@ -23,7 +23,7 @@ from blobnet.augment import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
-from blobnet.command_line.data_argument import check_classes, check_input, load_dataset
+from blobnet.command_line.data_argument import check_classes, check_input, check_output, load_dataset
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
@@ -32,6 +32,7 @@ from blobnet.interrupt import Terminated
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
+    Dice,
     Focal,
     Huber,
     Loss,
@@ -49,6 +50,7 @@ DEFAULT_FRACTION = 0.1
 LOSSES: dict[str, type[Loss]] = {
     "cross-entropy": CrossEntropy,
     "focal": Focal,
+    "dice": Dice,
     "mean-squared-error": MeanSquaredError,
     "mean-absolute-error": MeanAbsoluteError,
     "huber": Huber,
@@ -198,6 +200,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
     check_input(model, data, options)
+    check_output(model, data)
     model.set_normalization(*data.statistics())
     if saved is not None:
         _check_same(saved, model, loss, file)
@@ -373,13 +376,13 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
         wanted = "classes" if kind.takes_classes else "targets, not classes"
         raise OptionError("--loss", f"the data set must have {wanted}", loss=options.loss, data=data)
     if options.label_smoothing is None:
-        return kind()
+        return kind().ignoring(data.ignored_label)
     if not hasattr(kind, "label_smoothing"):
         if not data.classes:
             raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
         raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
     smoothed: Any = kind
-    return smoothed(label_smoothing=options.label_smoothing)  # type: ignore[no-any-return]
+    return smoothed(label_smoothing=options.label_smoothing).ignoring(data.ignored_label)  # type: ignore[no-any-return]
 
 
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:
