@@ -717,7 +717,5 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")
-    if options.checkpoint_steps and (options.early_stopping or options.save_best):
-        parser.error("--checkpoint-steps goes without --early-stopping and --save-best, whose file is the best epoch")
     if options.momentum is not None and options.optimizer not in ("sgd", "rmsprop"):
         parser.error("--momentum needs --optimizer sgd or rmsprop")

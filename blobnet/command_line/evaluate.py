@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
     data = load_dataset(options)
     check_input(model, data, options)
     check_output(model, data)
-    if model.class_names and data.class_names and model.class_names != data.class_names:
+    # A model may have classes besides those of the data.
+    if model.class_names and data.class_names and model.class_names[: data.classes] != data.class_names:
         theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
         print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)
     part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
