@@ -294,9 +294,9 @@ def _layer(
     specs = {f"{vertex.name}/{spec.name}": spec for vertex in vertices for spec in graph.parameters(vertex)}
     trainable = [name for name, spec in specs.items() if spec.trainable]
     parameter = max(trainable, key=lambda name: specs[name].elements, default="")
-    kinds = tuple(vertex.layer.slope or vertex.layer.kind for vertex in vertices)
+    kinds = tuple(vertex.layer.activates or vertex.layer.kind for vertex in vertices)
     own = weights[parameter] if parameter else None
-    telling = [vertex for vertex in vertices if vertex.layer.slope or graph.parameters(vertex)]
+    telling = [vertex for vertex in vertices if vertex.layer.activates or graph.parameters(vertex)]
     rows: Iterable[FloatArray] = () if own is None or own.ndim < 2 else own
     unconnected = tuple(unit for unit, row in enumerate(rows) if not row.any())
     return LayerSpread(
@@ -365,11 +365,11 @@ class _Batch:
         """Runs forward; yields the outputs (samples, units, height, width) of these layers, while they are there."""
         executor, count = self._executor, self._batch.count
         executor.prepare(self._parameters.version)
-        last = {call.layer: number for number, call in enumerate(self._plan.phase("forward"))}
+        last = {call.vertex: number for number, call in enumerate(self._plan.phase("forward"))}
         launches = executor.bind(self._plan.phase("forward"), count)
         done = 0
         for vertex in self._plan.graph.vertices:  # Calls are in their order.
-            end = last.get(vertex.name, -1) + 1
+            end = last.get(vertex.index, -1) + 1
             executor.launch(launches[done:end], count)
             done = max(done, end)
             if vertex.name in names:

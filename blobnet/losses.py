@@ -161,7 +161,7 @@ class Loss(ABC):
             macros={"METRICS": self.SAMPLE_METRICS, "PARTS": walk.parts},
             local_size=(self.SAMPLE_METRICS + 1, 1, 1),
         )
-        return [*self._calls_before(output, tuning), per_sample, total]
+        return [replace(call, owner=self) for call in (*self._calls_before(output, tuning), per_sample, total)]
 
     #: The arrays that the kernel reads, besides the weights of the samples.
     _reads: ClassVar[tuple[str, ...]] = ("labels",)

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
     errors interrupt architectures
-    contraction
     cache device_model
     cores recent building tables
     blob
@@ -23,6 +22,7 @@ FLOORS = """
     initializers
     task
     kernel_call
+    contraction
     layers.candidates
     layers.base
     layers.activation layers.blocking layers.tile schedules
@@ -34,7 +34,16 @@ FLOORS = """
     layers
     graph
     parameters patterns plan_report
-    planner summary
+    planning.request
+    planning.roles
+    planning.placement
+    planning.deltas
+    planning.layout
+    planning.sites planning.fusion
+    planning.schedule planning.constants
+    planning.memory
+    planning.plan
+    planning summary
     plan_memory
     augment tuning child_builds
     device moved_labels
