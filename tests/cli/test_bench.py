@@ -291,7 +291,7 @@ def test_what_passes_its_floor_lends_nothing_to_others(run, known_roofline, monk
         assert item["floor_part"] == pytest.approx(7 if part == 1 else 0.5)
     lines = run(*ONE_SHAPE).out.splitlines()
     assert [line.split()[-1] for line in lines if "floor " in line and " ms for all" in line] == ["%"] * 3
-    assert sum(" >100 " in line for line in lines) == 1
+    assert sum(" >100 memory" in line for line in lines) == 1
     assert sum(", 100 %" in line for line in lines) == 1
 
 
