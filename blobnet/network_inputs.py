@@ -90,9 +90,7 @@ def sample_sheet(
     # A sample's partner is the next one.
     mixes = any(augmentation.mixes for augmentation in changes)
     numbers = first_numbers(len(source), seed)[: count + mixes]
-    units, *plane = source.shape[1:]
-    height, width = [None, None, *plane][-2:]
-    entry = layers.Input(units, height, width, name="input")
+    entry = layers.Input.of(Shape(*source.shape[1:]), name="input")
     shape = entry.output_shape([])
     check_fit(changes, shape, Shape.flat(1), CrossEntropy())
     mean, deviation = normalization or statistics(source, seed)

@@ -485,7 +485,7 @@ class _Planner:
         planes, target = self.planes[source], self.planes[reader.index]
         if not self.share or source in self.regions or reader.inputs.count(source) > 1:
             return False
-        if (planes.height, planes.width) != (target.height, target.width):
+        if planes.axes != target.axes:
             return False
         overwritten, last_read = self._overwritten(source, region), self._last_read(source)
         # A layer that runs in place of one input may not read the same memory as another input too.
@@ -561,7 +561,7 @@ class _Planner:
     def _delta_joins(self, vertex: Vertex, source: int, region: _Region, placement: Placement) -> bool:
         """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
         planes, target = self.planes[source], self.planes[vertex.index]
-        if (planes.height, planes.width) != (target.height, target.width):
+        if planes.axes != target.axes:
             return False
         pending = [
             index for index, other in self.delta_regions.items() if index < vertex.index and other.overlaps(region)
@@ -626,7 +626,7 @@ class _Planner:
     def _blob(self, region: _Region) -> Blob:
         storage = self.storages[region.storage]
         layout = BlobLayout.padded(
-            replace(storage.planes, units=region.units),
+            storage.planes.with_units(region.units),
             storage.halo,
             pitch=storage.pitch,
             unit_offset=region.unit_offset,
@@ -929,7 +929,7 @@ def _to_clear(slot: Sequence[Occupant]) -> list[Blob]:
     if len({_plane(item) for item in slot}) == 1:
         return []
     blobs = [item.blob for item in slot if item.blob]
-    return [blob for blob in blobs if blob.layout.extent > blob.layout.unit_elements]
+    return [blob for blob in blobs if blob.layout.halo_elements]
 
 
 def _allocate(
@@ -965,5 +965,5 @@ def _zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
-    size = GlobalSize(local[0], 1, blob.shape.units)
+    size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)

@@ -358,12 +358,14 @@ class _Problem:
         return found
 
 
+#: What makes the sizes of depth, height and width odd, if they are not too many cells then.
+_ODDER = (1, 1, 3)
+
+
 def _odd_shape(shape: Shape, step: int) -> Shape:
     """Another plane of odd height and width, larger or smaller."""
-    if not shape.rank:
-        return shape
-    height = 1 if shape.rank == 1 else max(1, shape.height + step * (1 + shape.height % 2))
-    return replace(shape, height=height, width=max(1, shape.width + step * (3 + shape.width % 2)))
+    sizes = (max(1, size + step * (more + size % 2)) for size, more in zip(shape.sizes, _ODDER[AXES - shape.rank :], strict=True))
+    return Shape(shape.units, *sizes)
 
 
 class _Arena:

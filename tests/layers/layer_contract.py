@@ -18,7 +18,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
-from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem, placed
+from tests.layers.layer_bench import Arrangement, Bench, Problem, in_memory, make_problem, placed
 from tests.reference.activation import ACTIVATIONS
 from tests.reference.compare import assert_close
 
@@ -181,7 +181,7 @@ class _References:
         delta = problem.delta.astype(np.float64)
         self.output = np.asarray(forward(inputs, parameters))
         declared = problem.output_shape
-        full = (problem.count, declared.units, declared.height, declared.width)
+        full = (problem.count, *in_memory(declared))
         short = (problem.count, *declared.dimensions)
         shape = self.output.shape
         assert shape in (full, short), f"{problem.name}: declared shape {declared}, the reference's is {shape}"

@@ -106,7 +106,7 @@ class _Wrong(ToyLayer):
     mistake: str = ""
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        return replace(inputs[0], units=inputs[0].units + 1) if self.mistake == "shape" else inputs[0]
+        return inputs[0].with_units(inputs[0].units + 1) if self.mistake == "shape" else inputs[0]
 
     def placement(self, training: bool) -> Placement:
         return Placement.SHARED if self.mistake == "shared" else Placement.SEPARATE

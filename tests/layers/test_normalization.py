@@ -34,7 +34,7 @@ SHAPES = [
     (Shape(3, 5, 7), 3),
     (Shape(2, 13, 33), 2),
     (Shape(5, 9, 16), 1),
-    (Shape(4, 1, 9, rank=1), 3),
+    (Shape(4, 9), 3),
     (Shape(7, 1, 1), 2),
     (Shape.flat(150), 41),
 ]
