@@ -437,6 +437,12 @@ class BlobLayout:
             return self
         return BlobLayout.padded(Shape(1, self.unit_count))
 
+    @property
+    def strides(self) -> tuple[int, int, int, int, int]:
+        """Elements from sample to sample, unit to unit, plane to plane, row to row, and value to value."""
+        units, planes = self.unit_memory_elements, self.plane_memory_elements
+        return self.memory_elements, units, planes, self.unit_memory_width, 1
+
     def index(self, n: Any, z: Any, y: Any, x: Any) -> Any:
         """The index equation; takes integers or integer arrays.
 
@@ -506,16 +512,8 @@ class BlobLayout:
         fits = buffer.flags.c_contiguous and count * self.memory_elements <= buffer.size
         assert fits, f"{count} samples of {self.memory_elements} elements must fit a contiguous {buffer.size}"
         sizes = (count, self.unit_count, self.unit_depth, self.unit_height, self.unit_width)
-        strides = (
-            self.memory_elements,
-            self.unit_memory_elements,
-            self.plane_memory_elements,
-            self.unit_memory_width,
-            1,
-        )
-        view = np.lib.stride_tricks.as_strided(
-            buffer.reshape(-1)[self.index(0, 0, 0, 0) :], sizes, tuple(step * stride for stride in strides)
-        )
+        strides = tuple(step * stride for stride in self.strides)
+        view = np.lib.stride_tricks.as_strided(buffer.reshape(-1)[self.index(0, 0, 0, 0) :], sizes, strides)
         return view[:, :, 0] if self.unit_depth == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:
