@@ -38,6 +38,7 @@ class Arrangement:
     Attributes:
         name: for messages.
         tight: exactly the halos that the layer asks for, no slack and no units of others, as in most plans.
+        own_zeros: every row has zeros of its own on both sides, and a pitch of its own.
         same_pitch: one row pitch for all blobs, so that flat-plane kernels are chosen.
         beside: output and input 0 are units of one storage, and so are their deltas, where their planes match.
         in_place_of: the output is this input's blob.
@@ -50,6 +51,7 @@ class Arrangement:
 
     name: str
     tight: bool = False
+    own_zeros: bool = False
     same_pitch: bool = False
     beside: bool = False
     in_place_of: int | None = None
@@ -325,21 +327,25 @@ class Bench:
         if self.arrangement.tight:
             return halo
         more = self._generator.choice([0, 0, 1, 2], 4).reshape(2, 2)
-        depth = self._generator.choice([0, 0, 1, 2], 2) if self.problem.output_shape.rank == 3 else (0, 0)
+        has_depth = any(shape.rank == 3 for shape in (*self.problem.shapes, self.problem.output_shape))
+        depth = self._generator.choice([0, 0, 1, 2], 2) if has_depth else (0, 0)
         return Halo(*(np.array(halo.axes) + [depth, *more]))
 
     def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
         if self.arrangement.tight:
             return BlobLayout.padded(shape, halo, pitch=pitch)
-        own_pitch = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        own_pitch: int | None = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        if self.arrangement.own_zeros:
+            own_pitch = None
         before, after = (int(units) for units in self._generator.integers(0, 3, 2))
         return BlobLayout.padded(
             shape,
             halo,
             pitch=pitch if self.arrangement.same_pitch else own_pitch,
-            slack=int(self._generator.choice([0, 1, 5, 16])),
+            slack=0 if self.arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
             unit_offset=before,
             unit_memory_count=before + shape.units + after,
+            own_zeros=self.arrangement.own_zeros,
         )
 
     # -- arrays and buffers ------------------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
         Arrangement("tight", tight=True, same_pitch=True, training=training),
         Arrangement("one pitch", same_pitch=True, beside=inputs > 0, training=training),
         Arrangement("own pitches", accumulate=True, training=training),
+        Arrangement("own zeros", own_zeros=True, training=training),
     ]
     if inputs > 1 and training:
         found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))

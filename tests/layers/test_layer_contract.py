@@ -115,7 +115,7 @@ class _Wrong(ToyLayer):
         return Placement.SHARED if self.mistake == "shared delta" else Placement.SEPARATE
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        return Halo(right=1) if self.mistake == "" else Halo()
+        return Halo((0, 1)) if self.mistake == "" else Halo()
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         if self.mistake == "unwanted delta" and site.input_deltas[0] is None:

@@ -32,13 +32,13 @@ from blobnet.losses import (
 from blobnet.parameters import ParameterTable
 from blobnet.planner import Buffer, Plan, make_plan
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import poison
+from tests.layers.layer_bench import in_memory, poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
 SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.
 LOSS, WEIGHT, RIGHT, FIVE, COUNTED = range(SUMS)
-SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape.flat(1)]
+SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape.flat(1), Shape(3, 2, 4, 5)]
 
 
 def _name(value: object) -> str:
@@ -79,7 +79,7 @@ class LossBench:
         self._write("totals", np.zeros(SUMS + 1, np.float32))
 
     def _layout(self, shape: Shape) -> BlobLayout:
-        halo = Halo(*self._generator.integers(0, 3, (2, 2)))
+        halo = Halo(*self._generator.integers(0, 3, (3 if shape.rank == 3 else 2, 2)))
         return BlobLayout.padded(shape, halo, slack=3, unit_offset=2, unit_memory_count=shape.units + 3)
 
     def _elements(self, name: str) -> int:
@@ -164,7 +164,7 @@ def smoothed_binary_cross_entropy(
 def random_batch(shape: Shape, count: int, seed: int, scale: float = 2) -> tuple[FloatArray, FloatArray]:
     """Outputs and targets from 0 to 1."""
     generator = np.random.default_rng(seed)
-    size = (count, shape.units, shape.height, shape.width)
+    size = (count, *in_memory(shape))
     return (scale * generator.standard_normal(size)).astype(np.float32), generator.random(size).astype(np.float32)
 
 
@@ -253,6 +253,8 @@ PLANES = [
     (Shape(4, 3, 5), "cpu"),
     (Shape(2, 7, 1), "gpu"),
     (Shape(6, 11), "gpu"),
+    (Shape(3, 2, 4, 5), "cpu"),
+    (Shape(3, 4, 5, 7), "gpu"),
     (Shape(3, 67, 131), "cpu"),
     (Shape(3, 67, 131), "gpu"),
 ]

@@ -218,6 +218,8 @@ def test_all_lanes(device: Device, lanes: int) -> None:
         (Shape(3, 5, 7), "cpu", None),
         (Shape(2, 3, 16), "gpu", ["own pitches"]),
         (Shape(2, 21), "cpu", ["own pitches"]),
+        (Shape(2, 3, 4, 5), "cpu", ["own pitches", "own zeros"]),
+        (Shape(2, 3, 4, 5), "gpu", ["own pitches"]),
         (Shape.flat(5), "cpu", ["own pitches"]),
     ],
     ids=str,
