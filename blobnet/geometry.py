@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobnet.blob import Pair
+from blobnet.blob import Pair as Pair
 from blobnet.errors import OptionError
 
 Padding = int | str | tuple[int, ...] | tuple[Pair, ...]

@@ -2,8 +2,9 @@
 
 The loss of a batch is the mean over its samples, each of which has a weight (1 unless something else was given). The
 losses of classes take a class for each position of the output, so one for each sample where it has no positions: the
-logits of (N, units[, depth], height, width) go with classes of (N[, depth], height, width). There the mean is one over all positions of
-the batch, each with the weight of its sample and of its class; a class to ignore has the weight 0.
+logits of (N, units, height, width) go with classes of (N, height, width), and with a depth in both. There the mean is
+one over all positions of the batch, each with the weight of its sample and of its class; a class to ignore has the
+weight 0.
 
 Labels reach the device as 4-byte numbers: classes as int32, targets as float32.
 """

@@ -25,7 +25,7 @@ from blobnet.bench.timing import (
     filled_executor,
     launch_seconds,
 )
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import AXES, FloatArray, Shape
 from blobnet.device import Device
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
@@ -364,7 +364,10 @@ _ODDER = (1, 1, 3)
 
 def _odd_shape(shape: Shape, step: int) -> Shape:
     """Another plane of odd height and width, larger or smaller."""
-    sizes = (max(1, size + step * (more + size % 2)) for size, more in zip(shape.sizes, _ODDER[AXES - shape.rank :], strict=True))
+    sizes = (
+        max(1, size + step * (more + size % 2))
+        for size, more in zip(shape.sizes, _ODDER[AXES - shape.rank :], strict=True)
+    )
     return Shape(shape.units, *sizes)
 
 

@@ -14,8 +14,8 @@ from blobnet.kernel_call import (
     Tuning,
     cell_call,
     full_group,
-    power_of_two,
     planes_at_once,
+    power_of_two,
 )
 from blobnet.kernel_source import Macro
 from blobnet.layers.activation import activation_macro

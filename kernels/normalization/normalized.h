@@ -7,8 +7,8 @@
  */
 #include "activation/functions.h"
 
-#define LOAD_STATISTICS(z)                                                       \
-    const accumulator_t mean = ARRAY(statistics)[UNIT_OF(INPUT, z)];                     \
+#define LOAD_STATISTICS(z)                                                                       \
+    const accumulator_t mean = ARRAY(statistics)[UNIT_OF(INPUT, z)];                             \
     const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + (UNIT_OF(INPUT, z))];        \
     const accumulator_t inverse = ARRAY(statistics)[2 * INPUT_UNIT_COUNT + (UNIT_OF(INPUT, z))]; \
     const accumulator_t factor = inverse * ARRAY(scale)[UNIT_OF(INPUT, z)];                      \

@@ -68,7 +68,7 @@ class Arrangement:
 class Problem:
     """A layer with its data: all that does not depend on an arrangement.
 
-    ``inputs`` are (count, units[, depth], height, width); ``shared`` fills arrays of the trainer's (``samples``, ``step``).
+    ``inputs`` are (count, units[, depth], height, width); ``shared`` fills arrays of the trainer's.
     """
 
     layer: Layer
@@ -329,7 +329,7 @@ class Bench:
         more = self._generator.choice([0, 0, 1, 2], 4).reshape(2, 2)
         has_depth = any(shape.rank == 3 for shape in (*self.problem.shapes, self.problem.output_shape))
         depth = self._generator.choice([0, 0, 1, 2], 2) if has_depth else (0, 0)
-        return Halo(*(np.array(halo.axes) + [depth, *more]))
+        return Halo(*np.add(halo.axes, [depth, *more]))
 
     def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
         if self.arrangement.tight:

@@ -115,5 +115,7 @@ def test_add_takes_equal_shapes() -> None:
 
 
 def test_concat_takes_equal_planes() -> None:
-    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same axes but for the units.*\(2, 3\) \(2, 4\)"):
+    with pytest.raises(
+        ShapeError, match=r"Concat: all inputs must have the same axes but for the units.*\(2, 3\) \(2, 4\)"
+    ):
         Concat().output_shape([Shape(2, 3), Shape(2, 4)])

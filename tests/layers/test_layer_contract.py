@@ -35,7 +35,7 @@ def test_a_correct_layer_passes(device: Device, monkeypatch: pytest.MonkeyPatch)
     use_kernels(monkeypatch)
     report = contract(device, ToyLayer())
     assert report.kernels == {"toy/forward", "toy/backward"}
-    assert list(report.runs) == ["tight", "one pitch", "own pitches"]
+    assert list(report.runs) == ["tight", "one pitch", "own pitches", "own zeros"]
     check_central_differences(device, ToyLayer(), [SHAPE])
 
 

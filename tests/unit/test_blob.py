@@ -38,7 +38,9 @@ def random_case(seed: int) -> tuple[Shape, Halo, int, BlobLayout]:
     own_zeros = seed % 9 in (0, 1, 2)
     pitch = None
     if seed % 4:
-        pitch = width + (halo.left + halo.right if own_zeros else max(halo.left, halo.right)) + int(random.integers(0, 4))
+        pitch = (
+            width + (halo.left + halo.right if own_zeros else max(halo.left, halo.right)) + int(random.integers(0, 4))
+        )
     layout = BlobLayout.padded(
         shape,
         halo,
@@ -323,7 +325,9 @@ def test_index_of_the_kernels() -> None:
         n, z, y, x = all_cells(shape)
         for plain in {layout.is_plain, False}:
             macros = layout.macros("OUTPUT", plain=plain)
-            numbers = Numbers(macros, {"output_unit_offset": layout.unit_offset, "ROLE": role, "UNIT_DEPTH": "UNIT_DEPTH"})
+            numbers = Numbers(
+                macros, {"output_unit_offset": layout.unit_offset, "ROLE": role, "UNIT_DEPTH": "UNIT_DEPTH"}
+            )
             numbers["QUOTIENT"] = lambda number, _, size, known=numbers: number // known[f"OUTPUT_{size}"]
             numbers["REMAINDER"] = lambda number, _, size, known=numbers: number % known[f"OUTPUT_{size}"]
             plane_index = re.search(r"#define PLANE_INDEX\(ROLE, z\)(.*)", parts[2 if plain else 1])
@@ -346,7 +350,9 @@ def test_shape() -> None:
     assert (volume.depth, volume.height, volume.width) == volume.axes == (2, 4, 5)
     assert [shape.axes for shape in (Shape(3, 4, 5), Shape(3, 5), Shape(3))] == [(1, 4, 5), (1, 1, 5), (1, 1, 1)]
     assert (volume.with_units(7), volume.one_unit) == (Shape(7, 2, 4, 5), Shape(1, 8, 5))
-    with pytest.raises(ShapeError, match=r"^shape: there are at most 3 spatial axes\. Received units=1, sizes=\(2, 3, 4, 5\)"):
+    with pytest.raises(
+        ShapeError, match=r"^shape: there are at most 3 spatial axes\. Received units=1, sizes=\(2, 3, 4, 5\)"
+    ):
         Shape(1, 2, 3, 4, 5)
     assert [str(shape) for shape in (Shape(3, 4, 5), Shape(3, 5), Shape.flat(3))] == [
         "(3, 4, 5)",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Halo
 from blobnet.errors import OptionError
 from blobnet.geometry import WindowAxis, check_padding, pair, window_axes
 
@@ -154,5 +153,3 @@ def test_bad_pair(value: Any, rank: int) -> None:
     with pytest.raises(OptionError) as caught:
         pair("conv1 (Conv2D)", "stride", value, rank)
     assert str(caught.value) == f"conv1 (Conv2D): stride must be {numbers} of at least 1. Received stride={value}."
-
-

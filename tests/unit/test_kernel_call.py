@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blobnet import kernel_source
-from blobnet.blob import geometry_type, BlobLayout, Halo, Shape
+from blobnet.blob import BlobLayout, Halo, Shape, geometry_type
 from blobnet.device_model import GENERIC
 from blobnet.errors import KernelError
 from blobnet.kernel_call import (
@@ -87,7 +87,9 @@ def test_moving_a_blob_compiles_nothing() -> None:
 
 
 def test_the_batch_is_no_macro() -> None:
-    assert not any("COUNT" in name and "UNIT" not in name and "PLANE" not in name for name in defines(call().assemble()))
+    assert not any(
+        "COUNT" in name and "UNIT" not in name and "PLANE" not in name for name in defines(call().assemble())
+    )
 
 
 @pytest.mark.parametrize("role", ["blobs", "arrays", "macros"])
