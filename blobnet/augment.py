@@ -28,7 +28,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.errors import OptionError, near_matches
 from blobnet.geometry import is_int, plain
 from blobnet.losses import Loss
-from blobnet.planner import AUGMENTATION_WORDS
+from blobnet.planning import AUGMENTATION_WORDS
 from blobnet.schedules import check_number
 
 Float64Array = npt.NDArray[np.float64]

@@ -20,7 +20,7 @@ from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
 from blobnet.layers.candidates import variant_of
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300

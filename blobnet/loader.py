@@ -19,7 +19,7 @@ from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
 from blobnet.errors import DataError
 from blobnet.executor import Executor
-from blobnet.planner import sample_slots
+from blobnet.planning import sample_slots
 
 #: Batches that are gathered ahead of the device: enough for a source whose batches take unequal time.
 _PIECES = 4

@@ -35,7 +35,7 @@ from blobnet.notes import note_loss, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
 from blobnet.schedules import check_number
 from blobnet.summary import Summary, summarize

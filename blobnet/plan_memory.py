@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.kernel_call import CONSTANT, KernelCall
-from blobnet.planner import Plan, occupants
+from blobnet.planning import Plan
+from blobnet.planning.memory import occupants
 
 #: What holds memory, in the order in which it is stacked: what is always there first.
 KINDS = (

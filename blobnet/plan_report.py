@@ -12,7 +12,7 @@ from blobnet.kernel_call import CONSTANT, COPYING
 from blobnet.tables import Table
 
 if TYPE_CHECKING:
-    from blobnet.planner import Plan
+    from blobnet.planning import Plan
 
 #: When constant calls run.
 _RARELY = " when weights change"

@@ -27,7 +27,7 @@ from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
 from blobnet.losses import Loss
 from blobnet.metrics import Metric, measured, named
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
 

@@ -21,7 +21,7 @@ from blobnet.moved_labels import move_labels
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
 from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
-from blobnet.planner import STEP_WORDS, Plan
+from blobnet.planning import STEP_WORDS, Plan
 from blobnet.weight_buffers import (
     AVERAGE,
     AVERAGE_RATE,

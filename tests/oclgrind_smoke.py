@@ -208,7 +208,7 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
     """One training step, without the optimizer, of a small network with a batch that is not full."""
     from blobnet import graph, layers
     from blobnet.executor import Executor
-    from blobnet.planner import make_plan
+    from blobnet.planning import make_plan
 
     source = layers.Input(1, 6, 7)()
     node = layers.MaxPool2D(2)(layers.Conv2D(3, 3, padding=1)(source))
@@ -312,10 +312,10 @@ def main() -> int:
         return 0
     prepare()
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from blobnet import planner
+    from blobnet.planning import memory
 
     if options.overrun is not None:
-        planner.READ_OVERRUN = options.overrun
+        memory.READ_OVERRUN = options.overrun
     total = 0
     for unset_values in (False, True):
         findings = Findings()

@@ -12,7 +12,7 @@ from blobnet.device_model import model_of
 from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.losses import MeanSquaredError
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.task import Task
 
 

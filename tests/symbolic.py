@@ -24,7 +24,7 @@ from blobnet.layers.activation import FROM_OUTPUT
 from blobnet.layers.base import Site
 from blobnet.losses import Loss
 from blobnet.parameters import ParameterTable
-from blobnet.planner import Plan
+from blobnet.planning import Plan
 
 Symbols = npt.NDArray[np.uint64]
 

@@ -22,7 +22,7 @@ from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.layers.candidates import FORWARD
 from blobnet.losses import MeanSquaredError
-from blobnet.planner import Plan
+from blobnet.planning import Plan
 
 #: Seconds that a burst of the same work takes at least, so that waiting for its end does not count.
 BURST = {"cpu": 0.005, "gpu": 0.02}

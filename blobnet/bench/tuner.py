@@ -35,7 +35,7 @@ from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
 from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.task import Choices, Task
 from blobnet.tuning import LEVELS, Winner
 

@@ -18,7 +18,7 @@ from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.plan_report import Limits, report
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from blobnet.kernel_call import KernelCall
 from blobnet.plan_memory import KINDS, memory_schedule
 from blobnet.plan_report import readable
-from blobnet.planner import Plan
+from blobnet.planning import Plan
 from blobnet.plots.drawing import new_figure, text
 
 #: One for each of KINDS: cold for what is always there, warm for what comes and goes.

@@ -29,7 +29,7 @@ from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations

@@ -16,7 +16,7 @@ from blobnet.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall
 from blobnet.models.lenet5 import lenet5
 from blobnet.optimizers import SGD, Adam
 from blobnet.plan_report import Limits, readable, report
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 
 

@@ -27,7 +27,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.model import Sequential
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.reference.augmentation import augmented
 from tests.reference.compare import assert_close

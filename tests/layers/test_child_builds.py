@@ -22,7 +22,7 @@ from blobnet.cache import cache_folder
 from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.layers.candidates import variant_of
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 
 #: A child whose compiler fails on some sources.
 FAULTY = """

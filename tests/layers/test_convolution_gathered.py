@@ -17,7 +17,7 @@ from blobnet.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from blobnet.losses import MeanSquaredError
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers import layer_bench
 from tests.layers.layer_contract import Run

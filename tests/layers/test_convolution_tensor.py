@@ -22,7 +22,7 @@ from blobnet.layers import Conv1D, Conv2D, convolution, convolution_tensor
 from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.losses import CrossEntropy
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.task import Choices, Task
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run

@@ -14,7 +14,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
 from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, PackedWeights
 from blobnet.layers.tile import Tile
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract, phases_with_taps

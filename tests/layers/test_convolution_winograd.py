@@ -19,7 +19,7 @@ from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.layers.convolution_winograd import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile
 from blobnet.losses import CrossEntropy
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract

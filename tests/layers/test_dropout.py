@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, layers, losses, planner
+from blobnet import graph, layers, losses, planning
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
@@ -128,7 +128,7 @@ class Model:
         join = [layers.Flatten()] if flat else []
         chain = graph.sequential([layers.Input(*shape.dimensions, name="in"), *join, Dropout(rate, name="out")])
         self.ordinal = chain.output.index
-        self.plan = planner.make_plan(
+        self.plan = planning.make_plan(
             chain,
             count,
             loss=losses.MeanSquaredError(),

@@ -11,7 +11,7 @@ from blobnet.kernel_source import all_kernels
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE

@@ -17,7 +17,7 @@ from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.test_convolution import arguments, contract, sides
 from tests.reference import convolution as reference

@@ -30,7 +30,7 @@ from blobnet.losses import (
     MeanSquaredError,
 )
 from blobnet.parameters import ParameterTable
-from blobnet.planner import Buffer, Plan, make_plan
+from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import in_memory, poison
 from tests.reference import losses as reference

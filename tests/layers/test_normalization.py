@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, kernel_source, layers, losses, planner
+from blobnet import graph, kernel_source, layers, losses, planning
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
@@ -147,7 +147,7 @@ def test_any_number_of_lanes_and_cells(device: Device, lanes: int, tuning: Tunin
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
-@pytest.mark.parametrize("function", [name for name in ACTIVATIONS if Activation(name).slope])
+@pytest.mark.parametrize("function", ["leaky_relu(0.3)", *(name for name in ACTIVATIONS if Activation(name).activates)])
 def test_every_activation_forward_and_backward(device: Device, function: str, tuning: Tuning) -> None:
     report = contract(device, BatchNorm(), Shape(2, 5, 7), tuning, arrangements=[], fused=[function])
     assert report.runs[f"with {function}"].kernels == TRAINING
@@ -311,7 +311,7 @@ class Trained:
     def __init__(self, device: Device, function: str, *, training: bool, momentum: float = 0.1) -> None:
         nodes = [layers.Input(3, 5, 7, name="in"), BatchNorm(momentum, name="norm")]
         chain = graph.sequential([*nodes, layers.Activation(function, name="out")])
-        self.plan = planner.make_plan(
+        self.plan = planning.make_plan(
             chain,
             4,
             loss=losses.MeanSquaredError() if training else None,
@@ -421,7 +421,9 @@ def test_a_gpu_group_has_at_most_64_work_items_along_the_units(shape: Shape) -> 
     for training in (True, False):
         chain = graph.sequential([layers.Input(*shape.dimensions), BatchNorm(), layers.Dropout(0.5)])
         loss = losses.MeanSquaredError() if training else None
-        plan = planner.make_plan(chain, 2, loss=loss, training=training, tuning=tuning_for("gpu"), input_delta=training)
+        plan = planning.make_plan(
+            chain, 2, loss=loss, training=training, tuning=tuning_for("gpu"), input_delta=training
+        )
         sizes = [call.local_size for _, call in plan.calls if call.kernel.startswith(("normalization", "dropout"))]
         assert sizes
         assert all(size and size[2] <= 64 and 1 <= size[0] * size[1] * size[2] <= 128 for size in sizes)

@@ -25,7 +25,7 @@ from blobnet.layers import (
     MaxPool2D,
 )
 from blobnet.losses import CrossEntropy
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (

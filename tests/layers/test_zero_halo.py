@@ -11,7 +11,8 @@ from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Blob
 from blobnet.parameters import READ_OVERRUN, ParameterTable
-from blobnet.planner import Buffer, Plan, _zero_halo
+from blobnet.planning import Buffer, Plan
+from blobnet.planning.memory import zero_halo
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import poison
 
@@ -32,7 +33,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, device_class: str) -> None:
     count = 2
-    call = _zero_halo(Blob("a", layout), tuning_for(device_class))
+    call = zero_halo(Blob("a", layout), tuning_for(device_class))
     plan = Plan(
         graph=Graph(()),
         batch_size=count + 1,

@@ -30,7 +30,7 @@ from blobnet.errors import DataError, FileError, OptionError, TrainingError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.task import Choices
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep

@@ -18,7 +18,7 @@ from blobnet.graph import Graph, from_nodes
 from blobnet.layers import convolution
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
-from blobnet.planner import STEP_WORDS, Plan, make_plan
+from blobnet.planning import STEP_WORDS, Plan, make_plan
 from blobnet.training_step import TrainingStep
 from tests.kinds import tuning_for
 from tests.layers.test_convolution_tensor import TENSOR_WAYS
@@ -29,7 +29,7 @@ from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS, random_graph
 
 COUNT = 4
 #: Known graphs whose blobs share memory in every way: sums and joins, in place, with copies where they cannot.
-#: tests/unit/test_planner.py has all graphs and many more; here each layout of a blob is a program to build.
+#: tests/planning/test_plan.py has all graphs and many more; here each layout of a blob is a program to build.
 JOINED = ["residual", "in place around concat"]
 SEED = (3 << 32) + 5
 

@@ -28,7 +28,7 @@ from blobnet.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.networks import TorchOperations, run

@@ -34,7 +34,16 @@ FLOORS = """
     layers
     graph
     parameters patterns plan_report
-    planner summary
+    planning.request
+    planning.roles
+    planning.placement
+    planning.deltas
+    planning.layout
+    planning.sites planning.fusion
+    planning.schedule planning.constants
+    planning.memory
+    planning.plan
+    planning summary
     plan_memory
     augment tuning child_builds
     device moved_labels

@@ -18,7 +18,7 @@ from blobnet.optimizers import SGD, Adam
 from blobnet.optimizers import from_description as optimizer_from
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, rate_factors
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected

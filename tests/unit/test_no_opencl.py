@@ -10,7 +10,7 @@ from pathlib import Path
 import blobnet
 
 PACKAGE = Path(blobnet.__file__).parent
-FLOORS = ["errors", "blob", "geometry", "kernel_source", "kernel_call", "layers", "graph", "losses", "planner"]
+FLOORS = ["errors", "blob", "geometry", "kernel_source", "kernel_call", "layers", "graph", "losses", "planning"]
 
 #: Imports the floors without what ``import blobnet`` imports besides, and plans a small model.
 CODE = """
@@ -21,9 +21,9 @@ package = sys.modules["blobnet"] = types.ModuleType("blobnet")
 package.__path__ = [sys.argv[1]]
 for floor in sys.argv[2:]:
     __import__("blobnet." + floor)
-from blobnet import graph, layers, losses, planner
+from blobnet import graph, layers, losses, planning
 model = graph.sequential([layers.Input(2, 3, 4), layers.Activation("relu"), layers.Flatten()])
-plan = planner.make_plan(model, 8, loss=losses.CrossEntropy(), training=True, input_delta=True)
+plan = planning.make_plan(model, 8, loss=losses.CrossEntropy(), training=True, input_delta=True)
 assert plan.bytes() > 0
 for _, call in plan.calls:
     call.assemble()

@@ -11,7 +11,7 @@ from blobnet.kernel_call import CONSTANT, Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import Adam
 from blobnet.plan_memory import KINDS, memory_schedule
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS
 

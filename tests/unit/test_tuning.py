@@ -23,7 +23,7 @@ from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
 from blobnet.layers.tile import Tile, predicted_speed, tiles_for
 from blobnet.losses import MeanSquaredError
 from blobnet.models.resnet50 import resnet50
-from blobnet.planner import make_plan
+from blobnet.planning import make_plan
 from blobnet.task import Choices, Task
 from blobnet.tuning import LEVELS, Tunings, Winner, answers_in
 from tests.kinds import tuning_for

@@ -1,4 +1,4 @@
-"""The planner, without a device: plans are run on symbols (tests/symbolic.py)."""
+"""All passes together, without a device: plans are run on symbols (tests/symbolic.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.parameters import READ_OVERRUN, parameter_table
-from blobnet.planner import Plan, make_plan
+from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, PlanBrokenError, SymbolicExecutor, expected

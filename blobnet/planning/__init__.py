@@ -1,0 +1,11 @@
+"""From a graph to a plan: which memory every blob gets, and which kernels run in which order.
+
+Passes without a device, each a module with one function from frozen values to a frozen value; none changes what another
+has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, memory; ``plan`` runs
+them.
+"""
+
+from blobnet.planning.memory import AUGMENTATION_WORDS, STEP_WORDS, Buffer, sample_slots
+from blobnet.planning.plan import Plan, make_plan
+
+__all__ = ["AUGMENTATION_WORDS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]

@@ -1,0 +1,85 @@
+"""Pass 3: where every delta lies, and whether what adds up there is set or added to by each of a blob's readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blobnet.graph import Graph, Vertex
+from blobnet.layers.base import Placement
+from blobnet.planning.placement import Places, Region, same_plane
+from blobnet.planning.request import Request
+from blobnet.planning.roles import Roles
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """Where deltas lie; nowhere in an inference plan.
+
+    Attributes:
+        regions: where the delta of a vertex's output lies, by vertex, of those that need one.
+        accumulate: by vertex and position of an input: whether the vertex adds to that input's delta (``+=``), or sets
+            it; of those that it computes.
+    """
+
+    regions: Mapping[int, Region]
+    accumulate: Mapping[tuple[int, int], bool]
+
+
+def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
+    """Gives every delta a region, in the order of the backward pass.
+
+    Backward runs from the last vertex to the first, so 'later' is 'smaller index' here.
+    """
+    graph, planes = request.graph, places.planes
+    regions: dict[int, Region] = {}
+    accumulate: dict[tuple[int, int], bool] = {}
+
+    def new(index: int) -> Region:
+        return Region.whole(f"{graph.vertices[index].name} delta", planes[index])
+
+    def joins(vertex: Vertex, source: int, region: Region, placement: Placement) -> bool:
+        """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
+        if placement is Placement.SEPARATE or not same_plane(planes[source], planes[vertex.index]):
+            return False
+        pending = [index for index, other in regions.items() if index < vertex.index and other.overlaps(region)]
+        if placement is Placement.IN_PLACE:
+            return not pending
+        if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
+            return False  # A delta that is added to itself doubles, once too often with three readers or two sources.
+        # Each delta in the region must have been read before another reader of the other one adds to it.
+        return all(
+            _next_addition(graph, source, vertex.index) < roles.absorbed.get(other, other)
+            and _next_addition(graph, other, vertex.index) < roles.absorbed.get(source, source)
+            for other in pending
+        )
+
+    output = graph.output.index
+    if request.training and roles.needs_delta[output]:
+        regions[output] = new(output)
+    for vertex in reversed(graph.vertices) if request.training else ():
+        if not roles.needs_delta[vertex.index]:
+            continue
+        own = regions[vertex.index]
+        placement = vertex.layer.delta_placement() if request.share else Placement.SEPARATE
+        if vertex.index in roles.absorbed:
+            placement = Placement.SHARED
+        offset = own.unit_offset
+        for position, source in enumerate(vertex.inputs):
+            units = planes[source].units
+            if roles.needs_delta[source]:
+                accumulate[vertex.index, position] = source in regions
+                if source not in regions:
+                    region = Region(own.storage, offset, units) if placement is Placement.CONCAT else own
+                    joined = joins(vertex, source, region, placement)
+                    assert joined or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
+                    regions[source] = region if joined else new(source)
+            offset += units
+    return Deltas(regions, accumulate)
+
+
+def _next_addition(graph: Graph, source: int, now: int) -> int:
+    """The next vertex in backward order, from ``now`` on, that adds to the delta of ``source``; -1 if none."""
+    later = [reader for reader in graph.readers[source] if reader < now]
+    twice = graph.vertices[now].inputs.count(source) > 1
+    return now if twice else max(later, default=-1)

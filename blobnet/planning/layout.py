@@ -1,0 +1,78 @@
+"""Pass 4: halos and row pitch: for each storage the most that any of its members and readers asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from blobnet.blob import BlobLayout, Halo
+from blobnet.graph import Graph, Vertex
+from blobnet.kernel_call import Blob
+from blobnet.planning.deltas import Deltas
+from blobnet.planning.placement import Places, Region
+from blobnet.planning.request import Request
+
+#: A vertex whose kernels read the halo of a storage, and that storage's name.
+HaloOf = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The halo and the row pitch of every storage, by name."""
+
+    halos: Mapping[str, Halo]
+    pitches: Mapping[str, int]
+
+    def blob(self, region: Region) -> Blob:
+        """The blob that lies in a region."""
+        storage = region.storage
+        layout = BlobLayout.padded(
+            storage.planes.with_units(region.units),
+            self.halos[storage.name],
+            pitch=self.pitches[storage.name],
+            unit_offset=region.unit_offset,
+            unit_memory_count=storage.planes.units,
+        )
+        return Blob(storage.name, layout)
+
+
+def possible_halos(graph: Graph, places: Places, deltas: Deltas) -> dict[HaloOf, Halo]:
+    """The storages around whose planes each layer's kernels may read zeros, and how many."""
+    found: dict[HaloOf, Halo] = {}
+    for vertex in graph.vertices:
+        shapes = graph.input_shapes(vertex)
+        read = {places.regions[source].storage.name: vertex.layer.input_halo(shapes) for source in vertex.inputs}
+        if shapes and vertex.index in deltas.regions:
+            read[deltas.regions[vertex.index].storage.name] = vertex.layer.delta_halo(shapes)
+        found |= {(vertex.index, name): halo for name, halo in read.items() if halo != Halo()}
+    return found
+
+
+def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[HaloOf, Halo]) -> Layouts:
+    """Layouts with no other halos than these; those of one size that a layer connects get one pitch, for a CPU."""
+    widths = {
+        region.storage.name: region.storage.planes.width for region in (*places.regions, *deltas.regions.values())
+    }
+    merged = dict.fromkeys(widths, Halo())
+    for (_, name), halo in halos.items():
+        merged[name] = merged[name].merged(halo)
+    groups: dict[str, Collection[str]] = {name: {name} for name in widths}
+    for vertex in request.graph.vertices:
+        shapes = request.graph.input_shapes(vertex)
+        # NOTE: lanes address cell by cell; one pitch would only give halos to planes that need none.
+        if shapes and not request.tuning.model.items_are_lanes and vertex.layer.same_pitch(shapes):
+            linked = [name for name in _around(vertex, places, deltas) if widths[name] > 1]
+            joined = {member for name in linked for member in groups[name]}
+            groups |= dict.fromkeys(joined, joined)
+    pitches = {
+        name: max(widths[member] + max(merged[member].left, merged[member].right) for member in members)
+        for name, members in groups.items()
+    }
+    return Layouts(merged, pitches)
+
+
+def _around(vertex: Vertex, places: Places, deltas: Deltas) -> set[str]:
+    """The storages of a vertex's inputs and output, and of their deltas."""
+    ends = (*vertex.inputs, vertex.index)
+    regions = [places.regions[end] for end in ends] + [deltas.regions[end] for end in ends if end in deltas.regions]
+    return {region.storage.name for region in regions}

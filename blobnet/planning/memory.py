@@ -1,0 +1,212 @@
+"""Pass 9: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blobnet.device_model import DeviceModel
+from blobnet.errors import PlanError
+from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.parameters import READ_OVERRUN
+from blobnet.planning.constants import PhasedCall
+from blobnet.planning.request import Request
+
+#: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
+MOST_ELEMENTS = 1 << 30
+#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
+AUGMENTATION_WORDS = 19
+#: Words of the ``step`` array: seed (low, high), step number, and one to spare.
+STEP_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation: room for ``elements + count * per_sample`` elements and READ_OVERRUN more."""
+
+    name: str
+    elements: int
+    per_sample: int
+
+    def bytes(self, count: int) -> int:
+        """Bytes for a batch of ``count``."""
+        return 4 * (self.size(count) + READ_OVERRUN)
+
+    def size(self, count: int) -> int:
+        """Elements that hold something for a batch of ``count``."""
+        return self.elements + count * self.per_sample
+
+
+@dataclass(frozen=True)
+class Occupant(Buffer):
+    """A storage or array, the first and the last call that use it, and its ``blob``, of all units, if it has a halo."""
+
+    first: int
+    last: int
+    blob: Blob | None = None
+
+    @property
+    def plane(self) -> tuple[object, ...] | None:
+        """The geometry of its planes."""
+        return self.blob.layout.plane if self.blob else None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where everything lies.
+
+    Attributes:
+        calls: all of them, with those that clear halos.
+        placed: the name of the buffer of each storage, by name.
+        buffers: by name.
+    """
+
+    calls: tuple[PhasedCall, ...]
+    placed: Mapping[str, str]
+    buffers: Mapping[str, Buffer]
+
+
+#: Storages that lie in one buffer, at different times.
+_Slot = Sequence[Occupant]
+
+
+def sample_slots(model: DeviceModel) -> int:
+    """Batches of samples that a device holds: one that is not the host fetches the next one while it works."""
+    return 1 if model.is_host else 2
+
+
+def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
+    """Buffers for all that calls use; PlanError if a sample or the parameters have more than kernels can count."""
+    found, count = occupants(calls), request.batch_size
+    slots = _share_buffers(found, request.reuse, count)
+    if not request.training:
+        # Launches that clear halos take time that one sample feels, and memory is no concern then.
+        apart = _share_buffers(found, request.reuse, count, keep_planes=True)
+        slots = apart if _bytes(apart, count) - _bytes(slots, count) <= 4 * request.parameters.elements else slots
+    cleared: dict[int, list[KernelCall]] = {}
+    for item in (item for slot in slots for item in _to_clear(slot)):
+        assert item.blob is not None
+        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
+    shared = [
+        Buffer(slot[0].name, max(item.elements for item in slot), max(item.per_sample for item in slot))
+        for slot in slots
+    ]
+    kept = _persistent(request)
+    buffers = {buffer.name: buffer for buffer in (*shared, *kept)}
+    _check_counts(request, buffers.values())
+    return Memory(
+        calls=tuple(
+            (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
+        ),
+        placed={item.name: slot[0].name for slot in slots for item in slot}
+        | {buffer.name: buffer.name for buffer in kept},
+        buffers=buffers,
+    )
+
+
+def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use."""
+    found: dict[str, Occupant] = {}
+
+    def use(position: int, name: str, elements: int, per_sample: int, blob: Blob | None = None) -> None:
+        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob)
+        found[name] = replace(known, last=position, elements=max(known.elements, elements))
+
+    for position, (_, call) in enumerate(calls):
+        for blob in call.blobs.values():
+            layout = blob.layout
+            whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
+            use(position, blob.storage, 0, layout.memory_elements, None if blob.is_memory else whole)
+        for array in call.arrays.values():
+            if not array.persistent:
+                use(position, array.storage, array.end(0), array.per_sample)
+    for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
+        # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
+        if calls[found[name].last][0] != CONSTANT:
+            found[name] = replace(found[name], last=len(calls))
+    return list(found.values())
+
+
+def _share_buffers(
+    occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
+) -> list[list[Occupant]]:
+    """Puts storages whose lifetimes do not meet together, each list for one buffer.
+
+    A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
+    free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
+    to be cleared.
+    """
+    slots: list[list[Occupant]] = []
+    # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
+    arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
+    for occupant in [item for item in occupants if item.blob] + arrays:
+        free = [
+            slot
+            for slot in slots
+            if reuse
+            # Arrays would leave a blob's halo to be zeroed at every step.
+            and (slot[0].blob is None) == (occupant.blob is None)
+            and all(item.last < occupant.first or occupant.last < item.first for item in slot)
+            and not (keep_planes and _to_clear([*slot, occupant]))
+        ]
+
+        def waste(slot: _Slot, wanted: Occupant = occupant) -> tuple[bool, bool, int]:
+            room, size = max(item.size(batch_size) for item in slot), wanted.size(batch_size)
+            return room < size, any(item.plane != wanted.plane for item in slot), abs(room - size)
+
+        if free:
+            min(free, key=waste).append(occupant)
+        else:
+            slots.append([occupant])
+    return slots
+
+
+def _bytes(slots: Iterable[_Slot], batch_size: int) -> int:
+    return sum(4 * max(item.size(batch_size) for item in slot) for slot in slots)
+
+
+def _to_clear(slot: _Slot) -> list[Occupant]:
+    """Those of a buffer whose halos others leave behind with values."""
+    if len({item.plane for item in slot}) == 1:
+        return []
+    return [item for item in slot if item.blob and item.blob.layout.halo_elements]
+
+
+def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
+    """The call that clears the halo of a blob."""
+    layout = blob.layout
+    leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
+    gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
+    local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
+    size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
+    return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
+
+
+def _persistent(request: Request) -> list[Buffer]:
+    """Buffers that are not the plan's to reuse."""
+    sample_bytes = request.graph.input.shape.elements * np.dtype(request.sample_type).itemsize
+    sizes = {
+        "parameters": (request.parameters.elements, 0),
+        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // 4)),
+        "rows": (0, 1),
+        "step": (STEP_WORDS, 0),
+    }
+    if request.augmented:
+        sizes["augmentation"] = (0, AUGMENTATION_WORDS)
+    if request.training:
+        sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
+    if request.loss:
+        sizes |= request.loss.memory(request.graph.output.shape)
+    return [Buffer(name, *size) for name, size in sizes.items()]
+
+
+def _check_counts(request: Request, buffers: Iterable[Buffer]) -> None:
+    counts = {"parameters": request.parameters.elements}
+    counts |= {f"a sample of {buffer.name}": buffer.per_sample for buffer in buffers}
+    largest = max(counts, key=lambda name: counts[name])
+    if counts[largest] > MOST_ELEMENTS:
+        rule = f"a sample of a blob, with its halo, and all parameters must have at most {MOST_ELEMENTS} elements"
+        hint = "use smaller pictures, fewer units, or pool before Flatten."
+        raise PlanError("plan", rule, of=largest, elements=counts[largest], hint=hint)

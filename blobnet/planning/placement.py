@@ -1,0 +1,141 @@
+"""Pass 2: where every blob lies: concat and in-place layers join blobs into one storage, through unit offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blobnet.blob import Shape
+from blobnet.graph import Graph, Vertex
+from blobnet.layers.base import Placement
+from blobnet.planning.request import Request
+from blobnet.planning.roles import Roles
+
+_NEVER = 1 << 30
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Planes in memory, for one blob or several."""
+
+    name: str
+    planes: Shape
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where a blob lies before there are layouts: units of a storage."""
+
+    storage: Storage
+    unit_offset: int
+    units: int
+
+    @classmethod
+    def whole(cls, name: str, planes: Shape) -> Region:
+        """All of a new storage."""
+        return cls(Storage(name, planes), 0, planes.units)
+
+    def overlaps(self, other: Region) -> bool:
+        """Whether they have units in common."""
+        return (
+            self.storage == other.storage
+            and self.unit_offset < other.unit_offset + other.units
+            and other.unit_offset < self.unit_offset + self.units
+        )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the outputs of all vertices lie.
+
+    Attributes:
+        planes: the planes in memory, by vertex.
+        regions: where they are, by vertex.
+        in_place_of: for a vertex whose output lies where an input lay: the position of that input.
+    """
+
+    planes: tuple[Shape, ...]
+    regions: tuple[Region, ...]
+    in_place_of: Mapping[int, int]
+
+
+def place_outputs(request: Request, roles: Roles) -> Places:
+    """Gives every vertex's output a region, from the output backwards, so that joins pull their inputs in."""
+    graph, planes = request.graph, _memory_planes(request.graph)
+    regions: dict[int, Region] = {}
+    in_place_of: dict[int, int] = {}
+
+    def joins(source: int, region: Region, reader: Vertex) -> bool:
+        """Puts ``source`` into ``region`` of its ``reader`` if no value is overwritten before its last read."""
+        if not request.share or source in regions or reader.inputs.count(source) > 1:
+            return False
+        if not same_plane(planes[source], planes[reader.index]):
+            return False
+        writers = (
+            index
+            for index, other in regions.items()
+            if index > source and other.overlaps(region) and roles.placements[index] is Placement.IN_PLACE
+        )
+        overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, source)
+        # A layer that runs in place of one input may not read the same memory as another input too.
+        if overwritten < last_read or overwritten == last_read != reader.index:
+            return False
+        regions[source] = region
+        return True
+
+    for vertex in reversed(graph.vertices):
+        own = Region.whole(f"{vertex.name} output", planes[vertex.index])
+        region = regions.setdefault(vertex.index, own)
+        placement = roles.placements[vertex.index]
+        if placement is Placement.CONCAT:
+            offset = region.unit_offset
+            for source in vertex.inputs:
+                joins(source, Region(region.storage, offset, planes[source].units), vertex)
+                offset += planes[source].units
+        elif placement is not Placement.SEPARATE:
+            # NOTE: in place of a third input, a sum would be added up in another order, and round differently. In
+            # place of the one that is computed last, its kernels may add the other one.
+            for position in sorted(range(len(vertex.inputs[:2])), key=lambda place: -vertex.inputs[place]):
+                if joins(vertex.inputs[position], region, vertex):
+                    in_place_of[vertex.index] = position
+                    break
+    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of)
+
+
+def same_plane(first: Shape, second: Shape) -> bool:
+    """Whether blobs of these planes may be units of one storage."""
+    return first.axes == second.axes
+
+
+def _memory_planes(graph: Graph) -> tuple[Shape, ...]:
+    """The planes in memory of every vertex: Flatten keeps its input's if all its readers can do with them."""
+    planes: list[Shape] = []
+    for vertex in graph.vertices:
+        keeps = vertex.layer.elementwise and vertex.inputs and _any_planes_do(graph, vertex)
+        planes.append(planes[vertex.inputs[0]] if keeps else vertex.shape)
+    return tuple(planes)
+
+
+def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
+    """Whether all readers of a flat vertex take its elements in any memory shape."""
+    if vertex.shape.rank:
+        return True
+    readers = [graph.vertices[reader] for reader in graph.readers[vertex.index]]
+    return bool(readers) and all(
+        reader.layer.flattens_input
+        or (reader.layer.elementwise and len(reader.inputs) == 1 and _any_planes_do(graph, reader))
+        for reader in readers
+    )
+
+
+def _last_read(graph: Graph, roles: Roles, source: int) -> int:
+    """The last vertex that reads a blob; _NEVER if the backward pass or the caller does."""
+    if source == graph.output.index:
+        return _NEVER
+    if roles.kept[source]:
+        return _NEVER - 1
+    last = max(graph.readers[source], default=source)
+    if roles.placements[source] in (Placement.CONCAT, Placement.SHARED):
+        # Its inputs are the same memory, unless they have to be copied for what overwrites it.
+        last = max([last, *(_last_read(graph, roles, item) for item in graph.vertices[source].inputs)])
+    return last

@@ -1,0 +1,195 @@
+"""The plan: what an executor needs to run a graph, and how the passes make it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+
+from blobnet.errors import OptionError
+from blobnet.geometry import check_count
+from blobnet.graph import Graph
+from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, for_model
+from blobnet.layers.base import Site
+from blobnet.losses import Loss
+from blobnet.parameters import ParameterTable, parameter_table
+from blobnet.plan_report import report
+from blobnet.planning.constants import PhasedCall, with_constants
+from blobnet.planning.deltas import Deltas, place_deltas
+from blobnet.planning.fusion import Fusion, fuse
+from blobnet.planning.layout import HaloOf, Layouts, lay_out, possible_halos
+from blobnet.planning.memory import Buffer, allocate
+from blobnet.planning.placement import Places, place_outputs
+from blobnet.planning.request import Request
+from blobnet.planning.roles import Roles, assign_roles
+from blobnet.planning.schedule import Scheduled, halos_read, schedule
+from blobnet.planning.sites import make_sites
+
+_MOST_SAMPLES = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Request):
+    """What was asked for, and all that an executor needs to run it on batches of up to ``batch_size`` samples.
+
+    Attributes:
+        calls: the launches in their order, each with its phase.
+        buffers: all memory, by name.
+        placed: the buffer of each storage.
+        outputs, deltas: the blobs of each vertex, by layer name.
+        fused: for each layer that the kernels of another compute, that one.
+        sites: the place of each vertex, by layer name.
+    """
+
+    calls: tuple[PhasedCall, ...]
+    buffers: Mapping[str, Buffer]
+    placed: Mapping[str, str]
+    outputs: Mapping[str, Blob]
+    deltas: Mapping[str, Blob]
+    fused: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return str(report(self))
+
+    def _repr_html_(self) -> str:
+        return report(self)._repr_html_()
+
+    def phase(self, name: str) -> list[KernelCall]:
+        """The calls of one phase: ``constant``, ``forward``, ``loss`` or ``backward``.
+
+        Those of ``constant`` run whenever parameters changed, but for those that are trained.
+        """
+        return [call for phase, call in self.calls if phase == name]
+
+    @property
+    def copies(self) -> list[str]:
+        """Labels of launches that only move values, where blobs could not share memory."""
+        return [call.label for _, call in self.calls if call.moves == COPYING]
+
+    def bytes(self, count: int | None = None) -> int:
+        """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
+        return sum(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
+
+    def largest_allocation(self, count: int | None = None) -> int:
+        """Bytes of the largest buffer."""
+        return max(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
+
+    def for_batch(self, batch_size: int) -> Plan:
+        """The same for another batch size, with the kernels and the work space of that."""
+        asked = {item.name: getattr(self, item.name) for item in fields(Request)}
+        return make_plan(**{**asked, "batch_size": batch_size})
+
+    def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
+        """Whether all buffers fit ``memory`` bytes, besides ``reserved`` ones, each of at most ``allocation`` bytes."""
+        return self.bytes(count) + reserved <= memory and self.largest_allocation(count) <= allocation
+
+    def largest_batch(self, memory: int, allocation: int, reserved: int = 0) -> int:
+        """The largest batch whose plan fits ``memory`` bytes in buffers of at most ``allocation`` bytes; 0 if none.
+
+        ``reserved`` is what others need besides (optimizer state). For another batch, layers may choose other kernels
+        and ask for other work space: so what a plan says is tried, with a plan for that. (Where kernels change, a
+        larger batch may fit again.)
+        """
+        room = memory, allocation, reserved
+        fitting, too_large = (self.batch_size, _MOST_SAMPLES) if self.fits(*room) else (0, self.batch_size)
+        plan = self
+        while fitting + 1 < too_large:
+            batch = plan._largest_count(*room)
+            if batch == plan.batch_size:
+                break
+            if not fitting < batch < too_large:
+                batch = (fitting + too_large) // 2
+            plan = self.for_batch(batch)
+            fitting, too_large = (batch, too_large) if plan.fits(*room) else (fitting, batch)
+        return fitting
+
+    def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
+        """The same with the work space of this plan."""
+        counts = range(1, _MOST_SAMPLES)
+        return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
+
+
+def make_plan(
+    graph: Graph,
+    batch_size: int,
+    *,
+    loss: Loss | None = None,
+    training: bool = False,
+    tuning: Tuning | None = None,
+    input_delta: bool = False,
+    sample_type: str = "float32",
+    augmented: bool = False,
+    share: bool = True,
+    reuse: bool = True,
+    every_halo: bool = False,
+    parameters: ParameterTable | None = None,
+) -> Plan:
+    """Plans a graph for training, or for inference.
+
+    What is not trained costs what it costs in inference: a layer whose parameters are all frozen runs as there, and
+    where neither a layer nor any before it is trained there are no deltas, and nothing is kept for the backward pass.
+
+    The arguments are those of :class:`Request`; without ``parameters``, all that are trainable are trained.
+
+    Raises:
+        OptionError: the batch size is not a positive int, or training has no loss.
+        ShapeError: the loss does not fit the output.
+        PlanError: a sample or the parameters have more elements than kernels can count.
+    """
+    batch_size = check_count("plan", "batch_size", batch_size)
+    if training and not loss:
+        raise OptionError("plan", "training needs a loss", loss=loss)
+    if loss:
+        loss.check(graph.output.shape)
+    table, settings = parameters or parameter_table(graph), tuning or Tuning()
+    options = input_delta, sample_type, augmented, share, reuse, every_halo
+    return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
+
+
+def _plan(request: Request) -> Plan:
+    roles = assign_roles(request)
+    places = place_outputs(request, roles)
+    deltas = place_deltas(request, roles, places)
+    layouts, fusion, scheduled = _settle(request, roles, places, deltas)
+    calls = [(item.phase, item.call) for item in scheduled]
+    memory = allocate(request, with_constants(calls, request.parameters.trainable_elements if request.training else 0))
+    made = for_model((call for _, call in memory.calls), request.tuning.model)
+    names = [vertex.name for vertex in request.graph.vertices]
+    return Plan(
+        **vars(request),
+        # What rarely runs is not worth a program for each size.
+        calls=tuple(
+            (phase, call if phase == CONSTANT else fast) for (phase, call), fast in zip(memory.calls, made, strict=True)
+        ),
+        buffers=memory.buffers,
+        placed=memory.placed,
+        outputs={name: layouts.blob(region) for name, region in zip(names, places.regions, strict=True)},
+        deltas={names[index]: layouts.blob(region) for index, region in deltas.regions.items()},
+        fused={names[index]: names[computer] for index, computer in fusion.computed_by.items()},
+        sites=dict(zip(names, fusion.sites, strict=True)),
+    )
+
+
+def _settle(
+    request: Request, roles: Roles, places: Places, deltas: Deltas
+) -> tuple[Layouts, Fusion, tuple[Scheduled, ...]]:
+    """Layouts with those halos that the kernels read which layers choose, and the calls; with all if ``every_halo``.
+
+    What is chosen may depend on how blobs lie, so layers choose again until they miss nothing.
+    """
+    every = possible_halos(request.graph, places, deltas)
+
+    def arrange(halos: Collection[HaloOf]) -> tuple[Layouts, Fusion, tuple[Scheduled, ...]]:
+        layouts = lay_out(request, places, deltas, {key: every[key] for key in halos})
+        fusion = fuse(request.graph, places, make_sites(request, roles, places, deltas, layouts))
+        return layouts, fusion, schedule(request, roles, fusion)
+
+    halos = set(every)
+    layouts, fusion, calls = arrange(halos)
+    wanted = halos if request.every_halo else halos_read(calls) & halos
+    while wanted != halos:
+        halos = wanted
+        layouts, fusion, calls = arrange(halos)
+        wanted = halos | (halos_read(calls) & every.keys())
+    return layouts, fusion, calls

@@ -1,0 +1,72 @@
+"""Pass 5: the place of each layer in the plan, which is all that it sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blobnet.errors import KernelError
+from blobnet.graph import Vertex
+from blobnet.kernel_call import Array
+from blobnet.layers.base import Site
+from blobnet.planning.deltas import Deltas
+from blobnet.planning.layout import Layouts
+from blobnet.planning.placement import Places
+from blobnet.planning.request import Request
+from blobnet.planning.roles import Roles
+
+
+def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, layouts: Layouts) -> tuple[Site, ...]:
+    """The sites of all vertices, without epilogues."""
+    vertices = request.graph.vertices
+    outputs = [layouts.blob(region) for region in places.regions]
+    wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
+    slopes = {source: vertices[index].layer.activates for index, source in roles.absorbed.items()}
+
+    def site(vertex: Vertex) -> Site:
+        ends = [(vertex.index, position) for position in range(len(vertex.inputs))]
+        return Site(
+            name=vertex.name,
+            inputs=tuple(outputs[source] for source in vertex.inputs),
+            output=outputs[vertex.index],
+            array=_memory(request, vertex, roles.trained[vertex.index]),
+            input_deltas=tuple(wanted[vertex.inputs[end[1]]] if end in deltas.accumulate else None for end in ends),
+            output_delta=wanted.get(vertex.index),
+            accumulate=tuple(deltas.accumulate.get(end, False) for end in ends),
+            training=roles.in_training[vertex.index],
+            frozen=roles.frozen[vertex.index],
+            slope=slopes.get(vertex.index),
+            in_place_of=places.in_place_of.get(vertex.index),
+            batch_size=request.batch_size,
+            sample_type=request.sample_type,
+            augmented=request.augmented,
+            tuning=request.tuning,
+            ordinal=vertex.index,
+        )
+
+    return tuple(map(site, vertices))
+
+
+def _memory(request: Request, vertex: Vertex, trained: frozenset[str]) -> Callable[[str, str, int, int], Array]:
+    """What finds memory for a vertex, as Site.array."""
+    known: dict[str, Array] = {}
+
+    def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
+        if kind in ("parameter", "gradient"):
+            piece = request.parameters.slices[f"{vertex.name}/{name}"]
+            if kind == "parameter" or name in trained:
+                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            name, elements = f"{name} gradient", piece.elements
+        if kind == "shared":
+            return Array(name, 0, persistent=True)
+        asked = Array(f"{vertex.name}/{name}", elements, per_sample)
+        found = known.setdefault(name, asked)
+        if found != asked:
+            rule = "memory of one name must have one size in all calls of a layer"
+            sizes = {
+                when: f"{item.elements} elements and {item.per_sample} a sample"
+                for when, item in (("first", found), ("then", asked))
+            }
+            raise KernelError(vertex.layer.subject, rule, memory=name, **sizes)
+        return found
+
+    return array

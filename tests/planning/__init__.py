@@ -1,0 +1,1 @@
+"""Plans and the passes that make them, without OpenCL."""
