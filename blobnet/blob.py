@@ -141,7 +141,7 @@ class Shape:
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """The axes that users see, batch left out: (units[[, depth], height][, width])."""
+        """The axes that users see, batch left out: (units[[[, depth], height], width])."""
         return (self.units, *self.sizes)
 
     def with_units(self, units: int) -> Shape:

@@ -34,7 +34,7 @@ class Sheet:
 
     Attributes:
         numbers: (M,), the samples' numbers in the data set.
-        values: (M, units[, height][, width]), normalised and augmented.
+        values: (M, units[[[, depth], height], width]), normalised and augmented.
         labels: (M, ...).
         partners: (M, ...), the labels of those that samples are mixed with.
         shares: (M,), the part of a sample that is its partner's; 0 where nothing is mixed.
@@ -134,7 +134,7 @@ def network_inputs(
         seed: of these changes.
 
     Returns:
-        (samples, units[, height][, width]).
+        (samples, units[[[, depth], height], width]).
     """
     graph = input_graph(entry)
     if not len(numbers):

@@ -25,7 +25,7 @@ _C_TYPES = {
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """The input of a model: samples of (units[[, depth], height][, width]), normalised a unit at a time.
+    """The input of a model: samples of (units[[[, depth], height], width]), normalised a unit at a time.
 
     output = (sample - mean) / deviation. The statistics are kept with the model; they start as 0 and 1.
 
