@@ -292,17 +292,16 @@ class BlobLayout:
 
     def holds(self, halo: Halo) -> bool:
         """Whether this layout has at least ``halo`` zeros on every side."""
-        (front, back), (top, bottom), (left, right) = halo.axes
+        pairs = zip(halo.axes, self.zeros.axes, strict=True)
+        return all(before <= zeros[0] and after <= zeros[1] for (before, after), zeros in pairs)
+
+    @property
+    def zeros(self) -> Halo:
+        """All zeros around the data; those behind a row are those before the next one, too, where rows share them."""
         behind = self.plane_extent - self.height.memory * self.width.memory
-        return (
-            front <= self.depth.before
-            and back <= self.depth.after
-            and top <= self.height.before
-            and bottom <= self.height.after
-            and left <= self.width.before
-            and right <= self.width.after + behind
-            and left <= self.width.memory - self.width.size
-        )
+        before = min(self.width.before, self.width.memory - self.width.size)
+        depth, height = ((axis.before, axis.after) for axis in (self.depth, self.height))
+        return Halo(depth, height, (before, self.width.after + behind))
 
     # -- Table 1 -----------------------------------------------------------------------------------------------------
 
