@@ -8,7 +8,7 @@ the samples of a batch. Kernels are generated for all that the plan has room for
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 

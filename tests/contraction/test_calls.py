@@ -167,7 +167,8 @@ LAYERS = {
 
 
 def wrapped(text: str, axes: int, has_weight: bool = True) -> str:
-    return f"function (I[{', '.join('NCYX'[:axes] if axes < 5 else 'NCZYX')}]{', W' if has_weight else ''}) -> (R) {{ {text}; }}"
+    names = ", ".join("NCYX"[:axes] if axes < 5 else "NCZYX")
+    return f"function (I[{names}]{', W' if has_weight else ''}) -> (R) {{ {text}; }}"
 
 
 def make(name: str, spare: int = 1) -> tuple[_Contracted, Shape]:
