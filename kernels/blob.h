@@ -53,7 +53,9 @@ typedef float2 accumulator_pair_t;
     BLOB_INDEX(ROLE, n, (unit) * ROLE##_UNIT_DEPTH + QUOTIENT(row, ROLE, UNIT_HEIGHT), \
                REMAINDER(row, ROLE, UNIT_HEIGHT), x)
 #else
-#define PLANE_INDEX(ROLE, z) ROLE##_UNIT_MEMORY_ELEMENTS *(ROLE##_UNIT_OFFSET + (z))
+/* clang-format off */
+#define PLANE_INDEX(ROLE, z) ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z))
+/* clang-format on */
 #define PLANE_OFFSET(ROLE, z) z *ROLE##_UNIT_MEMORY_ELEMENTS
 #define UNIT_OF(ROLE, z) z
 #define UNIT_ROWS(ROLE) ROLE##_UNIT_HEIGHT
