@@ -2,8 +2,9 @@
 
 The loss of a batch is the mean over its samples, each of which has a weight (1 unless something else was given). The
 losses of classes take a class for each position of the output, so one for each sample where it has no positions: the
-logits of (N, units, height, width) go with classes of (N, height, width). There the mean is one over all positions of
-the batch, each with the weight of its sample and of its class; a class to ignore has the weight 0.
+logits of (N, units, height, width) go with classes of (N, height, width), and with a depth in both. There the mean is
+one over all positions of the batch, each with the weight of its sample and of its class; a class to ignore has the
+weight 0.
 
 Labels reach the device as 4-byte numbers: classes as int32, targets as float32.
 """
@@ -176,7 +177,7 @@ class Loss(ABC):
 
     def _rows(self, output: Shape) -> int:
         """Rows of a sample that have losses of their own."""
-        return output.units * output.height
+        return output.planes * output.height
 
     def _walk(self, output: Shape, tuning: Tuning) -> _Walk:
         parts = _part_count(self._rows(output), output.width)
@@ -241,7 +242,7 @@ class _ClassLoss(Loss):
         return self if self.ignore is not None else replace(self, ignore=label)
 
     def label_elements(self, output: Shape) -> int:
-        return output.height * output.width
+        return output.positions
 
     def check(self, output: Shape) -> None:
         if output.units < 2:
@@ -274,7 +275,7 @@ class _ClassLoss(Loss):
         return {**super().start_values(output, batch_size), "class_weights": np.ones(output.units, np.float32)}
 
     def _rows(self, output: Shape) -> int:
-        return output.height
+        return output.depth * output.height
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         values = outputs.astype(np.float64)
@@ -368,18 +369,18 @@ class Dice(_ClassLoss):
         return Loss._own_weights(self, labels, class_weights)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
-        own = {"softmax_sums": (0, 2 * output.height * output.width), "class_terms": (0, 3 * output.units)}
+        own = {"softmax_sums": (0, 2 * output.positions), "class_terms": (0, 3 * output.units)}
         return {**super().memory(output), **own}
 
     def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
         shape = output.shape
-        walk = _Walk.of(shape.height, shape.width, 1, tuning)
+        walk = _Walk.of(shape.depth * shape.height, shape.width, 1, tuning)
         sums, terms = self._array("softmax_sums", shape), self._array("class_terms", shape)
         return [
             KernelCall(
                 "loss/softmax_sums",
                 "Dice loss softmax",
-                GlobalSize(min(shape.height * shape.width, _MOST_PARTS * walk.items)),
+                GlobalSize(min(shape.positions, _MOST_PARTS * walk.items)),
                 blobs={"OUTPUT": output},
                 arrays={"SOFTMAX_SUMS": sums},
             ),
