@@ -1,0 +1,305 @@
+"""Layers that are a function of the contraction language: all that a plan needs follows from its text.
+
+A subclass gives :meth:`Lowered.function`, and that is the layer:
+
+    @dataclass(frozen=True)
+    class Gain(Lowered):
+        def function(self, inputs):
+            text = "function (I[N, C, ...], scale[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * scale[c]); }"
+            return function(text, inputs[0])
+
+The function's inputs that begin with the same size as the first one, which is the samples, are the layer's inputs: the
+units are their second axis. The others are its parameters, of the names and sizes that stand there. The one output
+begins with the samples again. ``...`` stands for the spatial axes (:func:`function`).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from blobnet.blob import Halo, Shape
+from blobnet.contraction import Function
+from blobnet.contraction import calls as compiled
+from blobnet.contraction import function as parsed
+from blobnet.contraction.derivatives import delta_names
+from blobnet.contraction.form import Program, Tensor
+from blobnet.contraction.training import Passes, passes
+from blobnet.errors import ContractionError, ShapeError, near_matches
+from blobnet.geometry import is_int
+from blobnet.initializers import check_initializer
+from blobnet.kernel_call import Array, Blob, KernelCall
+from blobnet.layers.base import Layer, ParameterSpec, Site
+
+#: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
+AXES = "zyx"
+#: The samples for which shapes are worked out: how many there are makes no difference.
+_SAMPLES = 2
+_ELLIPSIS = re.compile(r"(,\s*)?\.\.\.(\s*,\s*)?")
+
+
+@dataclass(frozen=True)
+class Lowered(Layer):
+    """Base of the layers that are a contraction, or several."""
+
+    #: Whether derivatives read the inputs, and the output: what they do not read the planner need not keep.
+    keeps_inputs: ClassVar[bool] = True
+    keeps_output: ClassVar[bool] = False
+
+    @abstractmethod
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        """The function that the layer is, for inputs of these shapes."""
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        """How a parameter starts: a function of blobnet.initializers."""
+        return "ones" if name == "scale" else "he_normal" if len(shape) > 1 else "zeros"
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        return self.keeps_inputs
+
+    @property
+    def backward_reads_output(self) -> bool:
+        return self.keeps_output
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        (output,) = self.program(inputs, _SAMPLES).outputs
+        fits = output.shape[0] == _SAMPLES and 2 <= len(output.shape) <= 4
+        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
+        self._require_shape(fits, rule, output=output.shape, samples=_SAMPLES)
+        return shape_of(output.shape[1:])
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        own = layer_inputs(self.function(inputs))
+        tensors = [tensor for tensor in self.program(inputs, _SAMPLES).inputs if tensor.name not in own]
+        return tuple(
+            ParameterSpec(tensor.name, tensor.shape, self.start(tensor.name, tensor.shape), len(tensor.shape) > 1)
+            for tensor in tensors
+        )
+
+    def program(self, inputs: Sequence[Shape], samples: int) -> Program:
+        """The statements for a batch of ``samples``.
+
+        Raises:
+            OptionError, ShapeError: the function is not one of layers, or not one of these inputs.
+        """
+        return _program(self, tuple(inputs), samples)
+
+    # -- kernel calls ------------------------------------------------------------------------------------------------
+
+    def input_halo(self, inputs: Sequence[Shape]) -> Halo:
+        return self._halo(inputs, layer_inputs(self.function(inputs)))
+
+    def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
+        program = self.program(inputs, _SAMPLES)
+        return self._halo(inputs, [delta_names(program)[program.outputs[0].name]])
+
+    def _halo(self, inputs: Sequence[Shape], names: Sequence[str]) -> Halo:
+        """The zeros that some pass reads around one of the tensors ``names``."""
+        found = Halo()
+        program = self.program(inputs, _SAMPLES)
+        steps = _passes(program, tuple(tensor.name for tensor in program.inputs))
+        for part in (steps.forward, *steps.gradients):
+            for halo in compiled.halos(part, names).values():
+                found = found.merged(halo)
+        return found
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return self._calls(site, self._steps(site).forward, "forward")
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        wanted, gradients = self._wanted(site), self._steps(site).gradients
+        chosen = [gradients[place] for place, name in enumerate(wanted) if name not in self._inputs(site)]
+        return [call for part in chosen for call in self._calls(site, part, "backward parameters")]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        wanted, gradients = self._wanted(site), self._steps(site).gradients
+        chosen = [gradients[place] for place, name in enumerate(wanted) if name in self._inputs(site)]
+        return [call for part in chosen for call in self._calls(site, part, "backward data")]
+
+    def _inputs(self, site: Site) -> tuple[str, ...]:
+        return layer_inputs(self.function(site.shapes))
+
+    def _wanted(self, site: Site) -> tuple[str, ...]:
+        """What the backward pass gives the gradients of: first parameters, then inputs."""
+        if site.output_delta is None:
+            return ()
+        inputs = zip(self._inputs(site), site.input_deltas, strict=True)
+        trained = [spec.name for spec in self.parameters(site.shapes) if site.trains(spec.name)]
+        return (*trained, *(name for name, delta in inputs if delta is not None))
+
+    def _steps(self, site: Site) -> Passes:
+        return _passes(self.program(site.shapes, site.batch_size), self._wanted(site))
+
+    def _calls(self, site: Site, part: Program, direction: str) -> list[KernelCall]:
+        program, steps = self.program(site.shapes, site.batch_size), self._steps(site)
+        operands: dict[str, Blob | Array] = {program.outputs[0].name: site.output}
+        accumulate = []
+        for place, name in enumerate(self._inputs(site)):
+            operands[name] = site.inputs[place]
+            delta = site.input_deltas[place] if site.input_deltas else None
+            if delta is not None:
+                operands[steps.deltas[name]] = delta
+                accumulate += [steps.deltas[name]] if site.accumulate[place] else []
+        if site.output_delta is not None:
+            operands[steps.deltas[program.outputs[0].name]] = site.output_delta
+        for spec in self.parameters(site.shapes):
+            operands[spec.name] = site.parameter(spec.name)
+            if site.trains(spec.name):
+                operands[steps.deltas[spec.name]] = site.gradient(spec.name)
+        for tensor in (*part.inputs, *part.outputs):
+            if tensor.name not in operands:
+                operands[tensor.name] = self._between(site, tensor)
+        return compiled.calls(
+            part,
+            operands,
+            label=f"{site.name} {direction}",
+            batch=site.batch_size,
+            memory=site.memory,
+            tuning=site.tuning,
+            accumulate=[name for name in accumulate if any(tensor.name == name for tensor in part.outputs)],
+        )
+
+    def _between(self, site: Site, tensor: Tensor) -> Array:
+        """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""
+        more = _passes(self.program(site.shapes, site.batch_size + 1), self._wanted(site))
+        others = {other.name: other for part in (more.forward, *more.gradients) for other in part.outputs}
+        if others[tensor.name] == tensor:
+            return site.memory(tensor.name, elements=tensor.elements)
+        return site.memory(tensor.name, per_sample=tensor.elements // site.batch_size)
+
+    def _per_axis(self, name: str, rank: int, least: int = 1) -> tuple[int, ...]:
+        """A hyperparameter that is one whole number for all of ``rank`` axes, or one for each."""
+        value = getattr(self, name)
+        values = value if isinstance(value, tuple) else (value,) * rank
+        rule = f"{name} must be an int of at least {least}, or one for each spatial axis"
+        self._require(len(values) == rank and all(is_int(item, least) for item in values), rule, **{name: value})
+        return values
+
+
+def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
+    """The function of the contraction language that ``text`` says, where ``...`` stands for spatial axes.
+
+    They are those of ``like``: among indexes ``y, x``, ``x`` or nothing, and in capitals among sizes, which stand in
+    the head and behind ``:``.
+
+    Raises:
+        ContractionError, OptionError: as for :func:`blobnet.contraction.function`.
+    """
+    return parsed(spelled_out(text, like.rank if like else 0), **sizes)
+
+
+def spelled_out(text: str, rank: int) -> str:
+    """The text with ``rank`` axes in place of each ``...``."""
+    head = text.find("->")
+    pieces: list[str] = []
+    last = 0
+    for match in _ELLIPSIS.finditer(text):
+        before = text[: match.start()]
+        is_size = match.start() < head or ":" in before[before.rfind("[") :]
+        axes = AXES[len(AXES) - rank :]
+        names = ", ".join(axes.upper() if is_size else axes)
+        front = ", " if match[1] and (names or match[2]) else ""
+        behind = ", " if match[2] and names else ""
+        pieces += [text[last : match.start()], front, names, behind]
+        last = match.end()
+    return "".join([*pieces, text[last:]])
+
+
+def layer_inputs(function: Function) -> tuple[str, ...]:
+    """The inputs of a function that are a layer's: those that begin as the first one does, with the samples."""
+    heads = function.heads
+    first = next(iter(heads.values()), None)
+    return tuple(name for name, sizes in heads.items() if sizes and first and sizes[0] == first[0])
+
+
+def shape_of(dimensions: Sequence[int]) -> Shape:
+    """The shape of a sample from the sizes of its axes, the units first."""
+    units, *sizes = dimensions
+    height, width = [1, 1, *sizes][-2:]
+    return Shape(units, height, width, len(sizes))
+
+
+_passes = lru_cache(1024)(passes)
+
+
+@lru_cache(1024)
+def _program(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Program:
+    function = layer.function(inputs)
+    layer._require(len(function.outputs) == 1, "its function must have one output", outputs=function.outputs)
+    own, heads = layer_inputs(function), function.heads
+    rule = "its function's inputs that begin with the samples must be as many as the layer's"
+    layer._require(len(own) == len(inputs), rule, function=own, inputs=len(inputs))
+    shapes = {name: (samples, *shape.dimensions) for name, shape in zip(own, inputs, strict=True)}
+    sizes = dict(function.sizes)
+    for name, shape in shapes.items():
+        sizes |= {size: actual for size, actual in zip(heads[name] or (), shape, strict=False) if isinstance(size, str)}
+    for name, head in heads.items():
+        if name not in shapes:
+            missing = [size for size in head or () if isinstance(size, str) and size not in sizes]
+            rule = "the sizes of a parameter must be those of inputs, or given"
+            layer._require(head is not None and not missing, rule, parameter=name, missing=missing)
+            shapes[name] = tuple(size if isinstance(size, int) else sizes[size] for size in head or ())
+    try:
+        return function.program(**shapes)
+    except ContractionError as error:
+        wrapped = ShapeError(layer.subject, "its contraction must fit its inputs", inputs=" ".join(map(str, inputs)))
+        wrapped.args = (f"{wrapped}\n{error}",)
+        raise wrapped from error
+
+
+@dataclass(frozen=True)
+class Contraction(Lowered):
+    """A layer from a text of the contraction language (docs/adding_a_layer.md).
+
+        layers.Contraction(
+            "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }",
+            sizes={"F": 32},
+        )
+
+    Its inputs and parameters are what the text's head says: see blobnet/layers/lowered.py.
+
+    Args:
+        text: of the function; ``...`` stands for the spatial axes of the first input.
+        initializers: how parameters start, by name: functions of blobnet.initializers. Of those that are not named,
+            ``scale`` starts as ones, others of one axis as zeros, all else he_normal.
+        sizes: whole numbers for names that are the size of no input.
+
+    Raises:
+        ContractionError: the text is none of the language.
+        OptionError: an initializer or a size of what is not in the text, or an unknown initializer.
+    """
+
+    text: str
+    initializers: Any = ()
+    sizes: Any = ()
+
+    def __post_init__(self) -> None:
+        for name in ("initializers", "sizes"):
+            object.__setattr__(self, name, tuple(sorted(dict(getattr(self, name)).items())))
+        super().__post_init__()
+        function = self._function(2)
+        known = [name for name in function.inputs if name not in layer_inputs(function)]
+        self._require(bool(layer_inputs(function)), "the text must have a head, with the sizes of its inputs")
+        for name, initializer in self.initializers:
+            hint = near_matches(name, known) if known else None
+            self._require(name in known, "an initializer must be that of a parameter", parameter=name, hint=hint)
+            check_initializer(f"{self.subject}, {name}", initializer)
+
+    @property
+    def arity(self) -> tuple[int, int | None]:  # type: ignore[override]
+        count = len(layer_inputs(self._function(2)))
+        return count, count
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return dict(self.initializers).get(name) or super().start(name, shape)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        return self._function(inputs[0].rank)
+
+    def _function(self, rank: int) -> Function:
+        return parsed(spelled_out(self.text, rank), **dict(self.sizes))
