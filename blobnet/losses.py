@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -158,7 +158,8 @@ class Loss(ABC):
             },
             local_size=(walk.items, 1, 1),
         )
-        return [*self._calls_before(output, tuning), per_sample, self._total(output.shape, walk.parts)]
+        total = self._total(output.shape, walk.parts)
+        return [replace(call, owner=self) for call in (*self._calls_before(output, tuning), per_sample, total)]
 
     def _total(self, output: Shape, parts: int) -> KernelCall:
         """Adds the metrics of all parts of all samples to the totals."""
@@ -580,7 +581,8 @@ class Expression(Loss):
             },
             macros={"METRICS": self.SAMPLE_METRICS},
         )
-        return [*parts[0], metrics, *(call for part in parts[1:] for call in part), self._total(output.shape, 1)]
+        made = [*parts[0], metrics, *(call for part in parts[1:] for call in part), self._total(output.shape, 1)]
+        return [replace(call, owner=self) for call in made]
 
 
 def _check_smoothing(loss: Any) -> None:
