@@ -43,6 +43,24 @@ _ELLIPSIS = re.compile(r"(,\s*)?\.\.\.(\s*,\s*)?")
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A function for inputs of known shapes: its statements, and the names of the layer's inputs among its own."""
+
+    program: Program
+    inputs: tuple[str, ...]
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The other inputs."""
+        return tuple(tensor for tensor in self.program.inputs if tensor.name not in self.inputs)
+
+    @property
+    def output(self) -> Tensor:
+        """The only output."""
+        return self.program.outputs[0]
+
+
+@dataclass(frozen=True)
 class Lowered(Layer):
     """Base of the layers that are a contraction, or several."""
 
@@ -66,42 +84,39 @@ class Lowered(Layer):
     def backward_reads_output(self) -> bool:
         return self.keeps_output
 
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        (output,) = self.program(inputs, _SAMPLES).outputs
-        fits = output.shape[0] == _SAMPLES and 2 <= len(output.shape) <= 4
-        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
-        self._require_shape(fits, rule, output=output.shape, samples=_SAMPLES)
-        return shape_of(output.shape[1:])
-
-    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
-        own = layer_inputs(self.function(inputs))
-        tensors = [tensor for tensor in self.program(inputs, _SAMPLES).inputs if tensor.name not in own]
-        return tuple(
-            ParameterSpec(tensor.name, tensor.shape, self.start(tensor.name, tensor.shape), len(tensor.shape) > 1)
-            for tensor in tensors
-        )
-
-    def program(self, inputs: Sequence[Shape], samples: int) -> Program:
-        """The statements for a batch of ``samples``.
+    def bound(self, inputs: Sequence[Shape], samples: int = _SAMPLES) -> Bound:
+        """The statements for a batch of ``samples``, and what their inputs are.
 
         Raises:
             OptionError, ShapeError: the function is not one of layers, or not one of these inputs.
         """
-        return _program(self, tuple(inputs), samples)
+        return _bound(self, tuple(inputs), samples)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        shape = self.bound(inputs).output.shape
+        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 4
+        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
+        self._require_shape(fits, rule, output=shape, samples=_SAMPLES)
+        return shape_of(shape[1:])
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        return tuple(
+            ParameterSpec(tensor.name, tensor.shape, self.start(tensor.name, tensor.shape), len(tensor.shape) > 1)
+            for tensor in self.bound(inputs).parameters
+        )
 
     # -- kernel calls ------------------------------------------------------------------------------------------------
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        return self._halo(inputs, layer_inputs(self.function(inputs)))
+        return self._halo(inputs, self.bound(inputs).inputs)
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
-        program = self.program(inputs, _SAMPLES)
-        return self._halo(inputs, [delta_names(program)[program.outputs[0].name]])
+        bound = self.bound(inputs)
+        return self._halo(inputs, [delta_names(bound.program)[bound.output.name]])
 
     def _halo(self, inputs: Sequence[Shape], names: Sequence[str]) -> Halo:
         """The zeros that some pass reads around one of the tensors ``names``."""
-        found = Halo()
-        program = self.program(inputs, _SAMPLES)
+        program, found = self.bound(inputs).program, Halo()
         steps = _passes(program, tuple(tensor.name for tensor in program.inputs))
         for part in (steps.forward, *steps.gradients):
             for halo in compiled.halos(part, names).values():
@@ -112,48 +127,49 @@ class Lowered(Layer):
         return self._calls(site, self._steps(site).forward, "forward")
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        wanted, gradients = self._wanted(site), self._steps(site).gradients
-        chosen = [gradients[place] for place, name in enumerate(wanted) if name not in self._inputs(site)]
-        return [call for part in chosen for call in self._calls(site, part, "backward parameters")]
+        return self._backward(site, "backward parameters", self._trained(site))
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        wanted, gradients = self._wanted(site), self._steps(site).gradients
-        chosen = [gradients[place] for place, name in enumerate(wanted) if name in self._inputs(site)]
-        return [call for part in chosen for call in self._calls(site, part, "backward data")]
+        return self._backward(site, "backward data", self._wanted_inputs(site))
 
-    def _inputs(self, site: Site) -> tuple[str, ...]:
-        return layer_inputs(self.function(site.shapes))
+    def _trained(self, site: Site) -> list[str]:
+        tensors = self.bound(site.shapes).parameters if site.output_delta else ()
+        return [tensor.name for tensor in tensors if site.trains(tensor.name)]
 
-    def _wanted(self, site: Site) -> tuple[str, ...]:
-        """What the backward pass gives the gradients of: first parameters, then inputs."""
-        if site.output_delta is None:
-            return ()
-        inputs = zip(self._inputs(site), site.input_deltas, strict=True)
-        trained = [spec.name for spec in self.parameters(site.shapes) if site.trains(spec.name)]
-        return (*trained, *(name for name, delta in inputs if delta is not None))
+    def _wanted_inputs(self, site: Site) -> list[str]:
+        names = self.bound(site.shapes).inputs if site.output_delta else ()
+        return [name for name, delta in zip(names, site.input_deltas, strict=bool(names)) if delta]
 
-    def _steps(self, site: Site) -> Passes:
-        return _passes(self.program(site.shapes, site.batch_size), self._wanted(site))
+    def _steps(self, site: Site, more: int = 0) -> Passes:
+        """The passes for a batch, or for one of some samples ``more``: gradients of parameters come first."""
+        program = self.bound(site.shapes, site.batch_size + more).program
+        return _passes(program, (*self._trained(site), *self._wanted_inputs(site)))
+
+    def _backward(self, site: Site, direction: str, names: Sequence[str]) -> list[KernelCall]:
+        steps, bound = self._steps(site), self.bound(site.shapes, site.batch_size)
+        deltas = {steps.deltas[name] for name in names}
+        read = {tensor.name for part in steps.gradients for tensor in part.inputs}
+        lost = [name for name in bound.inputs if name in read and not self.keeps_inputs]
+        lost += [bound.output.name] if bound.output.name in read and not self.keeps_output else []
+        self._require(not lost, "keeps_inputs and keeps_output must say what derivatives read", read=lost)
+        parts = [part for part in steps.gradients if any(tensor.name in deltas for tensor in part.outputs)]
+        return [call for part in parts for call in self._calls(site, part, direction)]
 
     def _calls(self, site: Site, part: Program, direction: str) -> list[KernelCall]:
-        program, steps = self.program(site.shapes, site.batch_size), self._steps(site)
-        operands: dict[str, Blob | Array] = {program.outputs[0].name: site.output}
-        accumulate = []
-        for place, name in enumerate(self._inputs(site)):
-            operands[name] = site.inputs[place]
-            delta = site.input_deltas[place] if site.input_deltas else None
-            if delta is not None:
-                operands[steps.deltas[name]] = delta
-                accumulate += [steps.deltas[name]] if site.accumulate[place] else []
-        if site.output_delta is not None:
-            operands[steps.deltas[program.outputs[0].name]] = site.output_delta
-        for spec in self.parameters(site.shapes):
-            operands[spec.name] = site.parameter(spec.name)
-            if site.trains(spec.name):
-                operands[steps.deltas[spec.name]] = site.gradient(spec.name)
+        bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
+        operands: dict[str, Blob | Array] = {bound.output.name: site.output}
+        operands |= zip(bound.inputs, site.inputs, strict=True)
+        operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
+        if site.output_delta:
+            operands[deltas[bound.output.name]] = site.output_delta
+        operands |= {deltas[name]: site.gradient(name) for name in self._trained(site)}
+        ends = zip(bound.inputs, site.input_deltas, site.accumulate, strict=False)
+        wanted = [(deltas[name], delta, is_added) for name, delta, is_added in ends if delta]
+        operands |= {name: delta for name, delta, _ in wanted}
         for tensor in (*part.inputs, *part.outputs):
             if tensor.name not in operands:
                 operands[tensor.name] = self._between(site, tensor)
+        made = {tensor.name for tensor in part.outputs}
         return compiled.calls(
             part,
             operands,
@@ -161,13 +177,13 @@ class Lowered(Layer):
             batch=site.batch_size,
             memory=site.memory,
             tuning=site.tuning,
-            accumulate=[name for name in accumulate if any(tensor.name == name for tensor in part.outputs)],
+            accumulate=[name for name, _, is_added in wanted if is_added and name in made],
         )
 
     def _between(self, site: Site, tensor: Tensor) -> Array:
         """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""
-        more = _passes(self.program(site.shapes, site.batch_size + 1), self._wanted(site))
-        others = {other.name: other for part in (more.forward, *more.gradients) for other in part.outputs}
+        steps = self._steps(site, more=1)
+        others = {other.name: other for part in (steps.forward, *steps.gradients) for other in part.outputs}
         if others[tensor.name] == tensor:
             return site.memory(tensor.name, elements=tensor.elements)
         return site.memory(tensor.name, per_sample=tensor.elements // site.batch_size)
@@ -228,7 +244,7 @@ _passes = lru_cache(1024)(passes)
 
 
 @lru_cache(1024)
-def _program(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Program:
+def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
     function = layer.function(inputs)
     layer._require(len(function.outputs) == 1, "its function must have one output", outputs=function.outputs)
     own, heads = layer_inputs(function), function.heads
@@ -245,7 +261,7 @@ def _program(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Program
             layer._require(head is not None and not missing, rule, parameter=name, missing=missing)
             shapes[name] = tuple(size if isinstance(size, int) else sizes[size] for size in head or ())
     try:
-        return function.program(**shapes)
+        return Bound(function.program(**shapes), own)
     except ContractionError as error:
         wrapped = ShapeError(layer.subject, "its contraction must fit its inputs", inputs=" ".join(map(str, inputs)))
         wrapped.args = (f"{wrapped}\n{error}",)

@@ -16,7 +16,10 @@ from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
+from blobnet.executor import Executor
 from blobnet.layers.lowered import spelled_out
+from blobnet.losses import CrossEntropy
+from blobnet.planning import make_plan
 from tests.layers.torch_contract import run_torch_contract
 
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"
@@ -87,6 +90,16 @@ class Sharpened(layers.Lowered):
         return layers.function(text, inputs[0])
 
 
+@dataclass(frozen=True)
+class Forgetful(layers.Lowered):
+    """Squares."""
+
+    keeps_inputs: ClassVar[bool] = False
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        return layers.function("function (I[N, C]) -> (O) { O = I * I; }")
+
+
 def network() -> bn.Model:
     images = layers.Input(units=3, height=8, width=6)()
     first = layers.ConvTranspose2D(4, 3, stride=2, padding=1, activation="relu")(images)
@@ -109,10 +122,6 @@ def batch(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_plans_that_share_memory_give_the_same(device: Device) -> None:
-    from blobnet.executor import Executor
-    from blobnet.losses import CrossEntropy
-    from blobnet.planning import make_plan
-
     model = network()
     x, y = batch(5)
     found = []
@@ -222,6 +231,17 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
         ),
         OptionError,
         r"its function must have one output. Received outputs=\('O', 'P'\)",
+    ),
+    "a lie about what is kept": (
+        lambda: make_plan(
+            bn.Sequential([layers.Input(units=3), Forgetful()]).graph,
+            2,
+            loss=bn.losses.MeanSquaredError(),
+            training=True,
+            input_delta=True,
+        ),
+        OptionError,
+        r"forgetful_1 \(Forgetful\): keeps_inputs and keeps_output must say what derivatives read.*read=\['I'\]",
     ),
     "too many inputs": (
         lambda: layers.Contraction(DENSE, sizes={"F": 2})([layers.Input(units=3)(), layers.Input(units=3)()]),

@@ -11,7 +11,7 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.contraction.training import passes
 from blobnet.device import Device
-from blobnet.layers.lowered import Lowered, layer_inputs
+from blobnet.layers.lowered import Lowered
 from tests.layers.layer_contract import (
     ContractReport,
     Float64Array,
@@ -80,12 +80,8 @@ def run_torch_contract(
 
 def check_what_is_kept(layer: Lowered, shapes: Sequence[Shape]) -> None:
     """What the class says that derivatives read is what they read."""
-    program = layer.program(shapes, 2)
-    read = {
-        tensor.name
-        for part in passes(program, [tensor.name for tensor in program.inputs]).gradients
-        for tensor in part.inputs
-    }
-    inputs = set(layer_inputs(layer.function(shapes)))
-    assert layer.keeps_inputs == bool(inputs & read), f"{layer}: derivatives read {inputs & read}"
-    assert layer.keeps_output == (program.outputs[0].name in read), f"{layer}: derivatives read {read}"
+    bound = layer.bound(shapes)
+    steps = passes(bound.program, [tensor.name for tensor in bound.program.inputs])
+    read = {tensor.name for part in steps.gradients for tensor in part.inputs}
+    assert layer.keeps_inputs == bool(read & set(bound.inputs)), f"{layer}: derivatives read {read}"
+    assert layer.keeps_output == (bound.output.name in read), f"{layer}: derivatives read {read}"
