@@ -206,8 +206,9 @@ def from_description(description: Sequence[dict[str, Any]], subject: str) -> Gra
         for entry in description:
             kind = entry["kind"]
             if kind not in Layer.kinds:
-                hint = near_matches(kind, list(Layer.kinds))
-                raise FileError(subject, "every layer kind must be one of blobnet's", kind=kind, hint=hint)
+                near = near_matches(kind, list(Layer.kinds))
+                hint = f"for a layer of your own, import the module that defines it first; of blobnet's, {near}"
+                raise FileError(subject, "every layer kind must be a known one", kind=kind, hint=hint)
             config = {key: plain(value) for key, value in entry["config"].items()}
             layer = Layer.kinds[kind](**config)
             nodes[config["name"]] = layer([nodes[name] for name in entry["inputs"]])

@@ -97,6 +97,7 @@ class Site:
     Attributes:
         name: the layer's name in the model.
         inputs, output: the blobs to read and to write.
+        shapes: of the inputs, as the layer's other methods take them; blobs may lie in memory in other planes.
         input_deltas: dL/d input, None for an input that needs none.
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
@@ -132,6 +133,7 @@ class Site:
     sample_type: str = "float32"
     augmented: bool = False
     ordinal: int = 0
+    shapes: tuple[Shape, ...] = ()
 
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
