@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN section 2), and that no kernel file is dead."""
+"""Who may import whom (docs/design.md), and that no kernel file is dead."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ FLOORS = """
     contraction
     implementations
     layers.base
-    layers.activation schedules
+    layers.activation layers.lowered schedules
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
     layers.product
-    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
+    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling
     layers
+    losses
     graph
     parameters patterns plan_report
     planning.request
