@@ -255,6 +255,11 @@ class Layer(ABC):
         return False
 
     @property
+    def takes_samples(self) -> bool:
+        """Whether samples enter a network by this layer."""
+        return False
+
+    @property
     def flattens_input(self) -> bool:
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False

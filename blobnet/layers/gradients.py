@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning, elementwise_work
 from blobnet.layers.base import Site
 from blobnet.layers.blocking import splits_for
 
@@ -44,9 +44,14 @@ def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, li
     if splits == 1:
         return gradient, []
     partials = site.memory(f"{name} partials", splits * gradient.elements)
-    run, local = (1, 64) if site.tuning.model.items_are_lanes else (256, 1)
+    return partials, [sum_call(label, partials, gradient, splits, site.tuning)]
+
+
+def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
+    """The call that adds up partial sums, which lie one behind the other."""
+    run, local = (1, 64) if tuning.model.items_are_lanes else (256, 1)
     width = -(-gradient.elements // (run * local)) * local
-    call = KernelCall(
+    return KernelCall(
         "gradient/reduce",
         label,
         GlobalSize(width, per_sample=False),
@@ -54,4 +59,3 @@ def split_sum(site: Site, label: str, name: str, splits: int) -> tuple[Array, li
         macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
         local_size=(local, 1, 1),
     )
-    return partials, [call]

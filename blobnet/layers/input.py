@@ -50,6 +50,10 @@ class Input(Layer):
         has_width = self.height is None or self.width is not None
         self._require(has_width, "an input with a height needs a width", **received)
 
+    @property
+    def takes_samples(self) -> bool:
+        return True
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         rank = (self.height is not None) + (self.width is not None)
         return Shape(self.units, self.height or 1, self.width or 1, rank)

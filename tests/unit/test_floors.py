@@ -33,7 +33,7 @@ FLOORS = """
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
-    parameters patterns plan_report
+    ends parameters patterns plan_report
     planning.request
     planning.roles
     planning.placement
