@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
+from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
@@ -120,15 +121,15 @@ def _check_room(path: str | os.PathLike[str], progress: Progress) -> None:
 def _save(path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...]) -> None:
     """The model of now, with what resuming needs."""
     trainer = progress.trainer
-    loss = trainer.step.loss
+    step = trainer.step
     save(
         path,
         ModelFile(
-            description=trainer.step.graph.description(),
+            description=step.graph.description(),
             weights=trainer.weights(),
             class_names=class_names or progress.class_names,
             history=progress.history,
-            loss={"kind": type(loss).__name__, "config": loss.config()},
+            loss=losses_description(by_name([head.name for head in step.heads], step.losses)),
             training=trainer.state(),
         ),
     )
@@ -147,7 +148,8 @@ class _Monitor(Callback):
             raise OptionError(type(self).__name__, "monitor must be the name of a value", monitor=monitor, hint=hint)
         self.monitor = monitor
         self.minimum_change = minimum_change
-        is_error = "loss" in monitor or monitor.removeprefix("validation_") in FALLING
+        # Of several outputs an error stands behind the output's name.
+        is_error = "loss" in monitor or any(f"_{monitor}".endswith(f"_{name}") for name in FALLING)
         self.falls = is_error if falls is None else falls
         self.waited = 0
         self._best: float | None = None

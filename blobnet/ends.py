@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from blobnet.blob import FloatArray, Shape
-from blobnet.errors import OptionError
+from blobnet.errors import BlobnetError, OptionError, near_matches
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.losses import Loss
 
 #: The losses of a network: that of its only output, or one for each output, in their order.
 Losses = Loss | tuple[Loss, ...] | None
+
+T = TypeVar("T")
 
 #: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
 AUGMENTATION_WORDS = 19
@@ -142,7 +145,9 @@ def heads_of(graph: Graph, loss: Losses) -> tuple[Head, ...]:
     """The outputs of a network with their losses; none if there is no loss."""
     losses = (loss,) if isinstance(loss, Loss) else loss or ()
     if losses and len(losses) != len(graph.exits):
-        raise OptionError("loss", "there must be a loss for each output", losses=losses, outputs=", ".join(graph.outputs))
+        raise OptionError(
+            "loss", "there must be a loss for each output", losses=losses, outputs=", ".join(graph.outputs)
+        )
     ends = zip(graph.exits, losses, strict=True) if losses else ()
     return tuple(
         Head(name, index, graph.vertices[index].shape, len(losses) == 1, own, number)
@@ -163,3 +168,60 @@ def totals_call(heads: Sequence[Head]) -> list[KernelCall]:
             macros={"LOSSES": len(heads), "STRIDE": TOTALS},
         )
     ]
+
+
+def losses_description(loss: Any) -> Any:
+    """A loss, or the losses of several outputs by name, as plain data (JSON)."""
+    if isinstance(loss, Mapping):
+        return {name: losses_description(own) for name, own in loss.items()}
+    return {"kind": type(loss).__name__, "config": loss.config()}
+
+
+# -- what users give for each end -------------------------------------------------------------------------------------
+
+
+def in_order(
+    names: Sequence[str], given: Any, subject: str, end: str, error: type[BlobnetError] = OptionError
+) -> tuple[Any, ...]:
+    """What was given for each of a network's ends, in their order.
+
+    Args:
+        names: of the ends.
+        given: a mapping by these names; for several ends also a list in their order, for a single one the thing itself.
+        subject: what errors call it.
+        end: ``input`` or ``output``.
+        error: the kind of error to raise.
+
+    Raises:
+        OptionError, or another kind of error: one is missing, a name is unknown, or there are too few or too many.
+    """
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                hint = near_matches(str(name), list(names))
+                rule = f"each name must be that of an {end} of the model"
+                raise error(subject, rule, hint=hint, **{"name": name, f"{end}s": ", ".join(names)})
+        missing = [name for name in names if name not in given]
+        if missing:
+            rule = f"there must be one for every {end} of the model"
+            raise error(subject, rule, missing=", ".join(missing), given=", ".join(given) or "nothing")
+        return tuple(given[name] for name in names)
+    if len(names) == 1:
+        return (given,)
+    rule = f"the model has {len(names)} {end}s: give one for each, by name or as a list in their order"
+    ends = {f"{end}s": ", ".join(names)}
+    if not isinstance(given, list | tuple):
+        raise error(subject, rule, **ends, received=type(given).__name__)
+    if len(given) != len(names):
+        raise error(subject, rule, **ends, received=len(given))
+    return tuple(given)
+
+
+def part_subject(subject: str, name: str, names: Sequence[str]) -> str:
+    """What errors call what was given for one of several ends: ``x['image']``."""
+    return subject if len(names) == 1 else f"{subject}[{name!r}]"
+
+
+def by_name(names: Sequence[str], values: Sequence[T]) -> T | dict[str, T]:
+    """What there is for each end, as users get it: for the only one the thing itself, for several by name."""
+    return values[0] if len(names) == 1 else dict(zip(names, values, strict=True))

@@ -202,7 +202,8 @@ class Graph:
 def _only(side: str, vertices: Mapping[str, Vertex]) -> Vertex:
     if len(vertices) != 1:
         rule = f"what was asked for works with models of one {side}"
-        raise OptionError("Model", rule, **{f"{side}s": ", ".join(vertices)})
+        hint = "in Python, Model.fit, evaluate, predict, gradients and plan take them by name (docs/graphs.md)."
+        raise OptionError("Model", rule, hint=hint, **{f"{side}s": ", ".join(vertices)})
     return next(iter(vertices.values()))
 
 
@@ -400,8 +401,10 @@ def _build(
     def ends(items: Sequence[_End]) -> tuple[tuple[str, int], ...]:
         several = [(name or str(named[keys[node]].name), index[node]) for name, node in items]
         # NOTE: the only one is called what its vertex is called, since older files do not say more.
-        return tuple((name, number) if len(items) > 1 or given else (vertices[number].name, number)
-                     for (name, number), (given, _) in zip(several, items, strict=True))
+        return tuple(
+            (name, number) if len(items) > 1 or given else (vertices[number].name, number)
+            for (name, number), (given, _) in zip(several, items, strict=True)
+        )
 
     entries, exits = ends(sources), ends(targets)
     for side in (entries, exits):

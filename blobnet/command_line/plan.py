@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from blobnet import device, plots
+from blobnet.arguments import losses_for
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
-    loss = (model.loss or CrossEntropy()) if training else None
+    loss = losses_for(model.graph, None, model.loss or (CrossEntropy(),) * len(model.graph.exits)) if training else None
     tuning = Tuning(GENERIC[kind])
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)

@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
+from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.text import plain
@@ -27,9 +28,8 @@ from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 from blobnet.graph import Graph
-from blobnet.inference import samples_for
-from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
+from blobnet.samples import samples_for
 
 #: Pictures that are read and predicted at a time.
 _CHUNK = 256
@@ -148,7 +148,7 @@ def _answers(
 ) -> Iterator[_Answer]:
     """What the model makes of the pictures that can be read, and of samples."""
     # A model that was saved without its loss, but with names of classes, gives logits of them.
-    loss = model.loss or (CrossEntropy() if model.class_names else None)
+    loss = losses_for(model.graph, None, model.loss)[0] if model.loss or model.class_names else None
     settings: dict[str, Any] = {"device": device, "precision": precision}
 
     def answers(names: Iterable[str], outputs: FloatArray) -> Iterator[_Answer]:

@@ -2,6 +2,7 @@
 
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Layer, Node
+from blobnet.layers.constant import Constant
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
 from blobnet.layers.dropout import Dropout
@@ -17,6 +18,7 @@ __all__ = [
     "AveragePool2D",
     "BatchNorm",
     "Concat",
+    "Constant",
     "Conv1D",
     "Conv2D",
     "Dense",

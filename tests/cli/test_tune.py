@@ -22,7 +22,7 @@ from blobnet.device_model import GENERIC
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.executor import plan_for
 from blobnet.graph import Graph, sequential
-from blobnet.inference import Evaluator, samples_for
+from blobnet.inference import Evaluator
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import convolution, convolution_direct, convolution_tensor
 from blobnet.layers.base import Site
@@ -31,6 +31,7 @@ from blobnet.layers.convolution_problem import Problem, Way
 from blobnet.loader import IndexedReader
 from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
+from blobnet.samples import sources_for
 from blobnet.task import Task
 from blobnet.tuning import LEVELS, Tunings, Winner
 from tests.kinds import tuning_for
@@ -476,7 +477,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     weights = DeviceParameters(fresh, model.graph)
     weights.write(model.weights)
     evaluator = Evaluator(fresh, model.graph, weights, 4)
-    wanted = evaluator.predict(IndexedReader(samples_for(evaluator.plan.graph, x, "x")), len(x))
+    (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).name
@@ -488,7 +489,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     assert chosen <= after
     assert not chosen & before
     np.testing.assert_allclose(
-        tuned.predict(IndexedReader(samples_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
+        *tuned.predict(IndexedReader(sources_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
     )
 
 

@@ -30,7 +30,8 @@ FLOORS = """
     layers.convolution_depthwise layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
     layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
     layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
-    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
+    layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
+    layers.pooling losses
     layers
     graph
     ends parameters patterns plan_report
@@ -51,7 +52,7 @@ FLOORS = """
     executor
     optimizers checkpoint datasets kernels metrics weight_buffers
     sample_weights
-    labels loader progress training_step
+    labels loader progress samples training_step
     inference callbacks arguments notes network_inputs
     trainer
     model
