@@ -90,4 +90,4 @@ def _absorbs_reader(request: Request, vertex: Vertex) -> bool:
     behind = vertex.index + 1
     graph = request.graph
     alone = graph.readers[vertex.index] == (behind,) and not graph.is_output(vertex.index)
-    return vertex.layer.fuses_slope and alone and bool(graph.vertices[behind].layer.slope)
+    return vertex.layer.fuses_slope and alone and bool(graph.vertices[behind].layer.activates)

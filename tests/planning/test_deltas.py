@@ -1,0 +1,71 @@
+"""Where deltas lie, and who adds to them."""
+
+from __future__ import annotations
+
+from blobnet import layers
+from blobnet.graph import Graph, from_nodes
+from tests.planning.stages import Stages, request_for, stages
+
+
+def where(found: Stages) -> dict[str, tuple[str, int, int]]:
+    vertices = found.request.graph.vertices
+    return {
+        vertices[index].name: (region.storage.name, region.unit_offset, region.units)
+        for index, region in found.deltas.regions.items()
+    }
+
+
+def three_readers() -> Graph:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Conv2D(3, 1, name="node")(images)
+    parts = [layers.Conv2D(3, 3, padding=1, name=name)(node) for name in ("first", "second")]
+    return from_nodes(images, layers.Concat(name="join")([*parts, node]))
+
+
+def test_the_reader_that_runs_backward_first_sets_and_the_others_add() -> None:
+    found = stages(request_for(three_readers()))
+    first, second, join = (found.index(name) for name in ("first", "second", "join"))
+    assert found.deltas.accumulate == {
+        (join, 0): False,
+        (join, 1): False,
+        (join, 2): False,
+        (second, 0): True,
+        (first, 0): True,
+    }
+
+
+def test_deltas_of_a_concat_lie_in_its_own() -> None:
+    # Not so that of the third input: what else reads it adds to its delta, while the first two are still to be read.
+    found = where(stages(request_for(three_readers())))
+    assert found["first"] == ("join delta", 0, 3)
+    assert found["second"] == ("join delta", 3, 3)
+    assert found["join"] == ("join delta", 0, 9)
+    assert found["node"] == ("join delta", 6, 3)
+    apart = where(stages(request_for(three_readers(), share=False)))
+    assert {name: region[0] for name, region in apart.items()} == {name: f"{name} delta" for name in found}
+
+
+def test_there_are_deltas_only_where_they_are_wanted() -> None:
+    assert "images" not in where(stages(request_for(three_readers())))
+    assert "images" in where(stages(request_for(three_readers(), input_delta=True)))
+    assert where(stages(request_for(three_readers(), training=False, input_delta=True))) == {}
+    frozen = ("node/weight", "node/bias", "first/weight", "first/bias")
+    assert set(where(stages(request_for(three_readers(), frozen=frozen)))) == {"second", "join"}
+
+
+def test_a_sum_shares_its_delta_unless_a_reader_adds_to_it_too_early() -> None:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Conv2D(2, 1, name="node")(images)
+    branch = layers.Conv2D(2, 1, name="branch")(node)
+    found = where(stages(request_for(from_nodes(images, layers.Add(name="sum")([branch, node])))))
+    # The branch adds to the delta of the node, and still reads its own: they are not in one place.
+    assert found["branch"] != found["node"]
+    assert "sum delta" in (found["branch"][0], found["node"][0])
+
+
+def test_an_absorbed_activation_has_the_delta_of_its_norm() -> None:
+    images = layers.Input(2, 4, 5)()
+    norm = layers.BatchNorm(name="norm")(layers.Conv2D(2, 1)(images))
+    graph = from_nodes(images, layers.Conv2D(1, 1)(layers.Activation("relu", name="relu")(norm)))
+    found = where(stages(request_for(graph)))
+    assert found["norm"] == found["relu"]

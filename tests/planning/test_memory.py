@@ -1,0 +1,87 @@
+"""Lifetimes, buffers and the halos that are cleared."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from blobnet import layers
+from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.graph import Graph, sequential
+from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, copy_call
+from blobnet.planning.memory import Buffer, allocate, occupants, sample_slots
+from tests.kinds import tuning_for
+from tests.planning.stages import request_for
+
+SMALL, LARGE = Shape(2, 3, 4), Shape(2, 6, 8)
+
+
+def blob(name: str, planes: Shape = SMALL) -> Blob:
+    return Blob(name, BlobLayout.padded(planes, Halo(1, 1, 1, 1)))
+
+
+def copies(*names: Blob) -> list[tuple[str, KernelCall]]:
+    """Calls that hand a blob on from name to name."""
+    pairs = itertools.pairwise(names)
+    return [("forward", call) for first, second in pairs for call in copy_call("copy", first, second, Tuning())]
+
+
+def chain() -> Graph:
+    return sequential([layers.Input(1, 2, 2), layers.Conv2D(1, 1)])
+
+
+def test_a_storage_lives_from_its_first_call_to_its_last() -> None:
+    a, b, c = blob("a"), blob("b"), blob("c")
+    calls = copies(a, b, c, a)
+    assert all(call.moves == COPYING for _, call in calls)
+    found = {item.name: (item.first, item.last) for item in occupants(calls)}
+    assert found == {"a": (0, 2), "b": (0, 1), "c": (1, 2)}
+    assert {item.size(5) for item in occupants(calls)} == {5 * a.layout.memory_elements}
+
+
+def test_a_part_of_a_storage_stands_for_all_of_it() -> None:
+    layout = BlobLayout.padded(SMALL, Halo(), unit_offset=3, unit_memory_count=7)
+    (found,) = (item for item in occupants(copies(Blob("a", layout), blob("b"))) if item.name == "a")
+    assert found.per_sample == 7 * 12
+    assert found.blob is not None
+    assert (found.blob.layout.unit_offset, found.blob.layout.unit_count) == (0, 7)
+
+
+def test_what_constant_calls_leave_for_others_lives_for_ever() -> None:
+    (made, *others) = copies(blob("x"), blob("y"), blob("z"))
+    calls = [(CONSTANT, made[1]), *copies(blob("a"), blob("b")), *others]
+    found = {item.name: (item.first, item.last) for item in occupants(calls)}
+    assert found["y"] == (0, len(calls))
+    assert found["x"] == (0, 0)
+
+
+def test_buffers_are_shared_in_turn_and_cleared_where_planes_change() -> None:
+    request = request_for(chain(), training=True, tuning=tuning_for("cpu"))
+    a, b, c, d = blob("a"), blob("b"), blob("c"), blob("d")
+    memory = allocate(request, copies(a, b, c, d))
+    assert (memory.placed["a"], memory.placed["b"]) == ("a", "b")
+    assert (memory.placed["c"], memory.placed["d"]) == ("a", "b")
+    assert len(memory.calls) == 3, "a halo that is zero already is not cleared"
+    mixed = allocate(request, copies(a, b, blob("c", LARGE)))
+    assert mixed.placed["c"] == "a"
+    assert mixed.buffers["a"].per_sample == blob("c", LARGE).layout.memory_elements
+    kernels = [(call.kernel, call.blobs["OUTPUT"].storage) for _, call in mixed.calls]
+    assert kernels == [("blob/zero_halo", "a"), ("blob/copy", "b"), ("blob/zero_halo", "c"), ("blob/copy", "c")]
+    apart = allocate(request_for(chain(), reuse=False), copies(a, b, c, d))
+    assert all(apart.placed[name] == name for name in "abcd")
+
+
+def test_what_is_always_there() -> None:
+    request = request_for(chain(), training=True, augmented=True, sample_type="uint8", tuning=tuning_for("gpu"))
+    buffers = allocate(request, []).buffers
+    assert {"parameters", "samples", "rows", "step", "augmentation", "gradients", "labels"} <= set(buffers)
+    assert buffers["samples"] == Buffer("samples", 0, sample_slots(request.tuning.model) * 4 // 4)
+    assert buffers["parameters"].elements == request.parameters.elements
+    few = allocate(request_for(chain(), training=False), []).buffers
+    assert set(few) == {"parameters", "samples", "rows", "step"}
+
+
+@pytest.mark.parametrize(("kind", "slots"), [("cpu", 1), ("gpu", 2)])
+def test_a_device_that_is_not_the_host_holds_the_next_batch_too(kind: str, slots: int) -> None:
+    assert sample_slots(tuning_for(kind).model) == slots
