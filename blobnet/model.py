@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,7 +37,7 @@ from blobnet.inference import (
 )
 from blobnet.kernel_call import Tuning
 from blobnet.labels import labels_for, prepare_labels
-from blobnet.layers import Input, Layer, Node
+from blobnet.layers import Input, Layer, Node, Standardize
 from blobnet.loader import IndexedReader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
@@ -98,6 +99,8 @@ class Model:
         self._evaluators = Evaluators()
         self._noted: object = None
         self._nodes: tuple[object, dict[str, Node]] | None = None
+        #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
+        self._standardized: dict[str, Layer] = {}
         self._weights: Mapping[str, FloatArray] = {}
         self.initialize(seed)
         if carried:
@@ -240,9 +243,14 @@ class Model:
     def _normalized(self, node: Node, vertex: graph.Vertex, prefix: str) -> Node:
         """What an input layer makes of the values of a node."""
         mean, deviation = (self._weights[vertex.parameter(name)] for name in ("mean", "deviation"))
-        if mean.any() or (deviation != 1).any():
-            raise OptionError("Model", "normalization is not there yet")
-        return node
+        if not mean.any() and (deviation == 1).all():
+            return node
+        name = f"{prefix}{vertex.name}_standardized"
+        layer = self._standardized.setdefault(name, Standardize(name=name))
+        zeros = np.zeros_like(mean)
+        weights: dict[str, FloatArray] = {"running_mean": mean, "shift": zeros, "scale": 1 / deviation}
+        weights["running_variance"] = zeros + 1
+        return replace(layer(node), weights=weights)
 
     def trunk(self, *names: str) -> tuple[Any, ...]:
         """Nodes to build a new model on: that of the input, and that of each layer that is named.

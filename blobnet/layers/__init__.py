@@ -10,6 +10,7 @@ from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten
 from blobnet.layers.normalization import BatchNorm
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
+from blobnet.layers.standardize import Standardize
 
 __all__ = [
     "Activation",
@@ -30,4 +31,5 @@ __all__ = [
     "MaxPool1D",
     "MaxPool2D",
     "Node",
+    "Standardize",
 ]

@@ -31,7 +31,7 @@ FLOORS = """
     layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
     layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
     layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
-    layers.pooling losses
+    layers.pooling layers.standardize losses
     layers
     graph
     ends parameters patterns plan_report
