@@ -512,7 +512,8 @@ class _Reader:
         )
 
     def _loss(self, file: h5py.File, graph: Graph) -> Any:
-        value = self._object(file, "loss", (), optional=True)
+        keys = _BUILT if len(graph.exits) == 1 else tuple(graph.outputs)
+        value = self._object(file, "loss", keys, optional=True)
         if value is not None:
             _check_losses(self.subject, "/loss", value, graph)
         return value

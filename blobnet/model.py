@@ -248,7 +248,7 @@ class Model:
         name = f"{prefix}{vertex.name}_standardized"
         layer = self._standardized.setdefault(name, Standardize(name=name))
         zeros = np.zeros_like(mean)
-        weights: dict[str, FloatArray] = {"running_mean": mean, "shift": zeros, "scale": 1 / deviation}
+        weights: dict[str, FloatArray] = {"running_mean": mean, "shift": zeros, "scale": np.float32(1) / deviation}
         weights["running_variance"] = zeros + 1
         return replace(layer(node), weights=weights)
 

@@ -11,6 +11,7 @@ from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC
+from blobnet.ends import by_name
 from blobnet.errors import OptionError
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
@@ -30,7 +31,9 @@ def run(options: argparse.Namespace) -> int:
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
-    loss = losses_for(model.graph, None, model.loss or (CrossEntropy(),) * len(model.graph.exits)) if training else None
+    names = list(model.graph.outputs)
+    known = model.loss or by_name(names, [CrossEntropy()] * len(names))
+    loss = losses_for(model.graph, None, known) if training else None
     tuning = Tuning(GENERIC[kind])
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
