@@ -22,7 +22,7 @@ from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.datasets.source import Source, runs
 from blobnet.device import Device, choose
-from blobnet.device_model import GENERIC
+from blobnet.device_model import GENERIC, HOST
 from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
@@ -826,7 +826,7 @@ class Model:
         training: bool = True,
         loss: AnyLoss = None,
         freeze: str | Iterable[str] = (),
-        device_class: str = "cpu",
+        device_class: str = HOST.name,
     ) -> Plan:
         """The memory plan, which can be printed; needs no device. ``freeze`` is as for :meth:`fit`."""
         losses = losses_for(self.graph, loss, self.loss) if training else ()
