@@ -155,6 +155,9 @@ class Graph:
             replaced: layers to put in the place of others, by name; these carry no weights.
             fed: nodes to put in the place of vertices, by name.
             prefix: of the new layers' names; without one they are the same layers, which share their parameters.
+
+        Raises:
+            ShapeError: behind a layer that was replaced, one needs weights of other shapes than its own.
         """
         nodes: dict[str, Node] = {}
         replaced, layers = replaced or {}, {}
@@ -168,8 +171,15 @@ class Graph:
                 layers[name] = replace(layer, name=prefix + name) if prefix else layer
             node = layers[name](*(nodes[self.vertices[source].name] for source in vertex.inputs))
             if name not in replaced:
-                own = {spec.name: weights[vertex.parameter(spec.name)] for spec in self.parameters(vertex)}
-                node = replace(node, weights=own)
+                shapes = {spec.name: spec.shape for spec in self.parameters(vertex)}
+                wanted = {
+                    spec.name: spec.shape for spec in vertex.layer.parameters([item.shape for item in node.inputs])
+                }
+                if shapes != wanted:
+                    rule = "its weights must fit what the layers before it give now"
+                    hint = "a GlobalAveragePool in front of dense layers makes weights that fit any size."
+                    raise ShapeError(vertex.name, rule, weights=shapes, wanted=wanted, hint=hint)
+                node = replace(node, weights={own: weights[vertex.parameter(own)] for own in shapes})
             nodes[vertex.name] = node
         return nodes
 
