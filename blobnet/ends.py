@@ -101,9 +101,9 @@ class Head(_End):
         values = self.loss.start_values(self.shape, batch_size)
         return {self.buffer(kind): array for kind, array in values.items()}
 
-    def calls(self, output: Blob, delta: Blob | None, tuning: Tuning) -> list[KernelCall]:
+    def calls(self, output: Blob, delta: Blob | None, tuning: Tuning, batch_size: int) -> list[KernelCall]:
         """Those of its loss, on buffers of its own."""
-        made = self.loss.calls(output, delta, tuning)
+        made = self.loss.calls(output, delta, tuning, batch_size)
         if self.is_only:
             return made
         return [

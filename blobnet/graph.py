@@ -305,8 +305,9 @@ def from_description(description: Any, subject: str) -> Graph:
         for entry in description["layers"] if has_ends else description:
             kind = entry["kind"]
             if kind not in Layer.kinds:
-                hint = near_matches(kind, list(Layer.kinds))
-                raise FileError(subject, "every layer kind must be one of blobnet's", kind=kind, hint=hint)
+                near = near_matches(kind, list(Layer.kinds))
+                hint = f"for a layer of your own, import the module that defines it first; of blobnet's, {near}"
+                raise FileError(subject, "every layer kind must be a known one", kind=kind, hint=hint)
             config = {key: plain(value) for key, value in entry["config"].items()}
             layer, place = Layer.kinds[kind](**config), entry.get("place", 1)
             if place > 1 and layers[config["name"]] != layer:

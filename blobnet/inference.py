@@ -207,7 +207,7 @@ class Evaluator:
         self._results: deque[tuple[FloatArray, ...]] = deque()
 
     def predict(self, reader: Reader, count: int) -> Outputs:
-        """Each of the model's outputs for samples 0 to ``count``: (count, units[, height][, width])."""
+        """Each of the model's outputs for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
         return self.begin(reader, count)()
 
     def begin(self, reader: Reader, count: int) -> Callable[[], Outputs]:

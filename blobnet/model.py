@@ -203,7 +203,7 @@ class Model:
             OptionError: there is no such layer, or ``last`` depends on more than ``first``.
         """
         start, end = (self.graph.vertex(name, "part") for name in (first, last))
-        entry = Input(*start.shape.dimensions, name=first)()
+        entry = Input.of(start.shape, name=first)()
         needed = {vertex.name for vertex in self.graph.up_to(last, "part")}
         nodes = self.graph.nodes(self._weights, fed={first: entry})
         if first not in needed or start.index >= end.index:
@@ -687,7 +687,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> Any:
-        """The model's output for every sample, in their order: (N, units[, height][, width]).
+        """The model's output for every sample, in their order: (N, units[[[, depth], height], width]).
 
         Of several outputs {name: array}. ``x`` and ``precision`` are as for :meth:`fit`; an iterable may give batches
         without labels. A sample's bits depend on the batch size of the plan and on nothing else: ``batch_size`` for at
@@ -758,7 +758,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> Any:
-        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[, height][, width]).
+        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[[[, depth], height], width]).
 
         Of several outputs {name: array}.
 
@@ -831,8 +831,8 @@ class Model:
         for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
             delta = step.executor.read_blob(step.plan.deltas[vertex.name], len(source))
             # The input's delta is that of the normalised sample.
-            deviation = self._weights[vertex.parameter("deviation")][:, None, None]
-            of_inputs["input" if len(sources) == 1 else name] = (delta / deviation).reshape(source.shape)
+            deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * vertex.shape.rank)
+            of_inputs["input" if len(sources) == 1 else name] = delta.reshape(source.shape) / deviation
         return step.gradients() | of_inputs
 
     def plan(

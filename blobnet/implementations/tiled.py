@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
+from blobnet.blob import Shape
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.gradients import split_sum
@@ -168,7 +169,7 @@ class Tiled(Implementation):
         for phase in operation.phases:
             # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
             if not phase.taps and splits == 1:
-                shape = replace(operation.result.shape, height=phase.height, width=phase.width)
+                shape = Shape(operation.result.shape.units, phase.height, phase.width)
                 work = elementwise_work(shape, operation.tuning)
                 cleared.append(operation.call("convolution/clear_phase", *work, facts=phase.macros))
                 continue

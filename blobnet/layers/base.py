@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import FloatArray, Halo, Shape
+from blobnet.blob import AXES, AXIS_NAMES, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Candidate
@@ -97,6 +97,7 @@ class Site:
     Attributes:
         name: the layer's name in the model.
         inputs, output: the blobs to read and to write.
+        shapes: of the inputs, as the layer's other methods take them; blobs may lie in memory in other planes.
         input_deltas: dL/d input, None for an input that needs none.
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
@@ -132,6 +133,7 @@ class Site:
     sample_type: str = "float32"
     augmented: bool = False
     ordinal: int = 0
+    shapes: tuple[Shape, ...] = ()
 
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
@@ -419,5 +421,5 @@ class Layer(ABC):
             check_count(self.subject, name, getattr(self, name))
 
     def _require_rank(self, shape: Shape, rank: int) -> None:
-        axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
+        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)

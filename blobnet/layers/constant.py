@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import AXES, FloatArray, Shape
 from blobnet.geometry import is_int
 from blobnet.initializers import GIVEN
 from blobnet.kernel_call import GlobalSize, KernelCall, elementwise_work
@@ -17,7 +17,7 @@ from blobnet.layers.base import Layer, ParameterSpec, Site
 
 @dataclass(frozen=True)
 class Constant(Layer):
-    """Values of (units[, height][, width]), the same for every sample: position embeddings, fixed patterns.
+    """Values of (units[[[, depth], height], width]), the same for every sample: position embeddings, fixed patterns.
 
     ``layers.Constant(array)()`` is a node. The values are kept in the model, and in its file, as the parameter
     ``value``; drawing weights anew leaves them.
@@ -28,7 +28,7 @@ class Constant(Layer):
         trainable: whether training changes the values.
 
     Raises:
-        OptionError: the values are no finite numbers with 1 to 3 axes, or neither they nor a shape are given.
+        OptionError: the values are no finite numbers with 1 to 4 axes, or neither they nor a shape are given.
     """
 
     values: Any = field(default=None, compare=False, repr=False)
@@ -42,8 +42,8 @@ class Constant(Layer):
         super().__post_init__()
         object.__setattr__(self, "values", given)
         shape = self.shape if given is None else given.shape
-        fits = isinstance(shape, tuple) and 1 <= len(shape) <= 3 and all(is_int(size, 1) for size in shape)
-        self._require(fits, "the values must have 1 to 3 axes: units, height, width", shape=shape)
+        fits = isinstance(shape, tuple) and 1 <= len(shape) <= AXES + 1 and all(is_int(size, 1) for size in shape)
+        self._require(fits, "the values must have 1 to 4 axes: units, depth, height, width", shape=shape)
         both = given is not None and self.shape is not None and self.shape != given.shape
         self._require(not both, "the shape must be that of the values", shape=self.shape, values=shape)
         self._require(given is None or bool(np.isfinite(given).all()), "every value must be finite in float32")
@@ -57,9 +57,7 @@ class Constant(Layer):
         return {} if self.values is None else {"value": self.values}
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        units, *plane = self._sizes
-        height, width = (1, 1, *plane)[-2:]
-        return Shape(units, height, width, len(plane))
+        return Shape(*self._sizes)
 
     @property
     def _sizes(self) -> tuple[int, ...]:

@@ -43,6 +43,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             augmented=vertex.index in entries and entries[vertex.index].augmented,
             tuning=request.tuning,
             ordinal=vertex.index,
+            shapes=tuple(request.graph.input_shapes(vertex)),
         )
 
     return tuple(map(site, vertices))

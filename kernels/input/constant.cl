@@ -4,17 +4,17 @@
  * Blobs:
  *   OUTPUT write
  * Arrays:
- *   VALUE  read  (units, height, width)
+ *   VALUE  read  (units[, depth], height, width)
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_UNITS   planes of a sample
  * Global:
  *   width   columns
  *   height  rows
- *   units   units * COUNT
+ *   units   planes * COUNT
  */
 #include "blob.h"
 
@@ -25,7 +25,7 @@ __kernel void input_constant(WRITE_BLOB(output), READ_ARRAY(real_t, value), cons
     if (n >= count) {
         return;
     }
-    __global const real_t *from = ARRAY(value) + z * OUTPUT_UNIT_ELEMENTS;
+    __global const real_t *from = ARRAY(value) + z * OUTPUT_PLANE_ELEMENTS;
     __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {

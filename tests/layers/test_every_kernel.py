@@ -9,7 +9,16 @@ from blobnet.blob import BlobLayout, Shape
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Dice,
+    Expression,
+    Focal,
+    Huber,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planning import make_plan
@@ -21,6 +30,7 @@ from tests.two_ends import LOSSES as TWO_LOSSES
 from tests.two_ends import two_ends
 
 LOSSES = (
+    Expression("function (P[N, C, ...], T[N, C, ...]) -> (L) { L[n] = +(P[n, c, ...] * T[n, c, ...]); }"),
     CrossEntropy(),
     Focal(),
     Dice(),
@@ -63,7 +73,7 @@ def compared_calls() -> Iterator[KernelCall]:
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
-        yield from loss.calls(output, output, Tuning())
+        yield from loss.calls(output, output, Tuning(), 3)
     # What no plan but that of a benchmark launches is compared layer by layer.
     yield from test_ladder.compared_calls()
 

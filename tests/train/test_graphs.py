@@ -465,9 +465,9 @@ def test_constants_stay_and_are_trained_if_they_may(device: Device, tmp_path: Pa
     [
         (
             lambda: layers.Constant(),
-            "Constant: the values must have 1 to 3 axes: units, height, width. Received shape=None",
+            "Constant: the values must have 1 to 4 axes: units, depth, height, width. Received shape=None",
         ),
-        (lambda: layers.Constant(np.zeros((1, 2, 3, 4))), "Constant: the values must have 1 to 3 axes"),
+        (lambda: layers.Constant(np.zeros((1, 2, 3, 4, 5))), "Constant: the values must have 1 to 4 axes"),
         (lambda: layers.Constant([1.0, np.nan]), "Constant: every value must be finite"),
         (lambda: layers.Constant(np.zeros(3), shape=(4,)), "Constant: the shape must be that of the values"),
     ],

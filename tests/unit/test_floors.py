@@ -25,11 +25,13 @@ FLOORS = """
     contraction
     implementations
     layers.base
-    layers.activation schedules
+    layers.activation layers.lowered schedules
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
     layers.product
     layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
-    layers.pooling layers.standardize losses
+    layers.pooling layers.standardize
     layers
+    losses
     graph
     ends parameters patterns plan_report
     planning.request
