@@ -5,6 +5,7 @@ Layers make calls without a device; the executor binds and launches them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -237,12 +238,18 @@ class Batch:
     Attributes:
         count: how many there are on the device.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
-        divisor: what the sum of the samples' losses is divided by; ``count`` if None.
+        divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
     """
 
     count: int
     first: int = 0
-    divisor: float | None = None
+    divisor: float | tuple[float, ...] | None = None
+
+    def of_output(self, number: int, weight: float = 1.0) -> Batch:
+        """The batch for the loss of one output, which is multiplied by a weight; a divisor of 0 is 1."""
+        divisor = self.divisor[number] if isinstance(self.divisor, tuple) else self.divisor
+        divisor = self.count if divisor is None else divisor or 1.0
+        return replace(self, divisor=divisor / weight if weight else math.inf)
 
     def scalars(self, samples: range) -> dict[str, int | float]:
         """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
@@ -253,7 +260,7 @@ class Batch:
             "COUNT": len(samples),
             "FIRST": samples.start,
             "FIRST_SAMPLE": self.first + samples.start,
-            "DIVISOR": float(self.count if self.divisor is None else self.divisor),
+            "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),
         }
 
 
