@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import child_builds
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Padding
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
@@ -399,9 +399,10 @@ def _processor_features() -> str:
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue, and the precision of its products."""
+    """One OpenCL device with its context and in-order queue; the precision of its products, the padding of its blobs."""
 
     precision = "fp32"
+    padding = Padding()
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -452,6 +453,7 @@ class Device:
             choices=self.tunings.choices,
             broken=self.tunings.broken,
             precision=self.precision,
+            padding=self.padding,
         )
 
     def at(self, precision: str) -> Device:

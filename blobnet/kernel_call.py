@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import BlobLayout, Padding, Shape
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
@@ -263,7 +263,7 @@ class Tuning:
 
     ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
+    (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS. ``padding`` is how plans pad blobs.
     """
 
     model: DeviceModel = HOST
@@ -271,6 +271,7 @@ class Tuning:
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
+    padding: Padding = field(default_factory=Padding)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

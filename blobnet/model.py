@@ -601,7 +601,7 @@ class Model:
         step.compute_gradients(step.load_batch(x, labels))
         delta = step.executor.read_blob(step.plan.deltas[self.graph.input.name], len(x))
         # The input's delta is that of the normalised sample.
-        deviation = self._weights[f"{self.graph.input.name}/deviation"][:, None, None]
+        deviation = self._weights[f"{self.graph.input.name}/deviation"].reshape(-1, *(1,) * (delta.ndim - 2))
         return {**step.gradients(), "input": (delta / deviation).reshape(x.shape)}
 
     def plan(

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from blobnet import device, plots
+from blobnet.blob import Padding
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     limits, kind = _limits(options)
     training = not options.inference
     loss = (model.loss or CrossEntropy()) if training else None
-    tuning = Tuning(kind)
+    tuning = Tuning(kind, padding=Padding(align=options.align))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
     title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"
