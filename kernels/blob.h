@@ -10,6 +10,16 @@ typedef float2 accumulator_pair_t;
 #define INLINE inline __attribute__((always_inline))
 
 /*
+ * Before a loop whose length is an argument of an INLINE function. NOTE: asked to unroll it, AMD's compiler does so
+ * before it knows the length, and what the loop indexes stays in memory; unasked, it unrolls the inlined loop wholly.
+ */
+#ifdef __AMDGCN__
+#define UNROLL_ARGUMENT
+#else
+#define UNROLL_ARGUMENT _Pragma("unroll")
+#endif
+
+/*
  * index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. z counts planes: it is the unit,
  * or, where a unit has UNIT_DEPTH planes, plane z % UNIT_DEPTH of unit z / UNIT_DEPTH.
  */

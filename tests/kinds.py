@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +24,13 @@ def tuning_for(
     choices: Choices = _NO_CHOICES,
     broken: frozenset[str] = frozenset(),
     precision: str = "fp32",
+    only: Iterable[str] = (),
     padding: Padding = _NO_PADDING,
     **facts: Any,
 ) -> Tuning:
     """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``."""
     model: DeviceModel = replace(GENERIC[kind], **facts)
-    return Tuning(model, overrides or {}, choices, broken, precision, padding)
+    return Tuning(model, overrides or {}, choices, broken, precision, frozenset(only), padding)
 
 
 def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:

@@ -223,6 +223,7 @@ class Bench:
             batch_size=problem.count,
             tuning=tuning or device.tuning,
             ordinal=problem.ordinal,
+            shapes=problem.shapes,
         )
         self._slices = self._parameter_slices()
         self.calls: dict[str, list[KernelCall]] = {"forward": layer.forward(self.site)}

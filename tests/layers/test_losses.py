@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, layers
+from blobnet import Sequential, graph, layers, load
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
@@ -23,6 +24,7 @@ from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     Dice,
+    Expression,
     Focal,
     Huber,
     Loss,
@@ -55,12 +57,14 @@ class LossBench:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
         self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind))
+        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind), capacity)
         buffers = {
             "output": Buffer("output", 0, self.output.layout.memory_elements),
             "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
             **{name: Buffer(name, *sizes) for name, sizes in loss.memory(shape).items()},
         }
+        for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
+            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
         plan = Plan(
             graph=Graph(()),
             batch_size=capacity,
@@ -579,6 +583,89 @@ def test_in_a_plan(device: Device) -> None:
     assert_close(actual, slope * (1 - output**2), relative=1e-5, absolute=1e-7, what="input delta")
 
 
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+SQUARES = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  L[n] = +((P[n, c, ...] - T[n, c, ...]) * (P[n, c, ...] - T[n, c, ...]) / (C * Y * X));
+}"""
+OVERLAP = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  A[n, c] = +(sigmoid(P[n, c, ...]) * T[n, c, ...]);
+  B[n, c] = +(sigmoid(P[n, c, ...]) + T[n, c, ...]);
+  L[n] = +((1 - (2 * A[n, c] + S) / (B[n, c] + S)) / C);
+}"""
+
+
+def overlap(outputs: FloatArray, targets: FloatArray) -> tuple[float, npt.NDArray[np.float64]]:
+    """What OVERLAP says, by hand."""
+    p, t = 1 / (1 + np.exp(-outputs.astype(np.float64))), targets.astype(np.float64)
+    above, below = ((part.sum(axis=(2, 3), keepdims=True) + 1) for part in (2 * p * t, p + t))
+    slope = (above / below - 2 * t) / below / p.shape[1]
+    return float((1 - above / below).mean()), slope * p * (1 - p)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_expressions(device: Device, shape: Shape) -> None:
+    values, targets = random_batch(shape, 4, 3)
+    metrics, delta = LossBench(device, Expression(SQUARES), shape).run(values, targets)
+    check(metrics, delta, values, targets, reference.mean_squared_error)
+    np.testing.assert_array_equal(metrics[:, [WEIGHT, RIGHT, FIVE, COUNTED]], [[1, 0, 0, 1]] * 4)
+    metrics, delta = LossBench(device, Expression(OVERLAP, {"S": 1}), shape).run(values, targets)
+    check(metrics, delta, values, targets, overlap)
+
+
+def test_an_expression_of_fewer_axes(device: Device) -> None:
+    text = "function (P[N, C], T[N, C]) -> (L) { L[n] = +(abs(P[n, c] - T[n, c]) / C); }"
+    values, targets = random_batch(Shape.flat(7), 3, 4)
+    metrics, delta = LossBench(device, Expression(text), Shape.flat(7)).run(values, targets)
+    check(metrics, delta, values, targets, reference.mean_absolute_error)
+
+
+def test_an_expression_weighs_samples_as_other_losses_do(device: Device) -> None:
+    shape = Shape(2, 3, 5)
+    values, targets = random_batch(shape, 5, 5)
+    weights = np.float32([1, 0, 0.5, 3, 2])
+    found = [
+        LossBench(device, loss, shape).run(values, targets, sample_weights=weights, divisor=6.5)
+        for loss in (Expression(SQUARES), MeanSquaredError())
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    without = LossBench(device, Expression(SQUARES), shape, delta=False)
+    metrics, _ = without.run(values, targets, sample_weights=weights)
+    np.testing.assert_allclose(metrics, found[1][0], rtol=1e-5)
+
+
+def test_training_with_an_expression(device: Device, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((40, 5)).astype(np.float32)
+    y = (x[:, :2] * x[:, 2:3]).astype(np.float32)
+    losses = []
+    for loss in (Expression(SQUARES), MeanSquaredError()):
+        model = Sequential([layers.Input(5), layers.Dense(16, activation="tanh"), layers.Dense(2)])
+        history = model.fit(x, y, epochs=3, batch_size=16, loss=loss, seed=0, device=device)
+        losses.append(history["loss"])
+        model.save(tmp_path / "model.h5")
+        again = load(tmp_path / "model.h5")
+        assert again.loss == loss
+        assert again.evaluate(x, y, device=device)["loss"] == model.evaluate(x, y, device=device)["loss"]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "message"),
+    [
+        ("L[n] = +(P[n, c])", None, r"Expression: the text must have a head.* one output\. Received inputs=\('P',\)"),
+        ("function (P[N, C]) -> (L) { L[n] = +(P[n, c]); }", None, r"two inputs, output and targets"),
+        ("function (P[N, C], T[N, C]) -> (L) { L = P - T; }", Shape.flat(3), r"must give one value for each sample"),
+        ("function (P[N, C], T[N, C]) -> (L) { L[n] = +(P[n, c] - T[n, c]); }", Shape(3, 2, 2),
+         r"(?s)Expression: the text must fit the model's output\. Received output=\(3, 2, 2\)\..*'P' must have 2 axes"),
+    ],
+)  # fmt: skip
+def test_expressions_that_make_no_loss(text: str, shape: Shape | None, message: str) -> None:
+    with pytest.raises(OptionError if shape is None else ShapeError, match=message):
+        Expression(text).check(shape or Shape.flat(3))
+
+
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
@@ -638,6 +725,7 @@ def test_a_loss_is_rebuilt_from_its_arguments() -> None:
         MeanSquaredError(),
         MeanAbsoluteError(),
         Huber(2.0),
+        Expression(OVERLAP, {"S": 1}),
     ):
         assert Loss.kinds[type(loss).__name__](**loss.config()) == loss
     assert replace(CrossEntropy(), label_smoothing=0.5) == CrossEntropy(0.5)
