@@ -258,8 +258,11 @@ class Model:
 
     # -- training and inference --------------------------------------------------------------------------------------
 
-    def _on(self, device: Device | str | None) -> Device:
-        """The device to use: the one given, by itself or by name, else the one used last."""
+    def device_for(self, device: Device | str | None) -> Device:
+        """The device that the model runs on from now on: the one given, by itself or by name, else that of the last call.
+
+        Functions that take a model and a ``device=`` get theirs here, so that a model stays on one.
+        """
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
@@ -379,7 +382,7 @@ class Model:
         else:
             changes = from_descriptions(state.settings.get("augment", []), "resume")
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
             loss,
@@ -579,7 +582,7 @@ class Model:
             self._noted = self._weights
 
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
-        return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
+        return self._evaluators.lend(self.device_for(device), self.graph, self._weights, **settings)
 
     def gradients(
         self,
@@ -603,7 +606,7 @@ class Model:
         source.check_all()
         labels = np.asarray(prepare_labels(self.graph, loss, source.shape, y, "y"))
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
             loss,
