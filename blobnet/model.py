@@ -259,7 +259,7 @@ class Model:
     # -- training and inference --------------------------------------------------------------------------------------
 
     def device_for(self, device: Device | str | None) -> Device:
-        """The device that the model runs on from now on: the one given, by itself or by name, else that of the last call.
+        """The device that the model runs on from now on: that given, by itself or by name, else that of the last call.
 
         Functions that take a model and a ``device=`` get theirs here, so that a model stays on one.
         """
