@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import FloatArray, Halo, Shape
+from blobnet.blob import AXES, AXIS_NAMES, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
+from blobnet.implementations.base import Candidate
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.candidates import Candidate
 from blobnet.task import Task
 
 
@@ -97,6 +97,7 @@ class Site:
     Attributes:
         name: the layer's name in the model.
         inputs, output: the blobs to read and to write.
+        shapes: of the inputs, as the layer's other methods take them; blobs may lie in memory in other planes.
         input_deltas: dL/d input, None for an input that needs none.
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
@@ -132,6 +133,7 @@ class Site:
     sample_type: str = "float32"
     augmented: bool = False
     ordinal: int = 0
+    shapes: tuple[Shape, ...] = ()
 
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
@@ -276,6 +278,11 @@ class Layer(ABC):
         return False
 
     @property
+    def takes_samples(self) -> bool:
+        """Whether samples enter a network by this layer."""
+        return False
+
+    @property
     def flattens_input(self) -> bool:
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False
@@ -311,6 +318,11 @@ class Layer(ABC):
         """
         return None
 
+    @property
+    def given(self) -> Mapping[str, FloatArray]:
+        """Values of parameters that come with the layer, by name, in place of those that would be drawn."""
+        return {}
+
     def config(self) -> dict[str, Any]:
         """The hyperparameters, as keyword arguments that build an equal layer."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
@@ -340,7 +352,7 @@ class Layer(ABC):
         wanted = str(least) if most == least else f"at least {least}"
         fits = least <= len(nodes) <= (most if most is not None else len(nodes))
         self._require_shape(fits, f"the layer takes {wanted} input(s)", inputs=len(nodes))
-        return Node(self, nodes, self.output_shape([node.shape for node in nodes]))
+        return Node(self, nodes, self.output_shape([node.shape for node in nodes]), self.given)
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -409,5 +421,5 @@ class Layer(ABC):
             check_count(self.subject, name, getattr(self, name))
 
     def _require_rank(self, shape: Shape, rank: int) -> None:
-        axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
+        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)

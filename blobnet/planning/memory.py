@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
 from blobnet.device_model import DeviceModel
+from blobnet.ends import TOTALS
 from blobnet.errors import PlanError
 from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
 from blobnet.parameters import READ_OVERRUN
@@ -17,8 +16,6 @@ from blobnet.planning.request import Request
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
-#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
-AUGMENTATION_WORDS = 19
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -49,7 +46,7 @@ class Occupant(Buffer):
     blob: Blob | None = None
 
     @cached_property
-    def plane(self) -> tuple[int, ...] | None:
+    def plane(self) -> tuple[object, ...] | None:
         """The geometry of its planes."""
         return self.blob.layout.plane if self.blob else None
 
@@ -81,7 +78,7 @@ class _Slot:
 
     members: list[Occupant]
     room: int
-    planes: set[tuple[int, ...] | None]
+    planes: set[tuple[object, ...] | None]
 
     def is_free_for(self, occupant: Occupant) -> bool:
         """Whether none of its storages lives at the same time."""
@@ -99,9 +96,13 @@ def sample_slots(model: DeviceModel) -> int:
     return 1 if model.is_host else 2
 
 
-def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
-    """Buffers for all that calls use; PlanError if a sample or the parameters have more than kernels can count."""
-    found, count = occupants(calls), request.batch_size
+def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> Memory:
+    """Buffers for all that calls use; ``kept`` are storages that a caller reads when the forward calls are done.
+
+    Raises:
+        PlanError: a sample or the parameters have more elements than kernels can count.
+    """
+    found, count = occupants(calls, kept), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
@@ -119,21 +120,21 @@ def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
         )
         for slot in slots
     ]
-    kept = _persistent(request)
-    buffers = {buffer.name: buffer for buffer in (*shared, *kept)}
+    persistent = _persistent(request)
+    buffers = {buffer.name: buffer for buffer in (*shared, *persistent)}
     _check_counts(request, buffers.values())
     return Memory(
         calls=tuple(
             (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
         ),
         placed={item.name: slot.members[0].name for slot in slots for item in slot.members}
-        | {buffer.name: buffer.name for buffer in kept},
+        | {buffer.name: buffer.name for buffer in persistent},
         buffers=buffers,
     )
 
 
-def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
-    """Every storage and layer array that the calls name, in the order of first use."""
+def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list[Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use; ``kept`` is as for allocate."""
     found: dict[str, Occupant] = {}
 
     def use(position: int, name: str, elements: int, per_sample: int, blob: Blob | None = None) -> None:
@@ -148,6 +149,9 @@ def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
         for array in call.arrays.values():
             if not array.persistent:
                 use(position, array.storage, array.end(0), array.per_sample)
+    forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
+    for name in kept & found.keys():
+        found[name] = replace(found[name], last=max(found[name].last, forward))
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
         if calls[found[name].last][0] != CONSTANT:
@@ -194,7 +198,7 @@ def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
     """Those of a buffer whose halos others leave behind with values."""
     if len({item.plane for item in members}) == 1:
         return []
-    return [item for item in members if item.blob and item.blob.layout.extent > item.blob.layout.unit_elements]
+    return [item for item in members if item.blob and item.blob.layout.halo_elements]
 
 
 def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
@@ -203,25 +207,22 @@ def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
-    size = GlobalSize(local[0], 1, blob.shape.units)
+    size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
 
 def _persistent(request: Request) -> list[Buffer]:
     """Buffers that are not the plan's to reuse."""
-    sample_bytes = request.graph.input.shape.elements * np.dtype(request.sample_type).itemsize
-    sizes = {
-        "parameters": (request.parameters.elements, 0),
-        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // 4)),
-        "rows": (0, 1),
-        "step": (STEP_WORDS, 0),
-    }
-    if request.augmented:
-        sizes["augmentation"] = (0, AUGMENTATION_WORDS)
+    sizes = {"parameters": (request.parameters.elements, 0)}
+    for entry in request.entries:
+        sizes |= entry.memory(sample_slots(request.tuning.model))
+    sizes["step"] = (STEP_WORDS, 0)
     if request.training:
         sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
-    if request.loss:
-        sizes |= request.loss.memory(request.graph.output.shape)
+    if request.heads:
+        sizes["totals"] = (len(request.heads) * TOTALS, 0)
+    for head in request.heads:
+        sizes |= head.memory()
     return [Buffer(name, *size) for name, size in sizes.items()]
 
 
