@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import BlobLayout, Padding, Shape
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
@@ -279,6 +279,7 @@ class Tuning:
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
     (blobnet/implementations/base.py). ``only`` names the implementations or variants
     that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
+    ``padding`` is how plans pad blobs.
     """
 
     model: DeviceModel = HOST
@@ -287,6 +288,7 @@ class Tuning:
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
     only: frozenset[str] = frozenset()
+    padding: Padding = field(default_factory=Padding)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
