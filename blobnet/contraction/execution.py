@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.contraction.form import Program
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.lowering import Lowered, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
@@ -76,7 +75,7 @@ class Compiled:
 def compiled(device: Device, program: Program, choose: Callable[[Table], Schedule] | None = None) -> Compiled:
     """A program, compiled for a device; under schedules that ``choose`` gives, or the best that the search finds."""
     if choose is None:
-        choose = partial(best_schedule, hardware=hardware_of(device))
+        choose = partial(best_schedule, device=device.model)
     try:
         return Compiled(device, lower(program, choose))
     except BuildError as error:
@@ -105,8 +104,3 @@ _compiled: Recent[tuple[Device, Program], Compiled] = Recent(16)
 @cache
 def _device(name: str | None) -> Device:
     return Device(name)
-
-
-def hardware_of(device: Device) -> Hardware:
-    """What the compiler needs to know of a device."""
-    return Hardware.of(device.model)

@@ -39,7 +39,7 @@ def gpu_schedules(table: Table, model: Model, base: Schedule) -> list[tuple[Pred
 
 def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
     try:
-        check(table, schedule, model.hardware.most_threads, model.hardware.local_memory)
+        check(table, schedule, model.device.group_size, model.device.local_memory)
     except OptionError:
         return False
     return True
@@ -48,7 +48,7 @@ def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
 def _plain(table: Table, model: Model, base: Schedule) -> Schedule:
     """A result a work-item, neighbours beside each other: for what moves more than it computes."""
     tiles: dict[str, Tile] = {}
-    left = min(256, model.hardware.most_threads)
+    left = min(256, model.device.group_size)
     for name in _by_distance(model):
         threads = min(left, table.extents[name])
         if threads > 1:
@@ -76,7 +76,7 @@ def _products(table: Table, model: Model, base: Schedule) -> list[Schedule]:
 def _tiles(table: Table, model: Model) -> Iterator[tuple[float, dict[str, Tile], tuple[str, ...], int, str]]:
     """(cost, tile of each output, order, lanes, rows), the cost by loads, overhang and what groups share alone."""
     extents = table.extents
-    most = min(_MOST_THREADS, model.hardware.most_threads)
+    most = min(_MOST_THREADS, model.device.group_size)
     for rows, lanes in _rows(table, model):
         columns = [name for name in _by_distance(model) if name != rows and extents[name] > 1][:3]
         order = (*(name for name in model.outputs if name != rows and name not in columns), rows, *reversed(columns))
@@ -101,7 +101,7 @@ def _tiles(table: Table, model: Model) -> Iterator[tuple[float, dict[str, Tile],
             groups = math.prod(
                 [-(-extents[name] // (sides[name].step if name in sides else 1)) for name in model.outputs]
             )
-            idle = max(1.0, model.hardware.compute_units / groups) if model.points < 1024 else 1.0
+            idle = max(1.0, model.device.compute_units / groups) if model.points < 1024 else 1.0
             cost = waste * idle * (max(results / 4, loads) + 0.25 * loads + 12 * shared / threads) / results
             if columns and sides[columns[0]].threads < 8:
                 cost *= 1.2  # Neighbours do not store neighbours.
@@ -140,7 +140,7 @@ def _chunked(
             local=tuple(model.operands),
             order=order + tuple(name for name in inner if name not in unrolled),
         )
-        if _local_bytes(model, schedule) <= model.hardware.local_memory:
+        if _local_bytes(model, schedule) <= model.device.local_memory:
             yield schedule
 
 

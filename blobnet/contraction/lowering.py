@@ -23,6 +23,7 @@ from blobnet.contraction.table import (
     changed_forms,
     covers,
     flatten,
+    loads_of,
     rewritten,
     zeros_of,
 )
@@ -99,7 +100,12 @@ class Group:
     stores: tuple[tuple[Read, Expression], ...]
 
 
-def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping[str, Place] | None = None) -> Lowered:
+def lower(
+    program: Program,
+    choose: Callable[[Table], Schedule],
+    places: Mapping[str, Place] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> Lowered:
     """The launches of a program.
 
     Args:
@@ -107,9 +113,10 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
         choose: gives the schedule of each table.
         places: where its inputs and outputs lie. Without, they are laid out here, with the zeros that code without
             tests reads, in memory that is all 0 before the first launch.
+        aliases: outputs that lie where an input does, and which.
 
     Raises:
-        ContractionError: a statement mixes samples of a batch.
+        ContractionError: a statement mixes samples of a batch, or an alias would be overwritten before it is read.
     """
     groups = grouped(program, is_zeroed=places is None)
     layouts = laid_out(program, groups, places)
@@ -118,8 +125,12 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
     samples = {name: 0 for name, place in places.items() if place.has_samples and place.layout.shape[0] > 1}
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
     steps: list[Step] = []
-    for group in groups:
-        whole = flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places))
+    tables = [
+        flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
+    ]
+    for output, source in (aliases or {}).items():
+        tables = _in_place(tables, output, source)
+    for group, whole in zip(groups, tables, strict=True):
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         for table, schedule in scheduled(whole, choose(whole), elements):
@@ -128,6 +139,30 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
             steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
     return Lowered(program, layouts, elements, tuple(steps), by_sample)
+
+
+def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
+    """The tables with an output in the memory of what only they, or earlier ones, read, the same cells of it."""
+    writers = [number for number, table in enumerate(tables) if output in {s.operand.name for s in table.stores}]
+    readers = [number for number, table in enumerate(tables) if source in table.buffers]
+    last = tables[writers[-1]]
+    stored = next(store.operand for store in last.stores if store.operand.name == output)
+    operands = [*last.loads, *(operand for store in last.stores for operand in loads_of(store.expression))]
+    is_same = all(replace(operand, name=output) == stored for operand in operands if operand.name == source)
+    if len(writers) > 1 or max(readers, default=0) > writers[-1] or not is_same:
+        rule = f"it may lie over {source} only where that is read for the same cell alone, before it is written"
+        raise ContractionError(f"contraction {output}", rule, hint="give it memory of its own.")
+
+    def renamed(expression: Expression) -> Expression:
+        return changed_forms(
+            expression,
+            lambda form: form,
+            lambda operand: replace(operand, name=output) if operand.name == source else operand,
+        )
+
+    stores = tuple(Store(store.operand, renamed(store.expression)) for store in last.stores)
+    changed = replace(last, expression=renamed(last.expression), stores=stores)
+    return [changed if table is last else table for table in tables]
 
 
 def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place]) -> str:

@@ -679,7 +679,7 @@ class _Generator:
         index, tile = self.table.index(vector), self.schedule.tile(vector)
         if self.overhangs(vector) and index.extent % tile.step:
             return False
-        if self.table.accumulates and index.extent % tile.step:
+        if self.table.updates and index.extent % tile.step:
             return False
         if self.table.sample_cell and self.table.sample_cell.coefficient(vector):
             return False
@@ -688,7 +688,7 @@ class _Generator:
             store = self.table.stores[0].operand
             others = [other for other in self.table.outputs if other != index and other.extent > 1]
             within = any(abs(store.stride(other.name)) < index.period for other in others)
-            if within or not self.table.covers or self.table.accumulates:
+            if within or not self.table.covers or self.table.updates:
                 return False
         return all(store.operand.stride(vector) == 1 for store in self.table.stores)
 
@@ -710,7 +710,7 @@ class _Generator:
                 found.append(f"({value}) % {index.period} < {index.kept}")
             if self.overhangs(index.name) and ragged:
                 found.append(f"{value} < {index.extent}")
-            elif self.table.accumulates and ragged and self.starts.get(index.name, "0") != "0":
+            elif self.table.updates and ragged and self.starts.get(index.name, "0") != "0":
                 found.append(f"{value} >= {self.starts[index.name]}")
         return found
 
@@ -768,8 +768,8 @@ class _Generator:
             return memory[node.operand]
 
         text = Text(type_, load_once, place, total, self.noter(type_))
-        for store in stores:
-            value = text.of(store.expression)
+        values = [text.of(store.expression) for store in stores]  # All loads come before the first store.
+        for store, value in zip(stores, values, strict=True):
             at = element(store.operand)
             buffer = self.buffers[store.operand.name]
             if type_ == "float":

@@ -158,6 +158,12 @@ class Table:
         return (*dict.fromkeys(operand.name for operand in read if operand.name not in written), *written)
 
     @property
+    def updates(self) -> bool:
+        """Whether something is stored where something was loaded, so that no cell may be made twice."""
+        loads = [*self.loads, *(operand for store in self.stores for operand in loads_of(store.expression))]
+        return self.accumulates or not {store.operand.name for store in self.stores}.isdisjoint(o.name for o in loads)
+
+    @property
     def cell_constraints(self) -> tuple[Constraint, ...]:
         """Constraints of outputs alone: where one fails there is no term, and no cell unless all cells are covered."""
         inner = {index.name for index in self.reductions}

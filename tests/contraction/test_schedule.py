@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from blobnet.contraction import function
 from blobnet.contraction.costs import predict
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.lowering import grouped, laid_out
 from blobnet.contraction.schedule import Schedule, check, with_joins
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import OptionError
 from tests.contraction.random_schedules import proposal
 
 CONVOLUTION = "R[n, o, y, x : 2, 32, 14, 14] = +(I[n, i, y + a - 1, x + b - 1] * W[o, i, a, b])"
+CPU = replace(GENERIC["cpu"], compute_units=2, lanes=16, registers=32)
 POOLING = "R[n, u, y, x : 2, 3, 7, 7] = >(I[n, u, 2*y + a - 1, 2*x + b - 1]), a < 3, b < 3"
 
 
@@ -97,10 +100,10 @@ def test_halos_leave_no_constraints(convolution: Table) -> None:
     assert not convolution.constraints
 
 
-@pytest.mark.parametrize("hardware", [Hardware.cpu(2), Hardware.gpu(16, 1 << 15, 256)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("hardware", [CPU, replace(GENERIC["gpu"], compute_units=16)], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("name", ["convolution", "pooling"])
 def test_the_search_repeats_itself_and_proposes_what_fits(
-    request: pytest.FixtureRequest, name: str, hardware: Hardware
+    request: pytest.FixtureRequest, name: str, hardware: DeviceModel
 ) -> None:
     table: Table = request.getfixturevalue(name)
     found = search(table, hardware)
@@ -108,7 +111,7 @@ def test_the_search_repeats_itself_and_proposes_what_fits(
     assert best_schedule(table, hardware) == found[0][1]
     for prediction, schedule in found:
         joined = with_joins(table, schedule)
-        check(joined, schedule, hardware.most_threads, hardware.local_memory)
+        check(joined, schedule, hardware.group_size, hardware.local_memory)
         assert predict(joined, schedule, hardware) == prediction
         assert prediction.overhang >= 1
 
@@ -116,7 +119,7 @@ def test_the_search_repeats_itself_and_proposes_what_fits(
 def test_predictions_are_of_what_is_there(convolution: Table) -> None:
     """Counted by hand for a block of 16 x 7 results."""
     schedule = Schedule.parse("tile o 1x1x16; tile x 1x1x7; vector o 16; pack W")
-    prediction = predict(convolution, schedule, Hardware.cpu(2))
+    prediction = predict(convolution, schedule, CPU)
     assert prediction.groups == 2 * 2 * 14 * 2
     assert prediction.loads == (1 + 7) / 7
     assert prediction.registers == 7 + 1 + 7
