@@ -18,10 +18,10 @@ import sys
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from platform import machine
 from typing import Any, cast
@@ -39,7 +39,8 @@ from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.recent import Recent
 from blobnet.tuning import Tunings
 
-_SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+#: The variable that names the folder in which the OpenCL loader finds drivers, and that folder where it is not set.
+_VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
 #: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
@@ -61,40 +62,6 @@ def _intel_runtime() -> Path | None:
     library = Path(sys.prefix) / "lib" / "libintelocl.so"
     return library if library.exists() else None
 
-
-def _point_loader() -> None:
-    """Shows the OpenCL loader the Intel runtime of this environment, beside the system's drivers.
-
-    NOTE: the .icd file in Intel's wheel names a path that exists nowhere, and the loader reads only one folder; so
-    that folder is made anew in the cache, with the system's files and one that names the library. A user's own
-    OCL_ICD_VENDORS is left alone.
-    """
-    library = _intel_runtime()
-    if library is None or os.environ.get("OCL_ICD_VENDORS"):
-        return
-    entries = {"intel-cpu-pypi.icd": f"{library}\n".encode()}
-    for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
-        with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
-            entries[path.name] = path.read_bytes()
-    digest = hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:16]
-    try:
-        folder = _filled_folder(cache_folder() / "vendors" / digest, entries)
-    except OSError:
-        temporary = tempfile.mkdtemp(prefix="blobnet-vendors-")
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        folder = _filled_folder(Path(temporary), entries)
-    os.environ["OCL_ICD_VENDORS"] = str(folder)
-
-
-def _filled_folder(folder: Path, entries: Mapping[str, bytes]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in entries.items():
-        if not (folder / name).exists():
-            write_atomically(folder / name, content)
-    return folder
-
-
-_point_loader()
 
 try:
     import pyopencl as cl
@@ -237,10 +204,34 @@ class DeviceInfo:
         return f"{self.address} {self.name} ({self.kind}; {self.platform}, driver {self.driver})"
 
 
+@cache
+def _platforms() -> Sequence[Any]:
+    """The platforms whose drivers the OpenCL loader finds, which looks for them once a process.
+
+    NOTE: the .icd file in Intel's wheel names a path that exists nowhere, and the loader reads only one folder; so it
+    is shown another one meanwhile, with the system's files and one that names the library. A user's own OCL_ICD_VENDORS
+    is left alone.
+    """
+    library, given = _intel_runtime(), os.environ.get(_VENDORS)
+    if library is None or given:
+        return cl.get_platforms()
+    with tempfile.TemporaryDirectory(prefix="blobnet-vendors-") as folder:
+        for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
+            with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
+                shutil.copyfile(path, Path(folder, path.name))
+        Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
+        os.environ[_VENDORS] = folder
+        try:
+            return cl.get_platforms()
+        finally:
+            os.environ.pop(_VENDORS)
+            os.environ.update({} if given is None else {_VENDORS: given})
+
+
 def devices() -> list[DeviceInfo]:
     """All OpenCL devices that the loader finds; empty if there are none."""
     try:
-        platforms = cl.get_platforms()
+        platforms = _platforms()
     except (cl.Error, RuntimeError):
         return []
     found = []
@@ -386,12 +377,12 @@ def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
 
 def no_platform_error() -> DeviceError:
     """What to say where the loader finds no platform: what it was told, what there is, what to install."""
-    folder = Path(os.environ.get("OCL_ICD_VENDORS") or _SYSTEM_VENDORS)
+    folder = Path(os.environ.get(_VENDORS) or _SYSTEM_VENDORS)
     seen = [str(path) for path in sorted(folder.glob("*.icd"))] if folder.is_dir() else []
     return DeviceError(
         "OpenCL",
         "at least one OpenCL platform must be installed",
-        OCL_ICD_VENDORS=os.environ.get("OCL_ICD_VENDORS", "unset"),
+        OCL_ICD_VENDORS=os.environ.get(_VENDORS, "unset"),
         icd_files=seen or "none",
         hint="for a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt; for a GPU: the driver of its vendor, which "
         f"puts an .icd file into {_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed "

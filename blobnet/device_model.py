@@ -261,10 +261,8 @@ def _bandwidth(name: str) -> float | None:
 
 
 #: Devices of which only the kind is known, for plans without one; the GPU has as many registers as most have.
-GENERIC = {
-    "cpu": model_of(Answers("cpu", is_host=True, compute_units=64)),
-    "gpu": replace(model_of(Answers("gpu", compute_units=64)), registers=255),
-}
+HOST = model_of(Answers("cpu", is_host=True, compute_units=64))
+GENERIC = {"cpu": HOST, "gpu": replace(model_of(Answers("gpu", compute_units=64)), registers=255)}
 
 
 def facts(model: DeviceModel) -> list[tuple[str, object, str]]:

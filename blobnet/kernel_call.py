@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
 
@@ -102,12 +102,15 @@ class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
-    blob has anything between its rows) where the header asks, are added here. ``label`` is for people: ``conv1
-    forward``; ``layer`` and ``direction`` say whose work it is. ``candidate`` is the way to compute of which the call
-    is part, where there are several (blobnet/layers/candidates.py). ``samples`` are those of the plan's batch that the
-    launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes`` the program
-    is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it
-    is no file of kernels/; ``kernel`` is its name then.
+    blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
+    that the launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes``
+    the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
+    source where it is no file of kernels/; ``kernel`` is its name then.
+
+    ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
+    that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
+    graph, and ``direction``; and ``candidate``, the way to compute of which it is part, where there are several
+    (blobnet/layers/candidates.py).
     """
 
     kernel: str
@@ -121,7 +124,8 @@ class KernelCall:
     candidate: str = ""
     samples: range | None = None
     constant_sizes: bool = False
-    layer: str = ""
+    owner: object = field(default=None, repr=False)
+    vertex: int | None = None
     direction: str = ""
     generated: kernel_source.KernelSource | None = None
 
@@ -256,7 +260,7 @@ class Tuning:
     (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
     """
 
-    model: DeviceModel = GENERIC["cpu"]
+    model: DeviceModel = HOST
     overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()

@@ -365,11 +365,11 @@ class _Batch:
         """Runs forward; yields the outputs (samples, units, height, width) of these layers, while they are there."""
         executor, count = self._executor, self._batch.count
         executor.prepare(self._parameters.version)
-        last = {call.layer: number for number, call in enumerate(self._plan.phase("forward"))}
+        last = {call.vertex: number for number, call in enumerate(self._plan.phase("forward"))}
         launches = executor.bind(self._plan.phase("forward"), count)
         done = 0
         for vertex in self._plan.graph.vertices:  # Calls are in their order.
-            end = last.get(vertex.name, -1) + 1
+            end = last.get(vertex.index, -1) + 1
             executor.launch(launches[done:end], count)
             done = max(done, end)
             if vertex.name in names:

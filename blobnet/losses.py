@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numbers
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -157,7 +157,7 @@ class Loss(ABC):
             macros={"METRICS": self.SAMPLE_METRICS, "PARTS": walk.parts},
             local_size=(self.SAMPLE_METRICS + 1, 1, 1),
         )
-        return [*self._calls_before(output, tuning), per_sample, total]
+        return [replace(call, owner=self) for call in (*self._calls_before(output, tuning), per_sample, total)]
 
     #: The arrays that the kernel reads, besides the weights of the samples.
     _reads: ClassVar[tuple[str, ...]] = ("labels",)

@@ -21,7 +21,7 @@ from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, choose
-from blobnet.device_model import GENERIC
+from blobnet.device_model import GENERIC, HOST
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
 from blobnet.inference import Evaluator, Evaluators, LabelledData, samples_for
@@ -611,7 +611,7 @@ class Model:
         training: bool = True,
         loss: Loss | str | None = None,
         freeze: str | Iterable[str] = (),
-        device_class: str = "cpu",
+        device_class: str = HOST.name,
     ) -> Plan:
         """The memory plan, which can be printed; needs no device. ``freeze`` is as for :meth:`fit`."""
         wanted = (loss_of(loss) or self.loss or CrossEntropy()) if training else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -177,7 +177,8 @@ class Optimizer(ABC):
         if not table.trainable_elements:
             return []
         clipping = self._clipping(table, tuning) if self.clip_norm is not None else []
-        return [*clipping, *(self._step(part, number, tuning) for number, part in enumerate(table.groups))]
+        steps = [self._step(part, number, tuning) for number, part in enumerate(table.groups)]
+        return [replace(call, owner=self) for call in clipping + steps]
 
     def _step(self, part: ParameterGroup, number: int, tuning: Tuning) -> KernelCall:
         def of_part(storage: str) -> Array:

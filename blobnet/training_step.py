@@ -267,12 +267,14 @@ class TrainingStep:
         weights = self.parameters.read()
         for call in self.plan.phase("forward"):
             self.executor.launch(self.executor.bind([call], count), count)
-            if not call.layer:
+            if call.vertex is None:
                 continue  # It clears a halo; the data there are still those of another blob, whose memory it was.
             for role, access in call.source.blobs.items():
                 if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
-                    broken = [name for name in not_finite(weights) if name.startswith(f"{call.layer}/")]
-                    return call.layer + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
+                    vertex = self.graph.vertices[call.vertex]
+                    own = {f"{vertex.name}/{spec.name}" for spec in self.graph.parameters(vertex)}
+                    broken = [name for name in not_finite(weights) if name in own]
+                    return vertex.name + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
         return "the loss itself"
 
     # -- state -------------------------------------------------------------------------------------------------------

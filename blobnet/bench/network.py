@@ -27,8 +27,9 @@ from blobnet.training_step import TrainingStep, fitting_plan
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
-#: Steps of a burst at least: the first finds an idle device, the others one that works on the step before.
-_LEAST_STEPS = {"cpu": 1, "gpu": 10}
+#: Steps of a burst at least, on a device that is not the host: the first finds it idle, the others at work on the step
+#: before.
+_LEAST_STEPS = 10
 #: Launches that every driver queues without making the host wait.
 _QUEUED = 64
 Step = Callable[[], None]
@@ -64,16 +65,13 @@ class LaunchTiming:
         """The call's."""
         return self.call.kernel
 
-    def belongs_to(self, layer: str, direction: str) -> bool:
-        """Whether it is part of a layer's phase; ``backward`` is both that there are."""
-        return self.call.layer == layer and self.call.direction.startswith(direction)
-
 
 @dataclass(frozen=True)
 class Point:
     """A layer's phase within a training step: its work, and its launches."""
 
-    label: str
+    layer: str
+    direction: str
     work: Work
     launches: Sequence[LaunchTiming]
 
@@ -157,7 +155,7 @@ class NetworkBench:
         step = self.train if kind == TRAINING else self.predict
         run = partial(burst, step, self.device.finish)
         run(1)
-        length = max(_LEAST_STEPS[self.device.kind], burst_length(run(1), self.device))
+        length = max(1 if self.device.is_host else _LEAST_STEPS, burst_length(run(1), self.device))
         ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
         plan = self.step.plan if kind == TRAINING else self.evaluator.plan
         size, launches = plan.bytes(), len(plan.phase("forward"))
@@ -201,9 +199,10 @@ class NetworkBench:
             if vertex.layer.kind not in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
                 continue
             case = Case(vertex.layer, graph.input_shapes(vertex)[0])
+            own = [item for item in profile if item.call.vertex == vertex.index]
             for direction in case.directions:
-                launches = [item for item in profile if item.belongs_to(vertex.name, direction)]
-                point = Point(f"{vertex.name} {direction}", case.work(direction, self.batch_size), launches)
+                launches = [item for item in own if case.phase(item.call.direction) == direction]
+                point = Point(vertex.name, direction, case.work(direction, self.batch_size), launches)
                 if point.seconds > 0:
                     points.append(point)
         return points

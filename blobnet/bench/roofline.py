@@ -11,14 +11,15 @@ from blobnet.executor import Launch
 from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall
 from blobnet.layers.blocking import lanes_for
 
-#: Bytes that the bandwidth is measured on: several times the last cache of any device known.
-_BYTES = {"cpu": 1 << 28, "gpu": 1 << 31}
+#: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.
+_BYTES = {True: 1 << 28, False: 1 << 31}
 #: Part of a device's memory that a measurement may take.
 _MEMORY_PART = 8
-#: Multiply-adds a chain and round, bytes that a work-item moves, work-items a compute unit.
+#: Multiply-adds a chain and round.
 _STEPS = 16
-_ITEM_BYTES = {"cpu": 1 << 20, "gpu": 1 << 9}
-_ITEMS = {"cpu": 4, "gpu": 2048}
+#: Bytes that a work-item moves, and work-items a compute unit, by whether they are lanes.
+_ITEM_BYTES = {False: 1 << 20, True: 1 << 9}
+_ITEMS = {False: 4, True: 2048}
 #: Seconds that a launch of the peak should take at least: not many, as the best of several short ones is the device's,
 #: and long ones are interrupted by whatever else runs there.
 _SECONDS = 0.002
@@ -78,7 +79,7 @@ def _peak(device: Device) -> float:
     tunables = device.tuning.of(kernel)
     lanes, chains = tunables["MAXIMUM_LANES"], tunables["MAXIMUM_CHAINS"]
     local = 128 if device.info.model.items_are_lanes else 1
-    items = _ITEMS[device.kind] * device.info.compute_units
+    items = _ITEMS[device.info.model.items_are_lanes] * device.info.compute_units
     call = KernelCall(
         kernel,
         "peak",
@@ -99,10 +100,11 @@ def _bandwidth(device: Device, *, writes: bool) -> float:
     kernel = "bench/bandwidth"
     tunables = device.tuning.of(kernel)
     local = tunables["GROUP_WIDTH"]
-    room = min(_BYTES[device.kind], device.info.memory // _MEMORY_PART, device.info.largest_allocation)
+    item_bytes = _ITEM_BYTES[device.info.model.items_are_lanes]
+    room = min(_BYTES[device.is_host], device.info.memory // _MEMORY_PART, device.info.largest_allocation)
     lanes = lanes_for(room, tunables["MAXIMUM_LANES"])
-    runs = _ITEM_BYTES[device.kind] // (4 * lanes)
-    items = room // (_ITEM_BYTES[device.kind] * local) * local
+    runs = item_bytes // (4 * lanes)
+    items = room // (item_bytes * local) * local
     elements = items * runs * lanes
     call = KernelCall(
         kernel,

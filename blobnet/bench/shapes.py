@@ -103,6 +103,10 @@ class Case:
             return DIRECTIONS
         return (FORWARD,) if self.layer.kind == "Add" else (FORWARD, BACKWARD)
 
+    def phase(self, direction: str) -> str:
+        """The phase, of ``directions``, that the calls of a direction belong to."""
+        return direction if self.is_product or direction == FORWARD else BACKWARD
+
     def work(self, direction: str, batch_size: int) -> Work:
         """Operations and bytes of one phase.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import BACKWARD, Case, Work
+from blobnet.bench.shapes import Case, Work
 from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch, plan_for
@@ -24,11 +24,13 @@ from blobnet.layers.candidates import FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan
 
-#: Seconds that a burst of the same work takes at least, so that waiting for its end does not count.
-BURST = {"cpu": 0.005, "gpu": 0.02}
+#: Seconds that a burst of the same work takes at least, so that waiting for its end does not count: on the host, and on
+#: another device.
+BURST = {True: 0.005, False: 0.02}
 _LONGEST_BURST = 500
-#: Sets of buffers are used in turn until so many bytes lie between two uses of the same: more than any last cache.
-ROTATED_BYTES = {"cpu": 1 << 27, "gpu": 1 << 28}
+#: Sets of buffers are used in turn until so many bytes lie between two uses of the same: more than any last cache of
+#: a host, or of another device.
+ROTATED_BYTES = {True: 1 << 27, False: 1 << 28}
 MOST_SETS = 16
 #: The part of a device's memory that all sets together may take.
 _MEMORY_PART = 2
@@ -199,7 +201,7 @@ def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: 
 
 def burst_length(seconds: float, device: Device) -> int:
     """How many repeats make a burst of BURST seconds."""
-    return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.kind] / max(seconds, 1e-7))))
+    return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.is_host] / max(seconds, 1e-7))))
 
 
 def alternate(
@@ -265,7 +267,7 @@ def count_sets(device: Device, case: Case, plan: Plan, more: int = 0) -> int:
     size = more + sum(buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in _UNUSED)
     touched = case.work(FORWARD, plan.batch_size).bytes
     room = device.info.memory // _MEMORY_PART
-    return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[device.kind] / touched), room // size))
+    return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[device.is_host] / touched), room // size))
 
 
 def filled_executor(
@@ -286,10 +288,9 @@ def filled_executor(
 def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
     """The layer's calls of each phase."""
     found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
+    layer = plan.graph.vertex(CASE_LAYER, "case").index
     for _, call in plan.calls:
-        if call.layer != CASE_LAYER:
-            continue
-        direction = call.direction if case.is_product or call.direction == FORWARD else BACKWARD
-        if direction in found:  # An Add's backward copies, if any, are its neighbours' doing.
-            found[direction].append(call)
+        # An Add's backward copies, if any, are its neighbours' doing.
+        if call.vertex == layer and case.phase(call.direction) in found:
+            found[case.phase(call.direction)].append(call)
     return {direction: calls for direction, calls in found.items() if calls}

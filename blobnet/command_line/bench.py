@@ -26,8 +26,8 @@ from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.plan_report import readable
 
-#: Samples a launch or step, where the command line does not say.
-BATCH_SIZES = {"cpu": 8, "gpu": 64}
+#: Samples a launch or step, where the command line does not say: on the host, and on another device.
+BATCH_SIZES = {True: 8, False: 64}
 _ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
 _LEGEND = "floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"
 #: Kernels of a step that are listed by name.
@@ -77,7 +77,7 @@ def prepare(options: argparse.Namespace) -> None:
     elif options.what != "ladder":
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
-    options.samples = options.batch_size or BATCH_SIZES[device.kind]
+    options.samples = options.batch_size or BATCH_SIZES[device.is_host]
     if options.what == "ladder":
         options.climbs = bench_ladder.prepare(options, device.kind)
     if options.what in _NETWORKS:
@@ -270,9 +270,8 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     if options.plot is not None:
         groups: dict[str, list[tuple[float, float]]] = {}
         for point in points:
-            group = next(name for name in (*shapes.DIRECTIONS, shapes.BACKWARD) if point.label.endswith(f" {name}"))
             rate = point.work.flops / point.seconds
-            groups.setdefault(group, []).append((point.work.flops / point.work.bytes, rate))
+            groups.setdefault(point.direction, []).append((point.work.flops / point.work.bytes, rate))
         title = (
             f"a training step of {source.text} for {'x'.join(map(str, shape))}, batch {batch_size}, {device.precision}"
         )

@@ -9,7 +9,7 @@ from blobnet import device, plots
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
-from blobnet.device_model import GENERIC
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import OptionError
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> int:
     limits, kind = _limits(options)
     training = not options.inference
     loss = (model.loss or CrossEntropy()) if training else None
-    tuning = Tuning(GENERIC[kind])
+    tuning = Tuning(kind)
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
-    title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind}"
+    title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"
     print(f"{title}\n")
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
@@ -62,12 +62,12 @@ def _model(options: argparse.Namespace) -> tuple[Model, str]:
     return source.build(shape, classes, (), 0), source.text
 
 
-def _limits(options: argparse.Namespace) -> tuple[Limits | None, str]:
-    """The memory to fit, where it is known, and the class of device."""
+def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:
+    """The memory to fit, where it is known, and the kind of device."""
     info = None
     if options.device or (options.memory is None and device.devices()):
         info = device.choose(options.device)
-    kind = "cpu" if info is None or info.is_host else "gpu"
+    kind = next(model for model in GENERIC.values() if info is None or model.is_host == info.is_host)
     if options.memory is not None:
         return Limits("--memory", options.memory, options.memory), kind
     return (Limits(info.name, info.memory, info.largest_allocation), kind) if info else (None, kind)

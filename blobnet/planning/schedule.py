@@ -49,4 +49,7 @@ def halos_read(calls: Iterable[Scheduled]) -> set[HaloOf]:
 
 def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall]) -> list[Scheduled]:
     """The calls of a layer, which are told whose they are."""
-    return [Scheduled(phase, vertex.index, replace(call, layer=vertex.name, direction=direction)) for call in calls]
+    return [
+        Scheduled(phase, vertex.index, replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction))
+        for call in calls
+    ]

@@ -343,8 +343,8 @@ def test_kernels_against_the_roofline() -> None:
     )
     calls = [call for _, call in network_plan.calls]
     profile = [LaunchTiming(call, (1, 1, 1), 1.0 + number % 3) for number, call in enumerate(calls)]
-    of_one = [item for item in profile if item.belongs_to("one", "forward")]
-    point = Point("one forward", Work(10**6, 1), of_one)
+    of_one = [item for item in profile if (item.call.vertex, item.call.direction) == (1, "forward")]
+    point = Point("one", "forward", Work(10**6, 1), of_one)
     assert point.seconds == sum(item.seconds for item in of_one)
     top = Roofline(flops=1e4, copy=50.0, read=1e2)
     shares = kernel_shares(profile, [point], top, 7)

@@ -87,12 +87,12 @@ def test_calls_come_in_the_order_of_the_phases_and_say_whose_they_are() -> None:
         "loss",
         "backward",
     ]
-    names = {index: vertex.name for index, vertex in enumerate(found.request.graph.vertices)}
     order = {"forward": [], "backward": []}  # type: dict[str, list[int]]
     for item in found.calls:
-        assert (item.vertex is None) == (item.phase == "loss")
+        assert (item.vertex is None) == (item.phase == "loss") == (item.call.owner is found.request.loss)
         if item.vertex is not None:
-            assert item.call.layer == names[item.vertex]
+            assert item.call.vertex == item.vertex
+            assert item.call.owner is found.request.graph.vertices[item.vertex].layer
             order[item.phase].append(item.vertex)
             wanted = {FORWARD} if item.phase == "forward" else {BACKWARD_WEIGHTS, BACKWARD_DATA}
             assert item.call.direction in wanted
@@ -104,7 +104,7 @@ def test_calls_come_in_the_order_of_the_phases_and_say_whose_they_are() -> None:
 def test_frozen_layers_have_no_gradients_and_those_before_no_backward_calls() -> None:
     frozen = ("first/weight", "first/bias", "second/weight", "second/bias", "norm/scale", "norm/shift")
     found = stages(request_for(block(layers.Conv2D(2, 1, name="last")), frozen=frozen))
-    backward = {(item.call.layer, item.call.direction) for item in found.calls if item.phase == "backward"}
+    backward = {(item.call.owner.name, item.call.direction) for item in found.calls if item.phase == "backward"}
     assert backward == {("last", BACKWARD_WEIGHTS)}
 
 
