@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     for number, step in enumerate(made.lowered.steps, start=1):
         _print_step(number, step, predict(step.table, step.schedule, device.model), options.show)
     if options.show:
-        print(made.lowered.source)
+        print(made.calls[0].assemble())
     _print_times(made, program, seconds)
     return 0
 

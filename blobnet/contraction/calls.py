@@ -69,7 +69,13 @@ def calls(
     for name, elements in lowered.elements.items():
         if any(name in step.kernel.buffers for step in lowered.steps):
             known[name] = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
-    return [_call(step, known, label, batch) for step in lowered.steps]
+    return launches(lowered, known, label)
+
+
+def launches(lowered: Lowered, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
+    """The calls of a program that is lowered; ``operands`` has its own buffers, too."""
+    text = program_text(step.kernel for step in lowered.steps)
+    return [_call(step, text, operands, label) for step in lowered.steps]
 
 
 def halos(program: Program, blobs: Collection[str]) -> dict[str, Halo]:
@@ -241,7 +247,7 @@ def _candidate(table: Table) -> str:
     return f"{_CANDIDATE}{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}"
 
 
-def _call(step: Step, operands: Mapping[str, Operand], label: str, batch: int) -> KernelCall:
+def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) -> KernelCall:
     kernel, table = step.kernel, step.table
     blobs, arrays = {}, {}
     for name in kernel.buffers:
@@ -254,7 +260,7 @@ def _call(step: Step, operands: Mapping[str, Operand], label: str, batch: int) -
     accesses = {name: _access(table, name) for name in kernel.buffers}
     source = KernelSource(
         name=kernel.entry.replace("_", "/", 1),
-        text=program_text([kernel]),
+        text=text,
         purpose=f"{step.whole.stores[0].operand.name} of {label}",
         blobs={name: accesses[name] for name in blobs},
         arrays={name: accesses[name] for name in arrays},

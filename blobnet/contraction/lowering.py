@@ -12,7 +12,7 @@ from blobnet.contraction.fusion import Fused, fuse
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
 from blobnet.contraction.schedule import Schedule, Tile, check, constrained, operand_names, with_joins
-from blobnet.contraction.source import Kernel, generate, program_text
+from blobnet.contraction.source import Kernel, generate
 from blobnet.contraction.table import (
     Index,
     Load,
@@ -85,11 +85,6 @@ class Lowered:
     elements: Mapping[str, int]
     steps: tuple[Step, ...]
     by_sample: frozenset[str] = frozenset()
-
-    @property
-    def source(self) -> str:
-        """The text of the program of all launches."""
-        return program_text(step.kernel for step in self.steps)
 
 
 @dataclass(frozen=True)

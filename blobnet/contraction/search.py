@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from blobnet.contraction.costs import BLOCK_START, Model, Prediction
@@ -39,8 +39,10 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
             found += gpu_schedules(joined, model, base)
             continue
         for vector, lanes, packed in _vectors(joined, device):
-            blocks = _blocks(joined, model, replace(base, vector=vector, lanes=lanes, packed=packed))
-            for _, schedule in sorted(blocks, key=lambda item: item[0])[:_OF_A_VECTOR]:
+            vectors = replace(base, vector=vector, lanes=lanes, packed=packed)
+            cheapest = sorted(_blocks(joined, model, vectors), key=lambda item: item[0])[:_OF_A_VECTOR]
+            for _, blocks, unrolled in cheapest:
+                schedule = _blocked(model, vectors, blocks, unrolled)
                 found += [(model.cpu(ordered), ordered) for ordered in _orders(joined, model, schedule)]
     # Of equals the first one: the order of the search is part of its result.
     return sorted(found, key=lambda item: item[0].cycles)[:_FINALISTS]
@@ -111,8 +113,16 @@ def _has_own_axis(model: Model, key: str, name: str) -> bool:
     return len(forms) == 1 and forms[0].terms == ((name, 1),)
 
 
-def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float, Schedule]]:
-    """Blocks of results in registers, with the cycles of their inner loops for each result."""
+def _blocked(model: Model, base: Schedule, blocks: Mapping[str, int], unrolled: tuple[str, ...]) -> Schedule:
+    """The schedule of a block of results."""
+    tiles = {name: Tile(1, 1, block) for name, block in blocks.items() if block > 1}
+    reductions = [name for name in model.reductions if name != base.vector and name not in unrolled]
+    order = tuple(reductions) + ((base.vector,) if base.vector in model.reductions else ())
+    return replace(base, tiles=tiles, unrolled=unrolled, order=order)
+
+
+def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float, Mapping[str, int], tuple[str, ...]]]:
+    """Blocks of results in registers, and what is unrolled, behind the cycles that they take."""
     tied = constrained(table)
     extents = table.extents
     most = model.device.registers
@@ -147,10 +157,7 @@ def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float,
         tiles = math.prod([-(-extents[name] // block) for name, block in blocks.items()])
         stores = model.stores(math.prod(blocks.values()), vector, lanes)
         cost = tiles * (cycles * points + stores + BLOCK_START) + model.packing(packed)
-        tile = {name: Tile(1, 1, block) for name, block in blocks.items() if block > 1}
-        reductions = [name for name in model.reductions if name != vector and name not in unrolled]
-        order = tuple(reductions) + ((vector,) if vector in model.reductions else ())
-        yield cost, replace(base, tiles=tile, unrolled=unrolled, order=order)
+        yield cost, blocks, unrolled
 
 
 def _useful(extent: int) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -130,22 +131,22 @@ class Table:
     covers: bool = False
     sample: Affine | None = None
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Index, ...]:
         """Indexes that tell cells apart."""
         return tuple(index for index in self.indexes if index.is_output)
 
-    @property
+    @cached_property
     def reductions(self) -> tuple[Index, ...]:
         """Indexes that are aggregated over."""
         return tuple(index for index in self.indexes if not index.is_output)
 
-    @property
+    @cached_property
     def extents(self) -> dict[str, int]:
         """The extent of each index."""
         return {index.name: index.extent for index in self.indexes}
 
-    @property
+    @cached_property
     def loads(self) -> tuple[Operand, ...]:
         """The operands of the terms, each once."""
         return loads_of(self.expression)
@@ -169,7 +170,7 @@ class Table:
         inner = {index.name for index in self.reductions}
         return tuple(constraint for constraint in self.constraints if not inner & set(constraint.form.indexes))
 
-    @property
+    @cached_property
     def sample_reduction(self) -> str:
         """The reduction index that runs over samples, whose last value is known at launch alone; "" if none does."""
         inner = {index.name for index in self.reductions}
