@@ -202,7 +202,7 @@ class Model:
         near, distant = fetched
         memory = near / LAST_CACHE + distant / MEMORY
         total = max(compute, memory) + 0.3 * min(compute, memory)
-        total += self.packing(schedule.packed)
+        total += self.packing(schedule.packed) + (2 * LAUNCH if schedule.peel else 0)
         if parts > 1:
             total += LAUNCH + PARTIAL * (parts + 1) * math.prod(self.extents[name] for name in self.outputs)
         units = self.device.compute_units

@@ -11,7 +11,7 @@ from blobnet.contraction.form import NEUTRAL, Affine, Apply, Expression, Number,
 from blobnet.contraction.fusion import Fused, fuse
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
-from blobnet.contraction.schedule import Schedule, Tile, check, constrained, operand_names, with_joins
+from blobnet.contraction.schedule import Schedule, Tile, borders, check, constrained, operand_names, prepared
 from blobnet.contraction.source import Kernel, generate
 from blobnet.contraction.table import (
     Index,
@@ -361,9 +361,10 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     Raises:
         OptionError: the schedule does not fit the table.
     """
-    table = with_joins(table, schedule)
+    small = simple if schedule.threads == 1 else spread
+    steps = [(border, small(border)) for border in borders(table, schedule)]
+    table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
-    steps: list[tuple[Table, Schedule]] = []
     names = operand_names(table)
     for operand in [names[key] for key in schedule.packed]:
         table, packing = packed(table, operand, schedule, _new_name("packed", elements), elements)
@@ -374,7 +375,7 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     first, second = split(table, part, parts, _new_name("partial", elements))
     elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
     order = (f"{part}_part", *schedule.order)
-    last = simple(second) if schedule.threads == 1 else spread(second)
+    last = small(second)
     check(second, last)
     return [*steps, (first, replace(schedule, split=("", 1), order=order)), (second, last)]
 
@@ -393,14 +394,12 @@ def simple(table: Table) -> Schedule:
     tied = constrained(table)
     near = [index for index in table.outputs if store.stride(index.name) == 1 and not index.period]
     near = [index for index in near if index.name not in tied]
-    if not near:
+    index = near[0] if near else max(table.outputs, key=lambda index: index.extent, default=None)
+    if index is None or index.extent == 1:
         return Schedule()
-    index = near[0]
-    lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if lanes <= index.extent)
-    if lanes == 1:
-        return Schedule()
+    lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if lanes <= index.extent) if near else 1
     walk = max(1, min(index.extent // lanes, 64))
-    return Schedule(tiles={index.name: Tile(1, walk, lanes)}, vector=index.name, lanes=lanes)
+    return Schedule(tiles={index.name: Tile(1, walk, lanes)}, vector=index.name if lanes > 1 else "", lanes=lanes)
 
 
 def spread(table: Table, most: int = 128) -> Schedule:

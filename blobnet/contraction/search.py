@@ -10,8 +10,8 @@ from dataclasses import replace
 from blobnet.contraction.costs import BLOCK_START, Model, Prediction
 from blobnet.contraction.form import Position
 from blobnet.contraction.gpu_search import gpu_schedules
-from blobnet.contraction.schedule import Schedule, Tile, constrained, with_joins
-from blobnet.contraction.table import Table, period_of
+from blobnet.contraction.schedule import Schedule, Tile, can_peel, constrained, prepared
+from blobnet.contraction.table import Table, interior, period_of
 from blobnet.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
@@ -31,9 +31,8 @@ def best_schedule(table: Table, device: DeviceModel) -> Schedule:
 def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:
     """The best schedules that were found, the best first."""
     found: list[tuple[Prediction, Schedule]] = []
-    for joins in joinings(table):
-        base = Schedule(joins=joins)
-        joined = with_joins(table, base)
+    for base in _bases(table, device):
+        joined = prepared(table, base)
         model = Model(joined, device)
         if device.items_are_lanes:
             found += gpu_schedules(joined, model, base)
@@ -46,6 +45,17 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
                 found += [(model.cpu(ordered), ordered) for ordered in _orders(joined, model, schedule)]
     # Of equals the first one: the order of the search is part of its result.
     return sorted(found, key=lambda item: item[0].cycles)[:_FINALISTS]
+
+
+def _bases(table: Table, device: DeviceModel) -> list[Schedule]:
+    """What of the table a kernel makes, and its indexes."""
+    peels = [""]
+    if not device.items_are_lanes:
+        store = table.stores[0].operand
+        near = [index for index in table.outputs if abs(store.stride(index.name)) == 1 and can_peel(table, index.name)]
+        peels += [index.name for index in near if 2 * len(interior(table, index.name)) > index.extent]
+    bases = [Schedule(peel=peel) for peel in peels]
+    return [replace(base, joins=joins) for base in bases for joins in joinings(prepared(table, base))]
 
 
 def joinings(table: Table) -> list[tuple[tuple[str, ...], ...]]:
@@ -67,7 +77,7 @@ def _joined(table: Table, gaps: bool) -> tuple[tuple[str, ...], ...]:
                 if len(_chain(chains, inner)) > 1:
                     continue  # Names are joined from left to right.
                 chains = [chain for chain in chains if "_".join(chain) != outer] + [parts]
-                table = with_joins(table, Schedule(joins=((outer, inner),)))
+                table = prepared(table, Schedule(joins=((outer, inner),)))
                 done = False
                 break
     return tuple(chains)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.contraction import analysis
+from blobnet.contraction import analysis, ranges
 from blobnet.contraction.form import NEUTRAL, Affine, Apply, Constraint, Expression, Number, Position, Read, Statement
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.reference import COMPUTE
@@ -365,6 +365,44 @@ def joined(table: Table, outer: str, inner: str) -> Table:
         indexes=tuple(indexes),
         expression=expression(table.expression),
         stores=tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores),
+    )
+
+
+def interior(table: Table, name: str) -> range:
+    """The values of an output index for which no constraint with it can fail."""
+    spans = {index.name: range(index.extent) for index in table.indexes}
+    first, last = 0, spans[name].stop - 1
+    for bound in table.constraints:
+        factor = bound.form.coefficient(name)
+        if factor:
+            rest = (bound.form - Affine.index(name) * factor).range(spans)
+            ends = -rest.start, bound.size - rest.stop  # 0 <= factor * value + rest < size
+            low, high = ends if factor > 0 else (-ends[1], -ends[0])
+            first, last = max(first, -(-low // abs(factor))), min(last, high // abs(factor))
+    return range(first, max(first, last + 1))
+
+
+def restricted(table: Table, name: str, span: range) -> Table:
+    """The table for some values of an output index alone, counted from the first of them."""
+    forms = {name: Affine.index(name) + span.start}
+
+    def moved(form: Affine) -> Affine:
+        return form.substitute(forms)
+
+    def operand(old: Operand) -> Operand:
+        return old.with_axes([(stride, moved(form)) for stride, form in old.axes])
+
+    indexes = tuple(replace(index, extent=len(span)) if index.name == name else index for index in table.indexes)
+    spans = {index.name: range(index.extent) for index in indexes}
+    bounds = (replace(bound, form=moved(bound.form)) for bound in table.constraints)
+    return replace(
+        table,
+        indexes=indexes,
+        expression=changed_forms(table.expression, moved, operand),
+        constraints=ranges.needed(bounds, spans),
+        stores=tuple(Store(operand(s.operand), changed_forms(s.expression, moved, operand)) for s in table.stores),
+        covers=table.covers and len(span) == table.extents[name],
+        sample=table.sample and moved(table.sample),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from blobnet.contraction import function
 from blobnet.contraction.costs import predict
 from blobnet.contraction.lowering import grouped, laid_out
-from blobnet.contraction.schedule import Schedule, check, with_joins
+from blobnet.contraction.schedule import Schedule, borders, check, prepared
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
 from blobnet.device_model import GENERIC, DeviceModel
@@ -75,7 +75,7 @@ def test_text_says_it_all(convolution: Table) -> None:
 def test_what_does_not_fit_is_refused(convolution: Table, text: str, rule: str) -> None:
     def use() -> None:
         schedule = Schedule.parse(text)
-        check(with_joins(convolution, schedule), schedule, most_threads=256, local_memory=2048)
+        check(prepared(convolution, schedule), schedule, most_threads=256, local_memory=2048)
 
     with pytest.raises(OptionError) as caught:
         use()
@@ -110,7 +110,7 @@ def test_the_search_repeats_itself_and_proposes_what_fits(
     assert [str(schedule) for _, schedule in found] == [str(schedule) for _, schedule in search(table, hardware)]
     assert best_schedule(table, hardware) == found[0][1]
     for prediction, schedule in found:
-        joined = with_joins(table, schedule)
+        joined = prepared(table, schedule)
         check(joined, schedule, hardware.group_size, hardware.local_memory)
         assert predict(joined, schedule, hardware) == prediction
         assert prediction.overhang >= 1
@@ -125,3 +125,18 @@ def test_predictions_are_of_what_is_there(convolution: Table) -> None:
     assert prediction.registers == 7 + 1 + 7
     assert prediction.overhang == 1
     assert prediction.arithmetic == 2 * 2 * 14 * 2 * 7 * 6 * 9
+
+
+def test_what_is_peeled_is_left_to_kernels_of_its_own(convolution: Table) -> None:
+    table = table_of(POOLING.replace("7, 7]", "7, 8]"), I=(2, 3, 13, 15))
+    schedule = Schedule.parse("peel x; tile x 1x1x4; vector x 4")
+    inside = prepared(table, schedule)
+    assert inside.extents["x"] == 6
+    assert [str(bound) for bound in inside.constraints] == [str(b) for b in table.constraints if "y" in str(b)]
+    check(inside, schedule)
+    left, right = borders(table, schedule)
+    assert (left.extents["x"], right.extents["x"]) == (1, 1)
+    assert left.stores[0].operand.start + 7 == right.stores[0].operand.start
+    for name, other in (("a", table), ("y", convolution)):
+        with pytest.raises(OptionError, match=f"schedule: {name} must be an output index in constraints"):
+            prepared(other, Schedule(peel=name))
