@@ -1,6 +1,6 @@
 """The arithmetic of windows: sizes and halos of convolutions and pooling, one axis at a time.
 
-The formulas are those of DESIGN section 3 (K taps, stride S, dilation D, padding P0/P1, H in, O out).
+The formulas are those of docs/design.md (K taps, stride S, dilation D, padding P0/P1, H in, O out).
 """
 
 from __future__ import annotations

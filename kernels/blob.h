@@ -9,7 +9,17 @@ typedef float2 accumulator_pair_t;
 /* NOTE: PoCL calls large functions, with the arrays that they take in memory, if it is only asked to inline them. */
 #define INLINE inline __attribute__((always_inline))
 
-/* index(n, z, y, x) of DESIGN section 1; its twin in Python is BlobLayout.index. */
+/*
+ * Before a loop whose length is an argument of an INLINE function. NOTE: asked to unroll it, AMD's compiler does so
+ * before it knows the length, and what the loop indexes stays in memory; unasked, it unrolls the inlined loop wholly.
+ */
+#ifdef __AMDGCN__
+#define UNROLL_ARGUMENT
+#else
+#define UNROLL_ARGUMENT _Pragma("unroll")
+#endif
+
+/* index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. */
 #define BLOB_INDEX(ROLE, n, z, y, x)                                       \
     ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
      + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \

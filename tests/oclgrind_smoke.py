@@ -1,4 +1,4 @@
-"""Runs the kernels on small odd shapes in Oclgrind (`python tests/oclgrind_smoke.py`): bounds, races, unset values.
+"""Runs the kernels on small odd shapes in Oclgrind (`python -m tests.oclgrind_smoke`): bounds, races, unset values.
 
 Each layer runs in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs, and convolutions
 by each of their variants; that takes ten minutes. Every finding is printed with its kernel and configuration; the exit
@@ -311,7 +311,6 @@ def main() -> int:
         print(f"skipped: {LIBRARY} does not exist; install Debian's package oclgrind")
         return 0
     prepare()
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from blobnet.planning import memory
 
     if options.overrun is not None:

@@ -1,6 +1,7 @@
-"""The kernels of the seeds, from the concise one to the fastest: each a rung that is run, tested and timed as it is.
+"""The kernels of the seeds (docs/sources.md), from the concise one to the fastest.
 
-Production code does not use them: they show what each idea brings on a device, and what the production kernel adds.
+Each is a rung that is run, tested and timed as it is. Production code does not use them: they show what each idea
+brings on a device, and what the production kernel adds.
 """
 
 from __future__ import annotations

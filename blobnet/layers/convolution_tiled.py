@@ -203,7 +203,7 @@ class PackedWeights:
 
 def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the input."""
-    tiles = tiles_for(TILES, site.tuning)
+    tiles = tiles_for(TILES, site.tuning, [problem.taps * problem.input_units])
     return forward_products(site, problem, tiles, "tiled", PackedWeights, "convolution/forward_tiled")
 
 
@@ -265,7 +265,10 @@ def _plain(site: Site, problem: Problem, result: Blob) -> tuple[Site, Problem]:
 
 def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Packs the weights, and multiplies them with the delta, phase by phase."""
-    tiles = tiles_for(TILES, site.tuning)
+    target = site.input_deltas[0]
+    assert target is not None
+    phases = problem.phases(target.shape, accumulate=False)
+    tiles = tiles_for(TILES, site.tuning, [phase.taps * problem.output_units for phase in phases])
     return backward_data_products(site, problem, tiles, "tiled", PackedWeights, "convolution/backward_data_tiled")
 
 
@@ -355,7 +358,7 @@ def _clear_call(site: Site, target: Blob, problem: Problem, phase: Phase) -> Ker
 def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
     """Multiplies the delta with the input over all positions, in splits."""
     kernel = "convolution/backward_weight_tiled"
-    tiles = tiles_for(WEIGHT_TILES, site.tuning, loads_ahead=False)
+    tiles = tiles_for(WEIGHT_TILES, site.tuning, rows=None)
     return backward_weight_products(site, problem, tiles, "tiled", kernel)
 
 

@@ -1,4 +1,4 @@
-"""The contract that every layer keeps, as one test (DESIGN section 3, issue 2 part 7).
+"""The contract that every layer keeps, as one test (docs/design.md).
 
 A new layer's test calls :func:`run_layer_contract` with a float64 reference, on a few shapes, and
 :func:`check_central_differences` once or twice.

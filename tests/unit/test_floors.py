@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN section 2), and that no kernel file is dead."""
+"""Who may import whom (docs/design.md), and that no kernel file is dead."""
 
 from __future__ import annotations
 
