@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
-from blobnet.contraction.schedule import Schedule, local_tiles, operand_names, order_of
+from blobnet.contraction.schedule import Schedule, Tile, local_tiles, operand_names, order_of
 from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
 
@@ -31,6 +31,8 @@ LAST_CACHE, MEMORY = 8.0, 4.0
 PACK, PARTIAL, LAUNCH = 6.0, 1.0, 60000
 #: Bytes of the caches from the first to the last, and of registers of a GPU's compute unit, where they are not known.
 _CACHES, _REGISTER_FILE = (1 << 15, 1 << 20, 1 << 25), 1 << 18
+#: Of the values that a GPU's work-item reads in a loop the part that it holds; its registers for all else.
+HELD, OTHER_REGISTERS = 0.6, 28
 #: Registers that a GPU's work-item has in any case: no more of them are under way at a time than have room then.
 _LEAST_REGISTERS = 32
 #: Cycles of a vector of every second element, besides those of its two halves.
@@ -242,7 +244,7 @@ class Model:
         issue = (results * self.operations + loads + far) / 4
         inner = max(issue, loads + far) + 0.25 * min(issue, loads + far)
         local = sum(tile.elements for tile in local_tiles(self.table, schedule).values()) if schedule.local else 0
-        registers = int(results + 2 * (loads + far) + 32)
+        registers = self.held(tiles, schedule.unrolled)
         resident = min(
             self.register_file // (registers * threads),
             self.register_file // (_LEAST_REGISTERS * threads),
@@ -270,6 +272,27 @@ class Model:
             total += 8 * parts * needed / (20 * device.compute_units) + 4000
         arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps
         return Prediction(total, arithmetic, (loads + far) / results, registers, groups, (traffic, traffic), overhang)
+
+    def held(self, tiles: Mapping[str, Tile], unrolled: Sequence[str]) -> int:
+        """Registers of a GPU's work-item that makes a block with these reductions written out.
+
+        Compilers load early: they hold a part of all that the written-out terms read, elements of several taps once.
+        The numbers are fitted to what AMD's compiler takes for convolutions (tests/bench/spills.py).
+        """
+        results = math.prod(tile.block for tile in tiles.values())
+        values = 0
+        for strides in self.strides.values():
+            count: dict[int, int] = {}
+            reach: dict[int, int] = {}
+            for name, stride in strides.items():
+                tile, step = tiles.get(name), abs(stride)
+                if tile is None and name not in unrolled:
+                    continue
+                places, along = (tile.block, tile.threads) if tile else (self.extents[name], 1)
+                count[step] = count.get(step, 1) * places
+                reach[step] = reach.get(step, 1) + (places - 1) * along
+            values += math.prod(min(count[step], reach[step]) for step in count)
+        return int(results + HELD * values + OTHER_REGISTERS)
 
     def stores(self, results: int, vector: str, lanes: int) -> float:
         """Cycles in which a block of results is stored."""

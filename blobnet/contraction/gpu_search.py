@@ -19,6 +19,8 @@ from blobnet.errors import OptionError
 _MOST_THREADS, _LEAST_THREADS = 256, 64
 _MOST_RESULTS, _LEAST_RESULTS = 96, 8
 _CHUNKS = (4, 8, 16, 32)
+#: Multiply-adds in a loop.
+_STATEMENTS = 1200
 #: Values of a reduction index that count as the taps of a filter, which one tile in local memory serves.
 _TAPS = 11
 _FINALISTS, _TILES = 4, 24
@@ -120,7 +122,12 @@ def _chunked(
     results = math.prod(tile.block for tile in sides.values())
     # The longest chunk goes along what lies closest in the operands.
     along = min(long, key=lambda name: min(strides.get(name, 1 << 40) for strides in model.strides.values()))
-    unrolled = tuple(taps) if results * math.prod(extents[name] for name in taps) <= 1200 else ()
+    # As many taps are written out as registers hold.
+    written = [tuple(taps[first:]) for first in range(len(taps) + 1)]
+    short = [names for names in written if results * math.prod(extents[name] for name in names) <= _STATEMENTS]
+    unrolled = next((names for names in short if model.held(sides, names) <= model.device.registers), None)
+    if unrolled is None:
+        return
     inner = (*(name for name in long if name != along), along, *taps)
     for size, few in itertools.product(_CHUNKS, range(len(taps) + 1)):
         chunks = {name: 1 for name in long if name != along and extents[name] > 1}
