@@ -22,9 +22,9 @@ from blobnet.blob import Shape
 from blobnet.errors import OptionError
 from blobnet.geometry import pair, size_text
 from blobnet.graph import Graph, Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 #: The phases of training that are measured apart; layers that are no matrix products have one backward phase.
 BACKWARD = "backward"
@@ -145,9 +145,7 @@ def parse(text: str) -> Case:
     match = _CASE.fullmatch(text.strip().lower())
     if not match:
         raise OptionError("shape", "it must be written <units>x<height>x<width>:<layer>", text=text, hint=_forms())
-    units, *plane = (int(size) for size in match["shape"].split("x"))
-    height, width = [1, 1, *plane][-2:]
-    shape = Shape(units, height, width, rank=len(plane))
+    shape = Shape(*(int(size) for size in match["shape"].split("x")))
     case = Case(_layer(match["layer"], shape, text), shape)
     _ = case.output  # what does not fit is said now
     return case

@@ -18,9 +18,9 @@ from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch, plan_for
 from blobnet.graph import Graph, from_nodes
+from blobnet.implementations.base import FORWARD
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec
-from blobnet.layers.candidates import FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan
 
@@ -250,8 +250,7 @@ def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
     Add gets a second input from a layer that does not fuse it, so that it launches itself.
     """
     shape = case.input
-    height = shape.height if shape.rank == 2 else None
-    node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
+    node = layers.Input.of(shape, name="input")()
     inputs = [node]
     if case.layer.arity[0] == 2:
         kind = layers.MaxPool1D if shape.rank == 1 else layers.MaxPool2D

@@ -25,14 +25,14 @@ from blobnet.bench.timing import (
     filled_executor,
     launch_seconds,
 )
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import AXES, FloatArray, Shape
 from blobnet.device import Device
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
+from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
 from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
-from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning import make_plan
@@ -358,12 +358,17 @@ class _Problem:
         return found
 
 
+#: What makes the sizes of depth, height and width odd, if they are not too many cells then.
+_ODDER = (1, 1, 3)
+
+
 def _odd_shape(shape: Shape, step: int) -> Shape:
     """Another plane of odd height and width, larger or smaller."""
-    if not shape.rank:
-        return shape
-    height = 1 if shape.rank == 1 else max(1, shape.height + step * (1 + shape.height % 2))
-    return replace(shape, height=height, width=max(1, shape.width + step * (3 + shape.width % 2)))
+    sizes = (
+        max(1, size + step * (more + size % 2))
+        for size, more in zip(shape.sizes, _ODDER[AXES - shape.rank :], strict=True)
+    )
+    return Shape(shape.units, *sizes)
 
 
 class _Arena:

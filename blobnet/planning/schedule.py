@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobnet.graph import Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.planning.fusion import Fusion
 from blobnet.planning.layout import HaloOf
 from blobnet.planning.request import Request
@@ -32,7 +32,7 @@ def schedule(request: Request, roles: Roles, fusion: Fusion) -> tuple[Scheduled,
             calls += _made("forward", vertex, FORWARD, vertex.layer.forward(site))
     if request.loss:
         site = fusion.sites[request.graph.output.index]
-        made = request.loss.calls(site.output, site.output_delta, request.tuning)
+        made = request.loss.calls(site.output, site.output_delta, request.tuning, request.batch_size)
         calls += [Scheduled("loss", None, call) for call in made]
     for vertex, site in reversed(pairs) if request.training else ():
         if roles.runs_backward(vertex.index):

@@ -266,7 +266,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns: once, in inference."""
     start = layers.Input(2, 4, 6, name="in")()
     node = layers.Conv2D(3, 3, padding=1, bias=False, name="conv")(layers.Conv2D(2, 1, bias=False, name="one")(start))
-    tuning = tuning_for("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
+    tuning = tuning_for("gpu", only={"tiled"})
     plan = make_plan(graph.from_nodes(start, node), 5, tuning=tuning)
     packs = plan.phase("constant")
     assert [call.bytes(5) for call in packs if call.label.startswith("conv ")] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
@@ -286,7 +286,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
 
 def test_bytes_of_a_launch() -> None:
     """Data cells of blobs; of what clears halos, all but these."""
-    layout = BlobLayout.padded(Shape(3, 4, 5), Halo(1, 2, 1, 1), slack=7)
+    layout = BlobLayout.padded(Shape(3, 4, 5), Halo((1, 2), (1, 1)), slack=7)
     clearing = KernelCall(ZERO_HALO, "clear", GlobalSize(1, 1, 3), {"OUTPUT": Blob("a", layout)})
     assert clearing.bytes(6) == 4 * 6 * 3 * layout.halo_mask().sum()
     (copying,) = copy_call("copy", Blob("a", layout), Blob("b", BlobLayout.padded(Shape(3, 4, 5))), Tuning())

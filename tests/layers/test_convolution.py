@@ -13,11 +13,11 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
+from blobnet.implementations.blocking import reads
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
+from blobnet.layers import Activation, Conv1D, Conv2D
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
-from blobnet.layers.blocking import reads
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (
@@ -87,7 +87,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 
 def direct(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has only the kernels of this file; test_convolution_gathered.py is for the others."""
-    return replace(tuning, broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+    return replace(tuning, only=frozenset({"direct"}))
 
 
 def contract(
@@ -229,12 +229,12 @@ def random_case(rank: int, number: int) -> Case:
 
     return Case(
         layer=Conv1D(filters, **values) if rank == 1 else Conv2D(filters, **values),
-        shape=Shape(groups * group_units, size[0], size[1], rank),
+        shape=Shape(groups * group_units, *size[2 - rank :]),
         count=one_of(generator, 1, 2, 3),
         arrangement=random_arrangement(generator, "tight", "one pitch", "own pitches", "own pitches"),
         overrides=random_overrides(generator, KERNELS, tunables),
         seed=number,
-        broken=direct(Tuning()).broken,
+        only=direct(Tuning()).only,
     )
 
 
@@ -386,7 +386,7 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "dilation over the stride": (Conv2D(2, 3, stride=2, dilation=3, padding="same"), Shape(1, 7, 8), 1),
     # Positions are one fewer than a vector has lanes, and no zeros lie between the units.
     "many units": (Conv2D(37, 1), Shape(41, 3, 5), 2),
-    "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 1, 131, 1), 1),
+    "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 131), 1),
 }
 
 
@@ -410,7 +410,7 @@ def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) 
     [
         (Conv2D(3, (3, 2), padding=(2, 1), bias="position"), Shape(2, 4, 5)),
         (Conv2D(4, 3, stride=(1, 2), padding="same", dilation=(2, 1), groups=2), Shape(4, 6, 7)),
-        (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 1, 9, 1)),
+        (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 9)),
     ],
     ids=str,
 )
@@ -424,9 +424,9 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
 @pytest.mark.parametrize("stride", [1, (2, 1)])
 def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of units one after the other, with several blocks of everything and groups."""
-    monkeypatch.setattr(convolution_direct, "reads", lambda *_: (0, 1))
+    monkeypatch.setattr("blobnet.implementations.direct.reads", lambda *_: (0, 1))
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
-    tuning = tuning_for("cpu", broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+    tuning = tuning_for("cpu", only={"direct"})
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
     calls = [call for calls in run.calls.values() for call in calls if "UNITS_FIRST" in call.macros]
     assert {call.kernel for call in calls} == set(KERNELS)
@@ -453,7 +453,7 @@ def test_shapes_and_parameters() -> None:
     assert {name: spec.shape for name, spec in specs.items()} == {"weight": (8, 3, 3, 5), "bias": (8, 5, 10)}
     assert specs["weight"].decayed
     assert not specs["bias"].decayed
-    specs = {spec.name: spec for spec in Conv1D(4, 3, bias="position").parameters([Shape(2, 1, 7, 1)])}
+    specs = {spec.name: spec for spec in Conv1D(4, 3, bias="position").parameters([Shape(2, 7)])}
     assert {name: spec.shape for name, spec in specs.items()} == {"weight": (4, 2, 3), "bias": (4, 5)}
     assert [spec.name for spec in Conv2D(4, 3, bias=False).parameters([Shape(2, 7, 7)])] == ["weight"]
     assert [spec.shape for spec in Conv2D(4, 3).parameters([Shape(2, 7, 7)])] == [(4, 2, 3, 3), (4,)]
@@ -558,7 +558,7 @@ def test_a_filter_larger_than_its_padded_input() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "axes"),
     [
-        (Conv2D(4, 3), Shape(3, 1, 9, 1), r"\(units, height, width\)\. Received input=\(3, 9\)"),
+        (Conv2D(4, 3), Shape(3, 9), r"\(units, height, width\)\. Received input=\(3, 9\)"),
         (Conv2D(4, 3), Shape.flat(9), r"\(units, height, width\)\. Received input=\(9\)"),
         (Conv1D(4, 3), Shape(3, 9, 9), r"\(units, width\)\. Received input=\(3, 9, 9\)"),
     ],

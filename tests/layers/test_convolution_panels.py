@@ -27,13 +27,13 @@ CASES: dict[str, Case] = {
     "stride over the filter": (Conv2D(3, (1, 2), stride=(3, 4)), Shape(2, 8, 11), 2),
     "dilation": (Conv2D(7, (3, 2), padding=((2, 0), (0, 1)), dilation=(2, 1)), Shape(20, 5, 6), 3),
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias=False), Shape(54, 4, 5), 2),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 37, 1), 6),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 37), 6),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1), 1),
 }
 
 
 #: Of a CPU, whatever the device, without other kernels where these take the direction.
-PANELS = tuning_for("cpu", broken=frozenset({"direct", "gathered", "depthwise"}))
+PANELS = tuning_for("cpu", only={"panels", "unitwise"})
 
 
 def check_kernels(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -63,7 +63,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_several_panels_and_chunks_of_units(device: Device) -> None:
     """Local memory for a part of the source's units, and of the result's."""
     layer, shape = Conv2D(35, 3, padding=1), Shape(33, 6, 7)
-    tuning = tuning_for("cpu", broken=PANELS.broken, local_memory=4 * 20 * 48)
+    tuning = tuning_for("cpu", only=PANELS.only, local_memory=4 * 20 * 48)
     report = contract(device, layer, shape, ["own pitches"], count=3, absolute=4e-5, tuning=tuning)
     (run,) = report.runs.values()
     check_kernels(layer, shape, run)

@@ -10,10 +10,11 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
+from blobnet.implementations import strip, tiled
+from blobnet.implementations.tile import Tile
+from blobnet.implementations.tiled import TILES, WEIGHT_TILES, PackedWeights
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, PackedWeights
-from blobnet.layers.tile import Tile
+from blobnet.layers import Conv1D, Conv2D
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
@@ -32,7 +33,7 @@ TILED: Layers = {
     "phases without taps": (Conv2D(8, 1, stride=2), Shape(9, 5, 6)),
     "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias="position"), Shape(15, 4, 5)),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 150, 1)),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 150)),
     "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
 }
 #: Few units a group.
@@ -43,7 +44,7 @@ STRIPS: Layers = {
     "image": (Conv2D(2, 3, stride=2, padding=1), Shape(3, 9, 7)),
     "stride over the filter": (Conv2D(3, (1, 2), stride=(3, 4)), Shape(2, 8, 11)),
     "dilation over the stride": (Conv2D(4, 3, stride=2, dilation=3, padding="same", groups=2), Shape(4, 7, 8)),
-    "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 1, 70, 1)),
+    "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 70)),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1)),
 }
 
@@ -57,18 +58,18 @@ DOTS: Layers = {
 }
 #: Of several: weights through local memory.
 LOCAL_DOTS: Layers = {
-    "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
-    "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 1, 4, 1)),
-    "several rounds": (Conv1D(3, 5), Shape(1100, 1, 9, 1)),
+    "one row": (Conv1D(9, 5, padding=2), Shape(130, 4)),
+    "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 4)),
+    "several rounds": (Conv1D(3, 5), Shape(1100, 9)),
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
     "many taps": (Conv2D(2, 5, padding=2), Shape(300, 1, 3)),
-    "a whole round": (Conv1D(4, 5, padding=2), Shape(256, 1, 4, 1)),
-    "rounds of single weights": (Conv1D(3, 5), Shape(1101, 1, 9, 1)),
+    "a whole round": (Conv1D(4, 5, padding=2), Shape(256, 4)),
+    "rounds of single weights": (Conv1D(3, 5), Shape(1101, 9)),
     "one tap, one warp": (Conv2D(8, 1), Shape(128, 1, 2)),
-    "two taps": (Conv1D(8, 2), Shape(160, 1, 3, 1)),
-    "one tap": (Conv1D(8, 1), Shape(128, 1, 4, 1)),
-    "several samples": (Conv1D(3, 5), Shape(600, 1, 6, 1)),
+    "two taps": (Conv1D(8, 2), Shape(160, 3)),
+    "one tap": (Conv1D(8, 1), Shape(128, 4)),
+    "several samples": (Conv1D(3, 5), Shape(600, 6)),
     "uneven padding": (
         Conv2D(4, (2, 3), padding=((0, 2), (3, 0)), stride=2, dilation=(1, 2), groups=2),
         Shape(262, 2, 3),
@@ -78,8 +79,7 @@ LOCAL_DOTS: Layers = {
 
 def tuning(compute_units: int = 64) -> Tuning:
     """Of a GPU, without the variants that tests/layers/test_convolution_winograd.py has."""
-    others = frozenset({"winograd2", "winograd4"})
-    return tuning_for("gpu", compute_units=compute_units, broken=others)
+    return tuning_for("gpu", compute_units=compute_units, only={"dot", "strip", "tiled"})
 
 
 def kernels(run: Run, phase: str) -> list[str]:
@@ -90,7 +90,7 @@ def kernels(run: Run, phase: str) -> list[str]:
 def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Splits the rows of all products, and the positions of gradients of weights."""
     monkeypatch.setattr(PackedWeights, "splits", lambda *_: iter([count]))
-    monkeypatch.setattr(convolution_tiled, "powers_of_two", lambda _: iter([count]))
+    monkeypatch.setattr(tiled, "powers_of_two", lambda _: iter([count]))
 
 
 def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -171,14 +171,13 @@ def test_products_in_splits_in_every_arrangement(device: Device, monkeypatch: py
 def test_few_tiles_choose_splits(filters: int, shape: Shape, count: int, expected: bool) -> None:
     node = layers.Input(*shape.dimensions)()
     model = from_nodes(node, Conv2D(filters, 1, name="layer")(node))
-    broken = frozenset({"winograd2", "winograd4"})
-    plan = make_plan(model, count, loss=None, tuning=tuning_for("gpu", compute_units=132, broken=broken))
+    plan = make_plan(model, count, loss=None, tuning=tuning(132))
     assert any(call.kernel == "convolution/split_sum" for _, call in plan.calls) == expected
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_tiled, "TILES", (tile,))
+    monkeypatch.setattr(tiled, "TILES", (tile,))
     # More than one tile of everything, and none of them whole.
     layer, shape = Conv2D(tile.units + 3, (1, 3)), Shape(tile.units + 5, 2, tile.columns // 2)
     report = contract(device, layer, shape, ["tight"], count=2, absolute=4e-5, tuning=tuning())
@@ -190,7 +189,7 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
 def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
+    monkeypatch.setattr(tiled, "WEIGHT_TILES", (tile,))
     in_splits(monkeypatch, splits)
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
     report = contract(device, layer, shape, ["tight"], tuning=tuning())
@@ -234,7 +233,7 @@ def test_dot_products_read_the_input_in_runs_of_each_length() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_strip, "_ROWS", rows)
+    monkeypatch.setattr(strip, "_ROWS", rows)
     layer, shape = Conv2D(3, 3, stride=(1, 2), groups=3, padding="same"), Shape(3, 7, 5)
     report = contract(device, layer, shape, ["tight"], tuning=tuning())
     assert report.runs["tight"].calls["forward"][0].macros["STRIP"] == min(rows, 7)

@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
+from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Dice,
+    Expression,
+    Focal,
+    Huber,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planning import make_plan
@@ -17,23 +27,8 @@ from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
-#: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
-VARIANTS = frozenset(
-    {
-        "depthwise",
-        "direct",
-        "dot",
-        "gathered",
-        "panels",
-        "unitwise",
-        "strip",
-        "tensor",
-        "tiled",
-        "winograd2",
-        "winograd4",
-    }
-)
 LOSSES = (
+    Expression("function (P[N, C, ...], T[N, C, ...]) -> (L) { L[n] = +(P[n, c, ...] * T[n, c, ...]); }"),
     CrossEntropy(),
     Focal(),
     Dice(),
@@ -43,13 +38,13 @@ LOSSES = (
     Huber(),
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
-TUNINGS += [tuning_for(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
-TUNINGS += [tuning_for("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]
+TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
+TUNINGS += [tuning_for("gpu", only={"tensor"}, precision="tf32")]
 
 
 def compared_calls() -> Iterator[KernelCall]:
     """What the graphs launch whose gradients are compared (tests/train/test_plans.py), with the candidates that the
-    cost model prefers and then with each variant wherever it fits; and the optimizers' calls.
+    cost model prefers and then with each implementation wherever it fits; and the optimizers' calls.
     """
     for tuning in TUNINGS:
         for name in COMPARED_GRAPHS:
@@ -73,7 +68,7 @@ def compared_calls() -> Iterator[KernelCall]:
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
-        yield from loss.calls(output, output, Tuning())
+        yield from loss.calls(output, output, Tuning(), 3)
     # What no plan but that of a benchmark launches is compared layer by layer.
     yield from test_ladder.compared_calls()
 
