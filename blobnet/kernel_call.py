@@ -104,7 +104,8 @@ class KernelCall:
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
     blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
     that the launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes``
-    the program is for these sizes alone, also where the header has them as arguments.
+    the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
+    source where it is no file of kernels/; ``kernel`` is its name then.
 
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
@@ -126,11 +127,12 @@ class KernelCall:
     owner: object = field(default=None, repr=False)
     vertex: int | None = None
     direction: str = ""
+    generated: kernel_source.KernelSource | None = None
 
     @property
     def source(self) -> kernel_source.KernelSource:
-        """The kernel's file."""
-        return kernel_source.load(self.kernel)
+        """The kernel's text, and what it takes."""
+        return self.generated or kernel_source.load(self.kernel)
 
     def storages(self, *accesses: str) -> set[str]:
         """The storages that the kernel uses in one of these ways: ``read``, ``write``, ``update``."""

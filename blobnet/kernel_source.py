@@ -54,7 +54,8 @@ class KernelSource:
     ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
     ``moves`` says what a kernel does that only moves data, for plans to count.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
-    need not be part of the program, like those that are scalars: it serves any.
+    need not be part of the program, like those that are scalars: it serves any. ``is_generated``: the text is no file
+    of kernels/, but was made for the geometry of its blobs, so nothing is defined in front of it.
     """
 
     name: str
@@ -69,6 +70,7 @@ class KernelSource:
     sizes_as_arguments: bool = False
     data_alone: frozenset[str] = frozenset()
     moves: str | None = None
+    is_generated: bool = False
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
@@ -110,6 +112,8 @@ class KernelSource:
             KernelError: ``macros`` and the macros and tunables declared are not the same.
         """
         check_names(f"kernel {self.name}", "macros", macros, (*self.macros, *self.tunables))
+        if self.is_generated:
+            return self.text
         # A kernel writes GLOBAL_UNITS, be it an argument or a number.
         values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
         defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))

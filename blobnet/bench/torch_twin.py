@@ -294,8 +294,12 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
 
 def _activation(nn: Any, layer: Any) -> Any:
     names = {"relu": "ReLU", "relu6": "ReLU6", "leaky_relu": "LeakyReLU", "elu": "ELU", "sigmoid": "Sigmoid",
-             "tanh": "Tanh", "softplus": "Softplus", "silu": "SiLU", "gelu": "GELU", "linear": "Identity"}  # fmt: skip
-    return nn.Softmax(1) if layer.function == "softmax" else getattr(nn, names[layer.function])()
+             "tanh": "Tanh", "softplus": "Softplus", "silu": "SiLU", "gelu": "GELU", "linear": "Identity",
+             "hard_sigmoid": "Hardsigmoid", "hard_swish": "Hardswish", "mish": "Mish"}  # fmt: skip
+    if layer.limit is not None:
+        return nn.Hardtanh(0, layer.limit)
+    numbers = () if layer.slope is None else (layer.slope,)
+    return nn.Softmax(1) if layer.function == "softmax" else getattr(nn, names[layer.function])(*numbers)
 
 
 def _has_bias(layer: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -10,8 +11,10 @@ from blobnet.contraction import ranges
 from blobnet.contraction.form import Apply, Constraint, Expression, Number, Read, Statement
 from blobnet.contraction.functions import FUNCTIONS
 
-Halo = tuple[tuple[int, int], ...]
-"""Zeros before and after the data, for every axis."""
+Sides = tuple[int, int]
+"""Zeros before and after the data, along one axis."""
+Halo = tuple[Sides, ...]
+"""The same for every axis."""
 
 #: Points that are counted one by one at most, where constraints tie indexes together.
 _COUNTED = 2**22
@@ -84,9 +87,27 @@ def _is_safe(factor: Expression, statement: Statement) -> bool:
     return not any(_can_fail(edge, statement) for edge in edges)
 
 
-def halos(statement: Statement) -> dict[Read, Halo]:
-    """The zeros that each read needs around its tensor, if :func:`met_by_halos` is met so and the rest is clamped."""
-    met = met_by_halos(statement)
+def met_within(statement: Statement, has_zeros: Callable[[Read, int, Sides], bool]) -> tuple[Constraint, ...]:
+    """Of :func:`met_by_halos` those whose zeros are there: ``has_zeros(read, axis, (before, after))``."""
+    reach = {read: map_range(read, statement) for read in statement.reads}
+
+    def is_met(constraint: Constraint) -> bool:
+        return all(
+            has_zeros(read, axis, reach[read][axis])
+            for read in statement.reads
+            for axis, edge in enumerate(read.edges)
+            if reach[read][axis] != (0, 0) and ranges.implies(constraint, edge)
+        )
+
+    return tuple(filter(is_met, met_by_halos(statement)))
+
+
+def halos(statement: Statement, met: Collection[Constraint] | None = None) -> dict[Read, Halo]:
+    """The zeros that each read needs around its tensor, if ``met`` are met so and the rest is clamped.
+
+    By default they are :func:`met_by_halos`.
+    """
+    met = met_by_halos(statement) if met is None else met
     clamped = [constraint for constraint in statement.constraints if constraint not in met]
     needed = {}
     for read in statement.reads:

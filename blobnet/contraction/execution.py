@@ -42,7 +42,8 @@ class Compiled:
         for step in lowered.steps:
             kernel = device.kernel(lowered.source, step.kernel.entry, f"contraction {names}")
             for number, name in enumerate(step.kernel.buffers):
-                kernel.set_arg(number, self.buffers[name])
+                kernel.set_arg(2 * number, self.buffers[name])
+                kernel.set_arg(2 * number + 1, np.int32(0))
             threads = step.kernel.threads
             self._launches.append(device.prepare(kernel, (step.kernel.groups * threads,), (threads,)))
 
@@ -108,7 +109,4 @@ def _device(name: str | None) -> Device:
 
 def hardware_of(device: Device) -> Hardware:
     """What the compiler needs to know of a device."""
-    info = device.info
-    if info.kind == "cpu":
-        return Hardware.cpu(info.compute_units, int(info.handle.native_vector_width_float))
-    return Hardware.gpu(info.compute_units, info.local_memory, device.largest_group)
+    return Hardware.of(device.model)

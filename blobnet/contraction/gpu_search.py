@@ -113,8 +113,8 @@ def _chunked(
 ) -> Iterator[Schedule]:
     """Schedules of a tile, by what is in local memory at a time."""
     extents = table.extents
-    taps = [name for name in model.reductions if extents[name] <= _TAPS]
-    long = [name for name in model.reductions if extents[name] > _TAPS]
+    taps = [name for name in model.reductions if extents[name] <= _TAPS and name != table.sample_reduction]
+    long = [name for name in model.reductions if name not in taps]
     if not long:
         long, taps = model.reductions[:1], model.reductions[1:]
     results = math.prod(tile.block for tile in sides.values())

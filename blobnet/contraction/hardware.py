@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blobnet.device_model import DeviceModel
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -30,6 +32,13 @@ class Hardware:
     cache_line: int
     caches: tuple[int, int, int]
     resident: int = 1
+
+    @classmethod
+    def of(cls, model: DeviceModel) -> Hardware:
+        """The facts of a device."""
+        if not model.items_are_lanes:
+            return cls.cpu(model.compute_units, model.lanes)
+        return cls.gpu(model.compute_units, model.local_memory, model.group_size)
 
     @classmethod
     def cpu(cls, compute_units: int, lanes: int = 16) -> Hardware:

@@ -46,14 +46,6 @@ class Layout:
             step *= max(period, pitch) if axis == len(shape) - 1 else period
         return cls(shape, tuple(strides), offset, offset + last + 1, zeros)
 
-    def has_halo(self, needed: Sequence[Halo]) -> bool:
-        """Whether there are so many zeros on every side."""
-        return all(
-            have >= want
-            for mine, its in zip(self.halo, needed, strict=True)
-            for have, want in zip(mine, its, strict=True)
-        )
-
     def view(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The data in a buffer, as an array of the tensor's shape that shares its memory."""
         steps = [stride * buffer.itemsize for stride in self.strides]

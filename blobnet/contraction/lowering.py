@@ -24,7 +24,9 @@ from blobnet.contraction.table import (
     covers,
     flatten,
     rewritten,
+    zeros_of,
 )
+from blobnet.errors import ContractionError
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.
 MOST_ZEROS = 4
@@ -34,11 +36,36 @@ MOST_PITCH = 1.3
 
 @dataclass(frozen=True)
 class Step:
-    """One launch, and the table and the schedule that it was made from."""
+    """One launch.
+
+    Args:
+        table: what it does.
+        schedule: how.
+        kernel: its text.
+        whole: the table for which a schedule was chosen, of which this is a part: a split sum, a packed operand.
+        data_alone: the tensors that are read without the zeros around them.
+    """
 
     table: Table
     schedule: Schedule
     kernel: Kernel
+    whole: Table
+    data_alone: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies that is not the program's to lay out.
+
+    Args:
+        layout: from the first element that the buffer's offset leads to.
+        unit: elements in which the offset counts; None for plain arrays, whose parameters come behind the others'.
+        has_samples: whether the first axis are the samples of a batch, of which the last may not be there.
+    """
+
+    layout: Layout
+    unit: int | None = None
+    has_samples: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,14 +74,16 @@ class Lowered:
 
     Args:
         layouts: of its tensors; each has a buffer.
-        elements: of every buffer, those of kernels' own use too.
+        elements: of every buffer that is the program's own, those of kernels' own use too.
         steps: launches, one after another.
+        by_sample: the names of own buffers of which each sample has a part, one after another.
     """
 
     program: Program
     layouts: Mapping[str, Layout]
     elements: Mapping[str, int]
     steps: tuple[Step, ...]
+    by_sample: frozenset[str] = frozenset()
 
     @property
     def source(self) -> str:
@@ -70,36 +99,87 @@ class Group:
     stores: tuple[tuple[Read, Expression], ...]
 
 
-def lower(program: Program, choose: Callable[[Table], Schedule]) -> Lowered:
+def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping[str, Place] | None = None) -> Lowered:
     """The launches of a program.
 
     Args:
         program: what to run.
         choose: gives the schedule of each table.
+        places: where its inputs and outputs lie. Without, they are laid out here, with the zeros that code without
+            tests reads, in memory that is all 0 before the first launch.
+
+    Raises:
+        ContractionError: a statement mixes samples of a batch.
     """
-    groups = grouped(program)
-    layouts = laid_out(program, groups)
-    elements = {name: layout.elements for name, layout in layouts.items()}
-    tables: list[tuple[Table, Schedule]] = []
+    groups = grouped(program, is_zeroed=places is None)
+    layouts = laid_out(program, groups, places)
+    places = places or {}
+    elements = {name: layout.elements for name, layout in layouts.items() if name not in places}
+    samples = {name: 0 for name, place in places.items() if place.has_samples and place.layout.shape[0] > 1}
+    units = {name: place.unit for name, place in places.items() if place.unit is not None}
+    steps: list[Step] = []
     for group in groups:
-        table = flatten(group.statement, layouts, group.stores)
-        tables += scheduled(table, choose(table), elements)
-    steps = [
-        Step(table, schedule, generate(table, schedule, f"make_{table.stores[0].operand.name}_{number}"))
-        for number, (table, schedule) in enumerate(tables)
-    ]
-    return Lowered(program, layouts, elements, tuple(steps))
+        whole = flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places))
+        halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
+        padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
+        for table, schedule in scheduled(whole, choose(whole), elements):
+            entry = f"contraction_{table.stores[0].operand.name}_{len(steps)}"
+            kernel = generate(table, schedule, entry, units)
+            steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
+    by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
+    return Lowered(program, layouts, elements, tuple(steps), by_sample)
+
+
+def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place]) -> str:
+    """The index of a statement that runs over the samples of a batch, "" if none does.
+
+    Args:
+        group: the statement.
+        axes: for each tensor with samples the axis that they are; own ones that it writes join.
+        places: where tensors lie that are not the program's own.
+    """
+    statement = group.statement
+    parts = [statement.expression, *(expression for _, expression in group.stores)]
+    reads = [node for part in parts for node in part.walk() if isinstance(node, Read)]
+    outputs = [output for output, _ in group.stores]
+    forms = {
+        read.map[axes[read.tensor.name]]: read.tensor.shape[axes[read.tensor.name]]
+        for read in (*reads, *outputs)
+        if read.tensor.name in axes
+    }
+    if not forms:
+        return ""
+    names = {name for form in forms for name in form.indexes}
+    index = names.pop() if len(names) == 1 else ""
+    count = max(forms.values())
+    is_plain = list(forms) == [Affine.index(index)] and statement.box[index] == range(count)
+    moved = [read for read in outputs if read.tensor.name not in axes and any(f.coefficient(index) for f in read.map)]
+    if not index or not is_plain or any(output.tensor.name in places for output in moved):
+        raise ContractionError(
+            f"contraction {outputs[0].tensor.name}",
+            "the samples of a batch must be one index, by itself, of all operands and results that have samples",
+            statement=str(statement),
+        )
+    for output in moved:
+        axis = output.map.index(Affine.index(index)) if Affine.index(index) in output.map else None
+        if axis is not None:
+            axes[output.tensor.name] = axis
+    return index
 
 
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
-def grouped(program: Program) -> list[Group]:
-    """The statements as kernels will make them: phases apart, element-wise expressions fused to what they follow."""
+def grouped(program: Program, is_zeroed: bool = True) -> list[Group]:
+    """The statements as kernels will make them: phases apart, element-wise expressions fused to what they follow.
+
+    ``is_zeroed``: whether memory is 0 before the first launch.
+    """
     statements: list[Statement] = []
     for number, statement in enumerate(program.statements):
         later = program.statements[number + 1 :]
-        statements += _pieces(statement, any(_adds_to(other, statement) for other in later))
+        keeps_zeros = is_zeroed and not any(_adds_to(other, statement) for other in later)
+        statements += _pieces(statement, keeps_zeros)
     groups = [_group(part) for part in fuse(replace(program, statements=tuple(statements)))]
     return [group for group in groups if group.stores]  # of others nobody reads anything
 
@@ -108,23 +188,33 @@ def _adds_to(later: Statement, statement: Statement) -> bool:
     return later.accumulates and later.output.tensor == statement.output.tensor
 
 
-def _pieces(statement: Statement, is_added_to: bool) -> list[Statement]:
+def _pieces(statement: Statement, keeps_zeros: bool) -> list[Statement]:
     """The phases of a statement, behind one that fills the output if they leave cells out.
 
-    NOTE: cells that no phase writes keep what a buffer begins with, zeros; so these need no filling, unless a later
-    statement adds to them.
+    ``keeps_zeros``: cells that no phase writes are 0, as they have been from the beginning.
     """
     pieces = list(gathered(statement))
     if statement.accumulates or (len(pieces) == 1 and covers(pieces[0])):
         return pieces
+    neutral, tensor = NEUTRAL[statement.aggregation], statement.output.tensor
     apart = all(disjoint(a.output, b.output) for number, a in enumerate(pieces) for b in pieces[:number])
-    if apart and NEUTRAL[statement.aggregation] == 0 and not is_added_to:
-        return [replace(piece, accumulates=False) for piece in pieces]
-    tensor = statement.output.tensor
+    if apart:
+        pieces = [replace(piece, accumulates=False) for piece in pieces]
+    else:
+        pieces = [replace(piece, accumulates=True) for piece in pieces]
+    if apart and ((keeps_zeros and neutral == 0) or sum(map(_cells, pieces)) == tensor.elements):
+        return pieces
     axes = tuple((f"_{axis}", range(size)) for axis, size in enumerate(tensor.shape))
     whole = Read(tensor, tuple(Affine.index(name) for name, _ in axes))
-    fill = Statement(whole, "=", Number(NEUTRAL[statement.aggregation]), axes)
-    return [fill, *(replace(piece, accumulates=True) for piece in pieces)]
+    return [Statement(whole, "=", Number(neutral), axes), *pieces]
+
+
+def _cells(statement: Statement) -> int:
+    """The cells that a statement surely writes, whose output tells cells apart."""
+    own = set(statement.output_indexes)
+    if any(own >= set(bound.form.indexes) for bound in statement.constraints):
+        return 0
+    return math.prod(len(statement.box[name]) for name in own)
 
 
 def _group(fused: Fused) -> Group:
@@ -154,15 +244,21 @@ _COMBINE = {"+": "add", "=": "add", "*": "multiply", ">": "max", "<": "min"}
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 
-def laid_out(program: Program, groups: Sequence[Group]) -> dict[str, Layout]:
-    """Where every tensor lies: with the zeros that its readers need, and rows that go together equally far apart."""
-    tensors = {tensor.name: tensor for tensor in program.inputs}
-    for group in groups:
-        tensors |= {read.tensor.name: read.tensor for read, _ in group.stores}
-        tensors |= {read.tensor.name: read.tensor for read in group.statement.reads}
+def needed_halos(
+    program: Program, groups: Sequence[Group], can_have: Callable[[str, int], bool] = lambda name, axis: True
+) -> dict[str, tuple[Halo, ...]]:
+    """The zeros that code without tests reads around every tensor, where they are not too many.
+
+    ``can_have`` says whether a tensor can have zeros along an axis.
+    """
+    tensors = _tensors(program, groups)
     halos: dict[str, tuple[Halo, ...]] = {name: ((0, 0),) * len(tensor.shape) for name, tensor in tensors.items()}
+
+    def has_zeros(read: Read, axis: int, _: Halo) -> bool:
+        return can_have(read.tensor.name, axis)
+
     for group in groups:
-        needed = analysis.halos(group.statement)
+        needed = analysis.halos(group.statement, analysis.met_within(group.statement, has_zeros))
         merged: dict[str, tuple[Halo, ...]] = {}
         for read, halo in needed.items():
             old = merged.get(read.tensor.name, halos[read.tensor.name])
@@ -173,6 +269,31 @@ def laid_out(program: Program, groups: Sequence[Group]) -> dict[str, Layout]:
         )
         if bearable:
             halos |= merged
+    return halos
+
+
+def _tensors(program: Program, groups: Sequence[Group]) -> dict[str, Tensor]:
+    """The tensors that are touched, those of fused expressions too."""
+    tensors = {tensor.name: tensor for tensor in program.inputs}
+    for group in groups:
+        parts = [group.statement.expression, *(expression for _, expression in group.stores)]
+        tensors |= {read.tensor.name: read.tensor for read, _ in group.stores}
+        tensors |= {node.tensor.name: node.tensor for part in parts for node in part.walk() if isinstance(node, Read)}
+    return tensors
+
+
+def laid_out(program: Program, groups: Sequence[Group], places: Mapping[str, Place] | None = None) -> dict[str, Layout]:
+    """Where every tensor lies: with the zeros that its readers need, and rows that go together equally far apart.
+
+    Beside tensors with a place of their own the others lie densely, in memory that begins with anything.
+    """
+    tensors = _tensors(program, groups)
+    if places is not None:
+        return {
+            name: places[name].layout if name in places else Layout.padded(tensor.shape)
+            for name, tensor in tensors.items()
+        }
+    halos = needed_halos(program, groups)
     pitches = {name: tensor.shape[-1] + max(halos[name][-1]) if tensor.shape else 1 for name, tensor in tensors.items()}
     for _ in tensors:  # A pitch may travel through as many tensors as there are.
         before = dict(pitches)
@@ -281,14 +402,15 @@ def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Tab
     place = Operand(partial, tuple((strides[index.name], Affine.index(index.name)) for index in outputs), 0)
     reductions = [replace(index, extent=extent) if index.name == name else index for index in table.reductions]
     constraints = tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints)
-    first = Table(
-        (*outputs, *reductions), table.aggregation, expression, constraints, (Store(place, Value()),), covers=True
-    )
+    sample = table.sample and table.sample.substitute(forms)
+    stores = (Store(place, Value()),)
+    first = Table((*outputs, *reductions), table.aggregation, expression, constraints, stores, False, True, sample)
     second = replace(
         table,
         indexes=(*table.outputs, Index(part, parts, False)),
         expression=Load(place),
         constraints=table.cell_constraints,
+        sample=table.sample_cell,
     )
     return first, second
 
@@ -303,6 +425,8 @@ def packed(
     rows: list[tuple[int, Affine, range, str]] = []
     sources: list[tuple[int, Affine]] = []
     size = block
+    counts = table.sample.indexes if table.sample else ()  # The copy has the samples that are there.
+    sample = None
     for stride, form in sorted(operand.axes, key=lambda axis: abs(axis[0])):
         if form.coefficient(vector):
             source_stride, shift = stride, form.offset
@@ -314,6 +438,7 @@ def packed(
         steps_ = Affine.of({name: factor // step for name, factor in form.terms}, (form.offset - reached.start) // step)
         rows.insert(0, (size, steps_, reached, axis))
         sources.insert(0, (stride, Affine.index(axis) * step + reached.start))
+        sample = sources[0][1] if counts and form.indexes == counts else sample
         size *= len(reached)
     rows_of_block = size // block
     extent = extents[vector]
@@ -348,7 +473,8 @@ def packed(
             ),
             0,
         )
-        packing = Table(tuple(indexes), "=", Load(source), (), (Store(target, Value()),))
+        of_samples = place + shift if (vector,) == counts else sample
+        packing = Table(tuple(indexes), "=", Load(source), (), (Store(target, Value()),), sample=of_samples)
         steps.append((packing, transposing(packing)))
     return replace(table, expression=rewritten(table.expression, replaced)), steps
 

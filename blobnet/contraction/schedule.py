@@ -233,10 +233,9 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
         if tile.step > extents[name] and not (schedule.packed and name == schedule.vector):
             raise _bad(f"a tile of {name} must not be larger than its range", range=extents[name], schedule=schedule)
     for name in schedule.unrolled:
-        if name in outputs or name in tied or name == schedule.vector:
-            raise _bad(
-                f"{name} must be a reduction index without constraints or lanes to be unrolled", schedule=schedule
-            )
+        if name in outputs or name in tied or name in (schedule.vector, table.sample_reduction):
+            rule = f"{name} must be a reduction index without constraints or lanes, not over samples, to be unrolled"
+            raise _bad(rule, schedule=schedule)
     if statements(table, schedule) > MOST_STATEMENTS:
         rule = f"the innermost loop must have no more than {MOST_STATEMENTS} multiply-adds"
         raise _bad(rule, multiply_adds=statements(table, schedule), schedule=schedule)
@@ -274,7 +273,8 @@ def _check_vector(table: Table, schedule: Schedule, outputs: set[str], tied: set
         _, reductions = order_of(table, schedule)
         inner = [index for index in reductions if index not in schedule.unrolled]
         uses_place = any(isinstance(node, Position) for node in table.expression.walk())
-        if inner[-1] != name or table.aggregation == "=" or schedule.packed or schedule.local or uses_place:
+        moves_otherwise = schedule.packed or schedule.local or uses_place or name == table.sample_reduction
+        if inner[-1] != name or table.aggregation == "=" or moves_otherwise:
             raise _bad(f"the reduction index {name} must be the innermost loop to be lanes", schedule=schedule)
         return
     if schedule.tile(name).block % lanes:

@@ -91,7 +91,7 @@ def _vectors(table: Table, hardware: Hardware) -> Iterator[tuple[str, int, tuple
         steps = {model.strides[key][name] for key in moved}
         lanes = 1 << (min(index.extent, hardware.lanes).bit_length() - 1)
         if not index.is_output:
-            if steps == {1} and table.aggregation != "=" and not uses_place:
+            if steps == {1} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
                 while lanes >= 4:
                     yield name, lanes, ()
                     lanes = lanes // 2 if index.extent % lanes else 0
@@ -170,7 +170,9 @@ def _unrolled(table: Table, vectors: int, vector: str, tied: set[str]) -> tuple[
     for index in reversed(table.reductions):
         if index.extent == 1:
             continue
-        if index.name == vector or index.name in tied or index.extent > _UNROLL or total * index.extent > _STATEMENTS:
+        if index.name in (vector, table.sample_reduction) or index.name in tied:
+            break
+        if index.extent > _UNROLL or total * index.extent > _STATEMENTS:
             break
         total *= index.extent
         chosen.insert(0, index.name)

@@ -50,31 +50,42 @@ typedef float{0} loose{0}_t __attribute__((aligned(4)));
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's text, and how to launch it: its parameters are buffers of float32, by the names of tensors."""
+    """A kernel's text, and how to launch it.
 
-    source: str
+    Its parameters are buffers of float32, by the names of tensors, each with an offset (an int), and if it
+    ``takes_count`` the number of samples in the batch.
+    """
+
+    text: str
     entry: str
     buffers: tuple[str, ...]
     groups: int
     threads: int
     lanes: int
+    takes_count: bool = False
 
 
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
     lanes = sorted({kernel.lanes for kernel in kernels} - {1})
-    return "\n".join([*map(_VECTORS.format, lanes), *(kernel.source for kernel in kernels)])
+    return "\n".join([*map(_VECTORS.format, lanes), *(kernel.text for kernel in kernels)])
 
 
-def generate(table: Table, schedule: Schedule, entry: str = "contraction") -> Kernel:
-    """The kernel of a table (whose indexes are joined, and operands packed) under a schedule that fits it."""
-    return _Generator(table, schedule, entry).kernel()
+def generate(
+    table: Table, schedule: Schedule, entry: str = "contraction", units: Mapping[str, int] | None = None
+) -> Kernel:
+    """The kernel of a table (whose indexes are joined, and operands packed) under a schedule that fits it.
+
+    ``units`` says for some tensors how many elements their offset counts in, instead of one; their parameters come
+    first, in this order.
+    """
+    return _Generator(table, schedule, entry, units or {}).kernel()
 
 
 class _Generator:
-    def __init__(self, table: Table, schedule: Schedule, entry: str) -> None:
-        self.table, self.schedule, self.entry = table, schedule, entry
+    def __init__(self, table: Table, schedule: Schedule, entry: str, units: Mapping[str, int]) -> None:
+        self.table, self.schedule, self.entry, self.units = table, schedule, entry, units
         self.lines: list[str] = []
         self.depth = 0
         self.used = {*_RESERVED, entry}
@@ -83,7 +94,9 @@ class _Generator:
         self.type = f"float{schedule.lanes}" if schedule.lanes > 1 else "float"
         self.tiles = local_tiles(table, schedule)
         self.outputs, self.loops = order_of(table, schedule)
-        self.buffers = {name: self.name(name) for name in table.buffers}
+        ordered = [*(name for name in units if name in table.buffers), *(n for n in table.buffers if n not in units)]
+        self.buffers = {name: self.name(name) for name in ordered}
+        self.count = self.name("count") if table.sample else ""
         self.index_names = {index.name: self.name(index.name) for index in table.indexes}
         #: The text of every index's value: of outputs without what the place in the block adds.
         self.values: dict[str, str] = {}
@@ -122,16 +135,20 @@ class _Generator:
     def kernel(self) -> Kernel:
         table, schedule = self.table, self.schedule
         written = {store.operand.name for store in table.stores}
+        offsets = {name: self.name(f"{text}_offset") for name, text in self.buffers.items()}
         parameters = [
-            f"__global {'' if name in written else 'const '}float *restrict {text}"
+            f"__global {'' if name in written else 'const '}float *restrict {text}, const int {offsets[name]}"
             for name, text in self.buffers.items()
         ]
+        parameters += [f"const int {self.count}"] if self.count else []
         threads = schedule.threads
         groups = math.prod(self.groups(index) for index in table.outputs)
         self.header()
         hint = f"__attribute__((vec_type_hint({self.type}))) " if schedule.lanes > 1 and threads == 1 else ""
         self.put(f"__kernel {hint}__attribute__((reqd_work_group_size({threads}, 1, 1))) void")
         with self.block(f"{self.entry}({', '.join(parameters)})"):
+            for name, text in self.buffers.items():
+                self.put(f"{text} += {_times(offsets[name], self.units.get(name, 1))};")
             for operand, tile in self.tiles.items():
                 name = self.name(f"{self.buffers[operand.name]}_tile")
                 self.put(f"__local float {name}[{tile.elements}] __attribute__((aligned(128)));")
@@ -140,7 +157,8 @@ class _Generator:
             self.places()
             moving = [name for name in self.outputs if max(self.extents[name], schedule.tile(name).step) > 1]
             self.walk([table.index(name) for name in moving])
-        return Kernel("\n".join(self.lines) + "\n", self.entry, table.buffers, groups, threads, schedule.lanes)
+        text = "\n".join(self.lines) + "\n"
+        return Kernel(text, self.entry, tuple(self.buffers), groups, threads, schedule.lanes, bool(self.count))
 
     def header(self) -> None:
         for line in str(self.table).splitlines():
@@ -191,17 +209,23 @@ class _Generator:
         if tile.walk == 1 or (self.groups(index) == 1 and tile.step >= index.extent):
             if first == "0":
                 self.origin(index, "0")
-            else:
-                self.put(f"const int {start} = {first};")
-                self.origin(index, start)
+                self.walk(rest)
+                return
+            self.put(f"const int {start} = {first};")
+            if self.is_sample(index):
+                with self.block(f"if ({start} < {self.count})"):
+                    self.origin(index, start)
+                    self.walk(rest)
+                return
+            self.origin(index, start)
             self.walk(rest)
             return
-        end = str(index.extent)
+        most = end = self.count if self.is_sample(index) else str(index.extent)
         if self.groups(index) > 1:
             end = self.name(f"{name}_end")
             limit = f"{first} + {tile.size}"
-            exact = index.extent % tile.size == 0
-            self.put(f"const int {end} = {limit if exact else f'min({limit}, {index.extent})'};")
+            exact = index.extent % tile.size == 0 and not self.is_sample(index)
+            self.put(f"const int {end} = {limit if exact else f'min({limit}, {most})'};")
         with self.block(f"for (int {start} = {first}; {start} < {end}; {start} += {tile.step})"):
             self.origin(index, start)
             self.walk(rest)
@@ -224,6 +248,10 @@ class _Generator:
         add = thread if lanes == 1 else f"{thread} * {lanes}"
         self.put(f"const int {at} = {add if first == '0' else f'{first} + {add}'};")
         self.values[index.name] = at
+
+    def is_sample(self, index: Index) -> bool:
+        """Whether an output index is the sample's number: of tiles without samples nothing is done."""
+        return self.table.sample_cell == Affine.index(index.name)
 
     def overhangs(self, name: str) -> bool:
         """Whether the last tile may go beyond the range: the packed operands have room for that."""
@@ -382,11 +410,14 @@ class _Generator:
         name = todo[0]
         size, extent = self.schedule.chunks[name], self.extents[name]
         origin = self.name(f"{self.index_names[name]}_chunk")
-        with self.block(f"for (int {origin} = 0; {origin} < {extent - extent % size}; {origin} += {size})"):
+        rest = extent - extent % size
+        is_sample = name == self.table.sample_reduction
+        end = f"min({rest}, {self.samples_left(name)})" if is_sample else rest
+        with self.block(f"for (int {origin} = 0; {origin} < {end}; {origin} += {size})"):
             self.chunk(name, origin, loops, {**sizes, name: size})
         if extent % size:
-            with self.block(""):
-                self.chunk(name, str(extent - extent % size), loops, {**sizes, name: extent % size})
+            with self.block(f"if ({rest} < {self.samples_left(name)})" if is_sample else ""):
+                self.chunk(name, str(rest), loops, {**sizes, name: extent % size})
 
     def chunk(self, name: str, origin: str, loops: dict[str, None], sizes: dict[str, int]) -> None:
         """One chunk of an index, from ``origin`` on."""
@@ -506,13 +537,23 @@ class _Generator:
                 first, last = -last, -first
             lows.append(_quotient(affine(first + (abs(factor) - 1), self.values), abs(factor)))
             highs.append(_quotient(affine(last, self.values), abs(factor)) + " + 1")
-        if len(lows) == 1:
+        if name == self.table.sample_reduction:
+            highs.append(self.samples_left(name))
+        if len(highs) == 1:
             return lows[0], highs[0]
         index = self.index_names[name]
         start, end = self.name(f"{index}_start"), self.name(f"{index}_stop")
         self.put(f"const int {start} = {_nested('max', lows)};")
         self.put(f"const int {end} = {_nested('min', highs)};")
         return start, end
+
+    def samples_left(self, name: str) -> str:
+        """One past the last value of the index that runs over samples, from the start of the chunk that it is in on."""
+        form = self.table.sample
+        assert form is not None
+        assert form.coefficient(name) == 1, form
+        before = [affine(form - Affine.index(name), self.values), self.firsts.get(name, "0")]
+        return " - ".join([self.count, *(f"({text})" for text in before if text != "0")])
 
     def terms(self, limits: Mapping[str, int], lanes: int) -> None:
         """The innermost block: loads, each once, and the terms of all cells of the block."""
@@ -640,6 +681,8 @@ class _Generator:
             return False
         if self.table.accumulates and index.extent % tile.step:
             return False
+        if self.table.sample_cell and self.table.sample_cell.coefficient(vector):
+            return False
         if index.period:
             # Between the rows must be zeros, and no cells of other indexes.
             store = self.table.stores[0].operand
@@ -656,6 +699,10 @@ class _Generator:
     def guards(self, values: Mapping[str, str]) -> list[str]:
         """What must hold for a cell to be stored by this work-item."""
         found = []
+        sample = self.table.sample_cell
+        # Of a tile of one sample nothing is done where there is none.
+        if sample and (len(sample.terms) > 1 or self.schedule.tile(sample.indexes[0]).step > 1 or sample.offset):
+            found.append(f"{affine(sample, values)} < {self.count}")
         for index in self.table.outputs:
             tile, value = self.schedule.tile(index.name), values[index.name]
             ragged = index.extent % tile.step

@@ -117,6 +117,8 @@ class Table:
         stores: what becomes of each cell's value.
         accumulates: whether the first store's element holds one more term.
         covers: whether every cell of what is stored is written, so that what lies between rows are their zeros.
+        sample: the number of the sample that a point is of, where the batch may have fewer than there is memory for:
+            what is of others is neither a term nor a cell.
     """
 
     indexes: tuple[Index, ...]
@@ -126,6 +128,7 @@ class Table:
     stores: tuple[Store, ...]
     accumulates: bool = False
     covers: bool = False
+    sample: Affine | None = None
 
     @property
     def outputs(self) -> tuple[Index, ...]:
@@ -159,6 +162,17 @@ class Table:
         """Constraints of outputs alone: where one fails there is no term, and no cell unless all cells are covered."""
         inner = {index.name for index in self.reductions}
         return tuple(constraint for constraint in self.constraints if not inner & set(constraint.form.indexes))
+
+    @property
+    def sample_reduction(self) -> str:
+        """The reduction index that runs over samples, whose last value is known at launch alone; "" if none does."""
+        inner = {index.name for index in self.reductions}
+        return next((name for name in (self.sample.indexes if self.sample else ()) if name in inner), "")
+
+    @property
+    def sample_cell(self) -> Affine | None:
+        """The number of the sample that a cell is of; None if cells are of all."""
+        return None if self.sample_reduction else self.sample
 
     @property
     def points(self) -> int:
@@ -205,7 +219,10 @@ def changed_forms(
 
 
 def flatten(
-    statement: Statement, layouts: Mapping[str, Layout], stores: Sequence[tuple[Read, Expression]] = ()
+    statement: Statement,
+    layouts: Mapping[str, Layout],
+    stores: Sequence[tuple[Read, Expression]] = (),
+    sample: str = "",
 ) -> Table:
     """The table of a statement for tensors that lie in memory so; a halo that is large enough replaces constraints.
 
@@ -214,6 +231,7 @@ def flatten(
         layouts: of every tensor that it touches.
         stores: what is written for each cell: the element, with maps of the statement's output indexes, and the value,
             in which :class:`Value` is the cell's; the statement's own output if empty.
+        sample: the index that runs over the samples of a batch, from 0 on.
     """
     box = statement.box
     shifts = {name: Affine.index(name) + span.start for name, span in statement.ranges}
@@ -232,9 +250,7 @@ def flatten(
 
         return rewritten(expression, change)
 
-    needed = analysis.halos(statement)
-    has_zeros = all(layouts[read.tensor.name].has_halo(halo) for read, halo in needed.items())
-    met = analysis.met_by_halos(statement) if has_zeros else ()
+    met = analysis.met_within(statement, zeros_of(layouts))
     outputs = set(statement.output_indexes)
     names = [*statement.output_indexes, *statement.reduction_indexes]
     kept = [constraint for constraint in statement.constraints if constraint not in met]
@@ -246,7 +262,18 @@ def flatten(
         tuple(Store(operand(read), lowered(value)) for read, value in stores or [(statement.output, Value())]),
         statement.accumulates,
         covers(statement),
+        Affine.index(sample) if sample else None,
     )
+
+
+def zeros_of(layouts: Mapping[str, Layout]) -> Callable[[Read, int, tuple[int, int]], bool]:
+    """What says whether a read finds so many zeros before and after a tensor, along an axis."""
+
+    def has_zeros(read: Read, axis: int, sides: tuple[int, int]) -> bool:
+        before, after = layouts[read.tensor.name].halo[axis]
+        return before >= sides[0] and after >= sides[1]
+
+    return has_zeros
 
 
 def covers(statement: Statement) -> bool:
@@ -277,6 +304,8 @@ def period_of(table: Table, outer: str, inner: str) -> int:
         if isinstance(node, Position)
         for name in node.form.indexes
     }
+    if table.sample:
+        constrained |= set(table.sample.indexes)
     if first.is_output != second.is_output or {outer, inner} & (constrained | positions) or first.period:
         return 0
     operands = [operand for expression in everything for operand in loads_of(expression)]
@@ -335,8 +364,13 @@ def joined(table: Table, outer: str, inner: str) -> Table:
 # -- what it means ---------------------------------------------------------------------------------------------------
 
 
-def evaluate(table: Table, buffers: Mapping[str, Array]) -> None:
+def evaluate(table: Table, buffers: Mapping[str, Array], count: int | None = None) -> None:
     """Carries out a table on float64 buffers, point by point; the oracle of generated code, apart from it.
+
+    Args:
+        table: what to do.
+        buffers: by the names of operands.
+        count: samples in the batch; None for all.
 
     Raises:
         IndexError: a point is outside of a buffer.
@@ -352,6 +386,8 @@ def evaluate(table: Table, buffers: Mapping[str, Array]) -> None:
     for constraint in table.constraints:
         form = _affine(constraint.form, points)
         keep &= (form >= 0) & (form < constraint.size)
+    if table.sample and count is not None:
+        keep &= _affine(table.sample, points) < count
     points = {name: place[keep] for name, place in points.items()}
     with np.errstate(all="ignore"):
         terms = np.broadcast_to(_value(table.expression, points, buffers, None), int(keep.sum()))
@@ -365,6 +401,8 @@ def evaluate(table: Table, buffers: Mapping[str, Array]) -> None:
             for constraint in table.cell_constraints:
                 form = _affine(constraint.form, _points(table.outputs))
                 keep &= (form >= 0) & (form < constraint.size)
+        if table.sample_cell and count is not None:
+            keep &= _affine(table.sample_cell, points) < count
         points = {name: place[keep] for name, place in _points(table.outputs).items()}
         values = values[keep]
         if table.accumulates:
@@ -442,6 +480,7 @@ def _text(table: Table) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
     lines += [f"constraint: {constraint}" for constraint in table.constraints]
+    lines += [f"samples: {table.sample} < count"] if table.sample else []
     lines += [f"gaps: {item.name} % {item.period} < {item.kept}" for item in table.indexes if item.period]
     lines += [
         f"store: {store.operand.name} = {store.expression}" for store in table.stores if store.expression != Value()

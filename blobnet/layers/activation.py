@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
@@ -12,32 +14,67 @@ from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
 
 #: Functions whose derivative follows from their output.
-FROM_OUTPUT = ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "softmax")
+FROM_OUTPUT = (
+    *("linear", "relu", "relu6", "leaky_relu", "elu"),
+    *("sigmoid", "hard_sigmoid", "tanh", "softplus", "softmax"),
+)
 #: Functions whose derivative needs their input.
-FROM_INPUT = ("silu", "gelu")
+FROM_INPUT = ("silu", "gelu", "hard_swish", "mish")
 ACTIVATIONS = FROM_OUTPUT + FROM_INPUT
+#: The options that are a function's number, and its value where nobody gives one.
+NUMBERS: dict[str, tuple[str, float | None]] = {"leaky_relu": ("slope", 0.01), "relu": ("limit", None)}
 
 
 @dataclass(frozen=True)
 class Activation(Layer):
     """output = f(input), cell by cell; ``softmax`` runs over the units at each position.
 
-    leaky_relu has the slope 0.01 below 0, elu has alpha 1, gelu is the exact one (erf).
+    elu has alpha 1, gelu is the exact one (erf), hard_sigmoid is ``min(max(x / 6 + 1/2, 0), 1)``, hard_swish
+    ``x * hard_sigmoid(x)`` (Howard et al., *Searching for MobileNetV3*, 2019), mish ``x * tanh(log(1 + exp(x)))``
+    (Misra 2019).
 
     Args:
-        function: one of ACTIVATIONS.
+        function: one of ACTIVATIONS; ``leaky_relu(0.2)`` and ``relu(4)`` have the number in brackets, which is also how
+            the ``activation`` of other layers takes it.
+        slope: of leaky_relu below 0, at least 0; 0.01 if None.
+        limit: above 0: what relu gives at most; None is none.
 
     Raises:
-        OptionError: an unknown function.
+        OptionError: an unknown function, or a number that it does not have, or that is out of its range.
     """
 
     function: str
+    slope: float | None = None
+    limit: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._read_number()
         known = self.function in ACTIVATIONS
         hint = None if known else near_matches(str(self.function), list(ACTIVATIONS))
         self._require(known, "the activation must be a known function", function=self.function, hint=hint)
+        own = NUMBERS.get(self.function, ("", None))[0]
+        for name, least in (("slope", "at least 0"), ("limit", "above 0")):
+            value = getattr(self, name)
+            if value is not None:
+                owners = [function for function, (number, _) in NUMBERS.items() if number == name]
+                self._require(own == name, f"{name} is an option of {owners[0]} alone", function=self.function)
+                number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+                fits = number and (value > 0 or name == "slope")
+                self._require(fits, f"{name} must be a number {least}", **{name: value})
+
+    def _read_number(self) -> None:
+        """Takes the number in brackets behind the function's name as the option that it is."""
+        match = re.fullmatch(r"(\w+)\(([^()]+)\)", str(self.function))
+        if match and match.group(1) in NUMBERS:
+            option = NUMBERS[match.group(1)][0]
+            self._require(getattr(self, option) is None, f"{option} must be given once", function=self.function)
+            try:
+                value = float(match.group(2))
+            except ValueError:
+                return
+            object.__setattr__(self, "function", match.group(1))
+            object.__setattr__(self, option, value)
 
     @property
     def backward_reads_inputs(self) -> bool:
@@ -52,8 +89,11 @@ class Activation(Layer):
         return self.function != "softmax"
 
     @property
-    def slope(self) -> str | None:
-        return self.function if self.elementwise else None
+    def activates(self) -> str | None:
+        if not self.elementwise:
+            return None
+        number = getattr(self, NUMBERS[self.function][0]) if self.function in NUMBERS else None
+        return self.function if number is None else f"{self.function}({float(number)!r})"
 
     @property
     def gives_probabilities(self) -> bool:
@@ -69,7 +109,7 @@ class Activation(Layer):
         return Placement.IN_PLACE
 
     def epilogue(self, site: Site) -> Epilogue | None:
-        return Epilogue(activation=self.slope) if self.slope else None
+        return Epilogue(activation=self.activates) if self.activates else None
 
     def forward(self, site: Site) -> list[KernelCall]:
         label = f"{site.name} forward"
@@ -78,7 +118,7 @@ class Activation(Layer):
             blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
             return [KernelCall("activation/softmax_forward", label, size, blobs, local_size=local)]
         blobs = dict(zip(("INPUT", "OUTPUT"), as_rows(site.inputs[0], site.output), strict=True))
-        return [cell_call("activation/forward", label, blobs, site.tuning, macros=activation_macro(self.function))]
+        return [cell_call("activation/forward", label, blobs, site.tuning, macros=activation_macro(self.activates))]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         delta = site.input_deltas[0]
@@ -93,13 +133,18 @@ class Activation(Layer):
             blobs = dict(zip(roles, values, strict=True))
             return [KernelCall("activation/softmax_backward", label, size, blobs, macros=macros, local_size=local)]
         blobs = dict(zip(roles, as_rows(*values), strict=True))
-        macros |= activation_macro(self.function)
+        macros |= activation_macro(self.activates)
         return [cell_call("activation/backward", label, blobs, site.tuning, macros=macros)]
 
 
 def activation_macro(function: str | None) -> dict[str, Macro]:
-    """The macro that tells a kernel its activation (kernels/activation/functions.h); None is none."""
-    return {"ACTIVATION": f"ACTIVATION_{function or 'linear'}"}
+    """The macros that tell a kernel its activation (kernels/activation/functions.h); None is none."""
+    layer = Activation(function or "linear")
+    name = "limited_relu" if layer.limit is not None else layer.function
+    option, default = NUMBERS.get(layer.function, ("", None))
+    number = getattr(layer, option) if option else None
+    parameter = (default or 0.0) if number is None else number
+    return {"ACTIVATION": f"ACTIVATION_{name}", "ACTIVATION_PARAMETER": float(parameter)}
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:
@@ -112,4 +157,5 @@ def split(layer: Layer, plain: Layer, activation: str | None) -> tuple[Layer, ..
     """``plain`` and, behind it, ``layer``'s activation as a layer of its own: <name>_<activation>."""
     if activation is None:
         return (plain,)
-    return plain, Activation(activation, name=f"{layer.name}_{activation}")
+    behind = Activation(activation)
+    return plain, replace(behind, name=f"{layer.name}_{behind.function}")

@@ -274,8 +274,8 @@ class Layer(ABC):
         return False
 
     @property
-    def slope(self) -> str | None:
-        """For an activation of single cells: the function by whose slope the backward pass multiplies."""
+    def activates(self) -> str | None:
+        """For an activation of single cells: its function, as ``activation`` options take it."""
         return None
 
     @property

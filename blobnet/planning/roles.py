@@ -89,4 +89,4 @@ def _absorbs_reader(request: Request, vertex: Vertex) -> bool:
     """
     behind = vertex.index + 1
     alone = request.graph.readers[vertex.index] == (behind,)
-    return vertex.layer.fuses_slope and alone and bool(request.graph.vertices[behind].layer.slope)
+    return vertex.layer.fuses_slope and alone and bool(request.graph.vertices[behind].layer.activates)

@@ -20,7 +20,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
     vertices = request.graph.vertices
     outputs = [layouts.blob(region) for region in places.regions]
     wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
-    slopes = {source: vertices[index].layer.slope for index, source in roles.absorbed.items()}
+    slopes = {source: vertices[index].layer.activates for index, source in roles.absorbed.items()}
 
     def site(vertex: Vertex) -> Site:
         ends = [(vertex.index, position) for position in range(len(vertex.inputs))]

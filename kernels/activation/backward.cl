@@ -9,7 +9,6 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION    the function, see functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once

@@ -6,8 +6,6 @@
  *   OUTPUT write
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   ACTIVATION    the function, see functions.h
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:

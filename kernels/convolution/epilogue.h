@@ -14,7 +14,6 @@
  * Macros:
  *   BIAS_MODE     0 none, 1 one a unit, 2 one a position
  *   HAS_RESIDUAL  1: add RESIDUAL
- *   ACTIVATION    the function f, see activation/functions.h
  */
 #include "activation/functions.h"
 

@@ -14,7 +14,6 @@
  *   ROWS           runs of a sample, see rows.h
  *   ROW_ELEMENTS
  *   HAS_BIAS
- *   ACTIVATION     applied to what is stored
  *   LANES          elements in a vector
  *   BLOCK_SAMPLES  samples a work-group
  *   BLOCK_UNITS    output units a work-group

@@ -12,7 +12,6 @@
  *   SPLITS
  *   HAS_BIAS
  * Macros:
- *   ACTIVATION  applied to what is stored
  *   ACCUMULATE  1: add to RESULT
  * Global:
  *   width  elements

@@ -8,7 +8,6 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION    the function f, see activation/functions.h
  *   IN_PLACE      1: INPUT is OUTPUT
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once

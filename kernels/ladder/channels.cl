@@ -22,7 +22,6 @@
  *   DILATION_X
  *   PAD_LEFT
  *   BIAS_MODE            0 none, 1 one a unit, 2 one a position
- *   ACTIVATION           applied to what is stored
  *   STORE_PREACTIVATION  0 or 1
  *   POSITIONS            positions of a tile, at most those of the output
  *   CHANNELS             input units a work-item and round

@@ -24,7 +24,6 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   BIAS_MODE            0 none, 1 one a unit, 2 one a position
- *   ACTIVATION           applied to what is stored
  *   STORE_PREACTIVATION  0 or 1
  *   DEPTH_ROWS           rows a tap in PACKED
  *   UNIT_COLUMNS         columns of PACKED, a multiple of BLOCK_UNITS

@@ -22,7 +22,6 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   BIAS_MODE            0 none, 1 one a unit, 2 one a position
- *   ACTIVATION           applied to what is stored
  *   STORE_PREACTIVATION  0 or 1
  *   GLOBAL_UNITS         output units
  * Global:

@@ -17,7 +17,6 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION    the function f, see activation/functions.h
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
  * Tunables:

@@ -14,7 +14,6 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   ACTIVATION    the function f, see activation/functions.h
  *   LOCAL_UNITS  planes of a work-group
  * Tunables:
  *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once

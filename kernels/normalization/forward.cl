@@ -14,7 +14,6 @@
  *   COUNT  samples in this batch
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
- *   ACTIVATION    the function f, see activation/functions.h
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:

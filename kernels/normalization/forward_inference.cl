@@ -15,7 +15,6 @@
  *   COUNT  samples in this batch
  * Macros:
  *   HAS_RESIDUAL  1: add RESIDUAL
- *   ACTIVATION    the function f, see activation/functions.h
  *   EPSILON       added to the variance
  *   IN_PLACE      1: INPUT is OUTPUT
  * Tunables:

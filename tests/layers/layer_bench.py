@@ -23,7 +23,7 @@ from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
-from tests.reference.activation import ACTIVATIONS
+from tests.reference.activation import named
 
 #: A quiet NaN that no computation makes.
 POISON = 0x7FC0DEAD
@@ -549,7 +549,7 @@ class Bench:
         if self.arrangement.residual:
             output = output + self.epilogue.residual
         if self.arrangement.activation:
-            output = ACTIVATIONS[self.arrangement.activation][0](output)
+            output = named(self.arrangement.activation)[0](output)
         return output
 
     def parameter(self, buffer: str, name: str) -> FloatArray:

@@ -19,7 +19,7 @@ from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
 from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem, placed
-from tests.reference.activation import ACTIVATIONS
+from tests.reference.activation import named
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
@@ -198,7 +198,7 @@ class _References:
         if not self._backward:
             return [], {}
         problem = self.problem
-        delta = ACTIVATIONS[function][1](self.output, self._delta) if function else self._delta
+        delta = named(function)[1](self.output, self._delta) if function else self._delta
         deltas, gradients = self._backward(self._inputs, self._parameters, delta)
         assert len(deltas) == len(self._inputs), "the reference must give a delta for each input"
         trainable = {spec.name: spec for spec in problem.specs if spec.trainable}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +19,9 @@ from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation as reference
 
+#: Every function, and those with numbers of their own.
+FUNCTIONS = (*ACTIVATIONS, "leaky_relu(0.3)", "leaky_relu(0)", "relu(1.5)")
+
 SHAPES = [Shape(4, 1, 9, rank=1), Shape.flat(11), Shape(1, 1, 1), Shape(2, 33, 17)]
 
 
@@ -27,7 +33,7 @@ def contract(
     device_class: str | None = None,
     values: npt.ArrayLike | None = None,
 ) -> ContractReport:
-    forward, backward = reference.ACTIVATIONS[function]
+    forward, backward = reference.named(function)
     if values is None:
         values = 3 * np.random.default_rng(1).standard_normal((3, shape.units, shape.height, shape.width))
     return run_layer_contract(
@@ -60,7 +66,7 @@ def test_contract(device: Device, function: str) -> None:
         np.testing.assert_allclose(run.output, report.runs["tight"].output, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("function", ACTIVATIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_function(device: Device, function: str) -> None:
     contract(device, function, Shape(3, 5, 7), ["own pitches"])
 
@@ -77,7 +83,9 @@ def test_work_sizes_of_each_class(device: Device, function: str, device_class: s
     contract(device, function, Shape(3, 5, 9), ["one pitch"], device_class)
 
 
-@pytest.mark.parametrize("function", ["sigmoid", "tanh", "silu", "gelu", "softplus", "softmax", "elu"])
+@pytest.mark.parametrize(
+    "function", ["sigmoid", "tanh", "silu", "gelu", "softplus", "softmax", "elu", "mish", "hard_swish"]
+)
 def test_large_values_stay_finite(device: Device, function: str) -> None:
     # In the shape and arrangement of the test above, whose programs are built already.
     values = np.resize([-1e4, -200, -90, -30, -1e-3, 0, 1e-3, 30, 90, 200, 1e4], (3, 3, 5, 7))
@@ -92,6 +100,45 @@ def test_slopes(device: Device, function: str) -> None:
 def test_unknown_function() -> None:
     with pytest.raises(OptionError, match=r"Activation: .*Received function=rellu.*Hint: did you mean .*'relu'"):
         Activation("rellu")
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (Activation("leaky_relu", slope=0.2), "leaky_relu(0.2)"),
+        (Activation("leaky_relu(0.2)"), "leaky_relu(0.2)"),
+        (Activation("relu", limit=4), "relu(4.0)"),
+        (Activation("leaky_relu"), "leaky_relu"),
+        (Activation("relu"), "relu"),
+        (Activation("softmax"), None),
+    ],
+    ids=str,
+)
+def test_numbers(layer: Activation, text: str | None) -> None:
+    assert layer.activates == text
+    assert Activation(**layer.config()) == layer
+    if text:
+        assert Activation(text) == layer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"function": "elu", "slope": 0.1}, r"slope is an option of leaky_relu alone. Received function=elu"),
+        ({"function": "leaky_relu", "limit": 6}, r"limit is an option of relu alone. Received function=leaky_relu"),
+        ({"function": "leaky_relu", "slope": -0.1}, r"slope must be a number at least 0. Received slope=-0.1"),
+        ({"function": "leaky_relu", "slope": math.nan}, r"slope must be a number at least 0. Received slope=nan"),
+        ({"function": "relu", "limit": 0}, r"limit must be a number above 0. Received limit=0"),
+        ({"function": "relu(0)"}, r"limit must be a number above 0. Received limit=0"),
+        ({"function": "relu(4)", "limit": 4}, r"limit must be given once"),
+        ({"function": "relu(x)"}, r"the activation must be a known function. Received function=relu\(x\)"),
+        ({"function": "tanh(2)"}, r"the activation must be a known function. Received function=tanh\(2\)"),
+    ],
+    ids=str,
+)
+def test_wrong_numbers(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Activation(**arguments)
 
 
 @pytest.mark.parametrize("function", ACTIVATIONS)

@@ -50,6 +50,18 @@ def relu6_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
     return np.where((x > 0.0) & (x < 6.0), delta, 0.0)
 
 
+def limited_relu(x: FloatArray, limit: float) -> FloatArray:
+    """min(max(x, 0), limit)."""
+    x = float64(x)
+    return np.minimum(np.maximum(x, 0.0), limit)
+
+
+def limited_relu_backward(x: FloatArray, delta: FloatArray, limit: float) -> FloatArray:
+    """Derivative 1 where 0 < x < limit, else 0."""
+    x, delta = float64(x), float64(delta)
+    return np.where((x > 0.0) & (x < limit), delta, 0.0)
+
+
 def leaky_relu(x: FloatArray, slope: float = 0.01) -> FloatArray:
     """x where x > 0, else slope * x (Maas et al. 2013)."""
     x = float64(x)
@@ -87,6 +99,16 @@ def sigmoid_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
     return delta * sigmoid(x) * sigmoid(-x)
 
 
+def hard_sigmoid(x: FloatArray) -> FloatArray:
+    """min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    return float64(relu6(float64(x) + 3.0) / 6.0)
+
+
+def hard_sigmoid_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
+    """Derivative 1/6 where -3 < x < 3, else 0."""
+    return float64(relu6_backward(float64(x) + 3.0, delta) / 6.0)
+
+
 def tanh(x: FloatArray) -> FloatArray:
     """The hyperbolic tangent."""
     x = float64(x)
@@ -109,6 +131,30 @@ def silu_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
     """Derivative s(x) * (1 + x * s(-x))."""
     x, delta = float64(x), float64(delta)
     return delta * sigmoid(x) * (1.0 + x * sigmoid(-x))
+
+
+def hard_swish(x: FloatArray) -> FloatArray:
+    """x * hard_sigmoid(x) (Howard et al. 2019)."""
+    x = float64(x)
+    return x * hard_sigmoid(x)
+
+
+def hard_swish_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
+    """Derivative h(x) + x * h'(x), h = hard_sigmoid."""
+    x, delta = float64(x), float64(delta)
+    return delta * hard_sigmoid(x) + x * hard_sigmoid_backward(x, delta)
+
+
+def mish(x: FloatArray) -> FloatArray:
+    """x * tanh(softplus(x)) (Misra 2019)."""
+    x = float64(x)
+    return x * np.tanh(softplus(x))
+
+
+def mish_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
+    """Derivative t + x * (1 - t^2) * s(x), t = tanh(softplus(x))."""
+    x, delta = float64(x), float64(delta)
+    return delta * np.tanh(softplus(x)) + x * tanh_backward(softplus(x), delta) * sigmoid(x)
 
 
 def gelu(x: FloatArray) -> FloatArray:
@@ -160,10 +206,24 @@ ACTIVATIONS: dict[str, tuple[Callable[[FloatArray], FloatArray], Callable[[Float
     "leaky_relu": (leaky_relu, leaky_relu_backward),
     "elu": (elu, elu_backward),
     "sigmoid": (sigmoid, sigmoid_backward),
+    "hard_sigmoid": (hard_sigmoid, hard_sigmoid_backward),
     "tanh": (tanh, tanh_backward),
+    "hard_swish": (hard_swish, hard_swish_backward),
+    "mish": (mish, mish_backward),
     "silu": (silu, silu_backward),
     "gelu": (gelu, gelu_backward),
     "softplus": (softplus, softplus_backward),
     "softmax": (softmax, softmax_backward),
 }
 """name -> (f(x), f_backward(x, delta)), with the default slope and alpha."""
+
+_NUMBERED = {"relu": (limited_relu, limited_relu_backward), "leaky_relu": (leaky_relu, leaky_relu_backward)}
+
+
+def named(text: str) -> tuple[Callable[[FloatArray], FloatArray], Callable[[FloatArray, FloatArray], FloatArray]]:
+    """The pair for a name, which may have a number behind it, as in ``leaky_relu(0.2)``."""
+    name, _, number = text.rstrip(")").partition("(")
+    if not number:
+        return ACTIVATIONS[name]
+    forward, backward = _NUMBERED[name]
+    return lambda x: forward(x, float(number)), lambda x, delta: backward(x, delta, float(number))

@@ -346,7 +346,11 @@ def test_activation_torch(torch: Any, name: str, seed: int) -> None:
     def function(x: Any) -> Any:
         if name == "linear":
             return x * 1.0
-        return torch.nn.functional.softmax(x, dim=1) if name == "softmax" else getattr(torch.nn.functional, name)(x)
+        if name == "softmax":
+            return torch.nn.functional.softmax(x, dim=1)
+        if name.startswith("hard"):  # PyTorch's own derivative has 1/6 in float32.
+            return torch.nn.functional.relu6(x + 3) / 6 * (x if name == "hard_swish" else 1)
+        return getattr(torch.nn.functional, name)(x)
 
     for x in (4.0 * random.standard_normal((3, 5, 7, 3)), 9.0 * random.standard_normal((3, 5)), KINKS):
         delta = random.standard_normal(x.shape)
@@ -371,6 +375,9 @@ def test_activation_options(torch: Any) -> None:
     y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.leaky_relu(x, 0.3), [x], delta)
     check(activation.leaky_relu(x, 0.3), y, "leaky_relu")
     check(activation.leaky_relu_backward(x, delta, 0.3), dx, "leaky_relu: dx")
+    y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.hardtanh(x, 0.0, 0.7), [x], delta)
+    check(activation.limited_relu(x, 0.7), y, "limited relu")
+    check(activation.limited_relu_backward(x, delta, 0.7), dx, "limited relu: dx")
     y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.elu(x, 1.7), [x], delta)
     check(activation.elu(x, 1.7), y, "elu")
     check(activation.elu_backward(x, delta, 1.7), dx, "elu: dx")

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
     errors interrupt architectures
-    contraction
     cache device_model
     cores recent building tables
     blob
@@ -23,6 +22,7 @@ FLOORS = """
     initializers
     task
     kernel_call
+    contraction
     layers.candidates
     layers.base
     layers.activation layers.blocking layers.tile schedules

@@ -33,7 +33,7 @@ def call() -> KernelCall:
         "relu1 forward",
         GlobalSize(4, 5, 3),
         blobs={"INPUT": Blob("a", LAYOUT), "OUTPUT": Blob("b", BlobLayout.padded(SHAPE))},
-        macros={"ACTIVATION": "ACTIVATION_relu"},
+        macros={"ACTIVATION": "ACTIVATION_relu", "ACTIVATION_PARAMETER": 0.0},
         tunables={"CELLS": 1},
         local_size=(4, 2, 8),
     )

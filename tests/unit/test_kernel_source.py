@@ -62,7 +62,7 @@ def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
     assert source.blobs == {"INPUT": "read", "OUTPUT": "write", "RESIDUAL": "read"}
     assert list(source.arrays) == ["WEIGHT", "BIAS"]
     own = ("FACTOR", "GLOBAL_UNITS")
-    assert source.macros == (*own, "BIAS_MODE", "HAS_RESIDUAL", "ACTIVATION")
+    assert source.macros == (*own, "BIAS_MODE", "HAS_RESIDUAL", "ACTIVATION", "ACTIVATION_PARAMETER")
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
 
 
@@ -158,7 +158,8 @@ def test_a_kernel_for_loops_alone() -> None:
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
-    macros = {"ACTIVATION": "ACTIVATION_relu", "CELLS": 1, "GAPLESS": 1, "LOCAL_WIDTH": 1, "PLANES": 1}
+    macros = {"ACTIVATION": "ACTIVATION_relu", "ACTIVATION_PARAMETER": 0.0, "CELLS": 1, "GAPLESS": 1}
+    macros |= {"LOCAL_WIDTH": 1, "PLANES": 1}
     text = load("activation/forward").assemble(macros, {})
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text

@@ -1,0 +1,285 @@
+"""Programs of contractions as kernel calls on a plan's blobs and arrays: what layers are made of.
+
+A tensor in a blob has the axes [n, unit, y, x], or fewer spatial ones; one in an array lies there in C order. ``n`` are
+the samples of a batch. Kernels are generated for all that the plan has room for, and told at launch how many there are
+(COUNT): of the others no result is written, and nothing that they hold gets into a sum over samples.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from blobnet.blob import BlobLayout, Halo
+from blobnet.contraction.form import Affine, Expression, Number, Program, Read, Statement, Tensor
+from blobnet.contraction.hardware import Hardware
+from blobnet.contraction.layout import Layout
+from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
+from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.search import best_schedule
+from blobnet.contraction.source import program_text
+from blobnet.contraction.table import Load, Table, Value, loads_of, rewritten
+from blobnet.device_model import DeviceModel
+from blobnet.errors import KernelError, ShapeError
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_source import KernelSource
+
+Operand = Blob | Array
+#: What of a tensor in a blob is no spatial axis: the sample and the unit.
+_LEADING = 2
+#: How candidates are called for which schedules were chosen, before the tensor's name.
+_CANDIDATE = "compiled:"
+
+
+def calls(
+    program: Program,
+    operands: Mapping[str, Operand],
+    *,
+    label: str,
+    batch: int,
+    memory: Callable[[str, int, int], Array],
+    tuning: Tuning,
+    accumulate: Collection[str] = (),
+) -> list[KernelCall]:
+    """The launches of a program.
+
+    Args:
+        program: bound for shapes whose samples are ``batch``; derivatives are programs, too.
+        operands: where every input and output lies. Blobs may share a storage, but none is written over another.
+        label: for people, ``conv1 forward``; also the name under which memory is asked for.
+        batch: the plan's samples; a batch may have fewer.
+        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.Site.memory` does.
+        tuning: whose model says for which device. A kernel that its driver does not build is among ``broken``, and
+            made anew without vectors and local memory.
+        accumulate: outputs that are added to what is there.
+
+    Raises:
+        ContractionError: a statement mixes samples.
+        ShapeError: a tensor does not have its operand's shape.
+        KernelError: an operand is missing, or an output lies over another operand.
+    """
+    _check(program, operands, label)
+    tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
+    places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
+    broken = frozenset(name for name in tuning.broken if name.startswith(_CANDIDATE))
+    lowered = _lowered(accumulating(program, frozenset(accumulate)), places, tuning.model, broken)
+    known = dict(operands)
+    for name, elements in lowered.elements.items():
+        if any(name in step.kernel.buffers for step in lowered.steps):
+            known[name] = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
+    return [_call(step, known, label, batch) for step in lowered.steps]
+
+
+def halos(program: Program, blobs: Collection[str]) -> dict[str, Halo]:
+    """The zeros around the units of tensors in ``blobs`` that kernels without tests read.
+
+    Where a blob has fewer, or no zeros can stand for what is left out (maxima), loops are clamped: slower, as exact.
+    """
+    needed = needed_halos(program, grouped(program), lambda name, axis: name in blobs and axis >= _LEADING)
+    return {name: _halo(needed[name][_LEADING:]) for name in blobs if name in needed}
+
+
+def accumulating(program: Program, names: Collection[str]) -> Program:
+    """The program that adds some of its outputs to what is there."""
+    for tensor in program.outputs:
+        if tensor.name in names:
+            program = _added(program, tensor)
+    return program
+
+
+def _added(program: Program, tensor: Tensor) -> Program:
+    writers = [one for one in program.statements if one.output.tensor == tensor]
+    is_read = any(read.tensor == tensor for one in program.statements for read in one.reads)
+    if not is_read and all(one.aggregation in "+=" for one in writers):
+        first, changed = writers[0], [replace(writers[0], aggregation="+", accumulates=True)]
+        if first.expression == Number(0.0):
+            changed = []  # It only cleared what the others add to.
+        place = program.statements.index(first)
+        return replace(program, statements=(*program.statements[:place], *changed, *program.statements[place + 1 :]))
+    # What others read, or no sum gives, is made by itself first.
+    own = Tensor(_new_name(f"{tensor.name}_alone", program), tensor.shape)
+
+    def change(node: Expression) -> Expression | None:
+        return Read(own, node.map) if isinstance(node, Read) and node.tensor == tensor else None
+
+    statements = [
+        replace(
+            one,
+            output=Read(own, one.output.map) if one.output.tensor == tensor else one.output,
+            expression=rewritten(one.expression, change),
+        )
+        for one in program.statements
+    ]
+    ranges = tuple((f"_{axis}", range(size)) for axis, size in enumerate(tensor.shape))
+    whole = tuple(Affine.index(name) for name, _ in ranges)
+    statements.append(Statement(Read(tensor, whole), "+", Read(own, whole), ranges, accumulates=True))
+    return replace(program, statements=tuple(statements))
+
+
+def _new_name(wanted: str, program: Program) -> str:
+    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+# -- operands ----------------------------------------------------------------------------------------------------------
+
+
+def _check(program: Program, operands: Mapping[str, Operand], label: str) -> None:
+    names = dict.fromkeys(tensor.name for tensor in (*program.inputs, *program.outputs))
+    missing = [name for name in names if name not in operands]
+    if missing:
+        raise KernelError(label, "every input and output of a program needs its operand", missing=", ".join(missing))
+    for tensor in program.outputs:
+        for name in names:
+            if name != tensor.name and _overlap(operands[tensor.name], operands[name]):
+                rule = "an output must not lie over another operand"
+                raise KernelError(label, rule, output=tensor.name, operand=name)
+
+
+def _overlap(one: Operand, other: Operand) -> bool:
+    if one.storage != other.storage:
+        return False
+    spans = []
+    for operand in (one, other):
+        if isinstance(operand, Blob):
+            first = operand.layout.unit_offset * operand.layout.unit_memory_elements
+            spans.append((first, first + operand.layout.unit_count * operand.layout.unit_memory_elements))
+        else:
+            spans.append((operand.offset, operand.end(1)))
+    (start, end), (other_start, other_end) = spans
+    return start < other_end and other_start < end
+
+
+def _place(operand: Operand, tensor: Tensor, batch: int) -> Place:
+    """Where a tensor lies."""
+    if isinstance(operand, Blob):
+        layout = operand.layout
+        return Place(_layout(layout, tensor, batch), layout.unit_memory_elements, has_samples=True)
+    dense = Layout.padded(tensor.shape)
+    if not operand.per_sample:
+        _require(tensor, operand.elements >= tensor.elements, array=operand.elements)
+        return Place(dense)
+    _require(tensor, tensor.shape[0] == batch, batch=batch)
+    _require(tensor, operand.per_sample * batch >= tensor.elements, per_sample=operand.per_sample)
+    return Place(replace(dense, strides=(operand.per_sample, *dense.strides[1:])), has_samples=True)
+
+
+def _layout(blob: BlobLayout, tensor: Tensor, batch: int) -> Layout:
+    """The layout of a tensor in a blob, from its first unit on; all of a sample may be one axis where it is one run."""
+    spatial, units = _axes(blob), blob.unit_count
+    sizes, shape = [size for size, _, _ in spatial], tensor.shape
+    _require(tensor, len(shape) >= _LEADING and shape[0] == batch, batch=batch)
+    offset = sum(step * before for _, step, (before, _) in spatial)
+    last = batch * blob.memory_elements
+    if shape[1:] == (units * blob.unit_elements,) and (blob.is_contiguous or blob.unit_elements == 1):
+        step = 1 if blob.is_contiguous else blob.unit_memory_elements
+        return Layout(shape, (blob.memory_elements, step), offset, last, ((0, 0),) * _LEADING)
+    hidden = len(sizes) - (len(shape) - _LEADING)  # Outer axes of one value that the tensor does not have.
+    fits = shape[1] == units and hidden >= 0 and tuple(sizes) == (1,) * hidden + shape[_LEADING:]
+    _require(tensor, fits, blob=(units, *sizes))
+    strides = (blob.memory_elements, blob.unit_memory_elements, *(step for _, step, _ in spatial[hidden:]))
+    return Layout(shape, strides, offset, last, ((0, 0), (0, 0), *(sides for _, _, sides in spatial[hidden:])))
+
+
+def _axes(blob: BlobLayout) -> list[tuple[int, int, tuple[int, int]]]:
+    """The spatial axes of a blob, outermost first: size, elements of a step, and zeros before and after the data.
+
+    The zeros behind a row are those before the next one, too.
+    """
+    rows = blob.unit_memory_height_offset, blob.unit_memory_height_padding
+    columns = blob.unit_memory_width_offset, blob.unit_memory_width - blob.unit_width
+    return [(blob.unit_height, blob.unit_memory_width, rows), (blob.unit_width, 1, columns)]
+
+
+def _halo(sides: Sequence[tuple[int, int]]) -> Halo:
+    """The halo for the spatial axes of a tensor."""
+    (top, bottom), (left, right) = [(0, 0), (0, 0), *sides][-2:]
+    return Halo(top, bottom, left, right)
+
+
+def _require(tensor: Tensor, holds: bool, **received: int | tuple[int, ...]) -> None:
+    if not holds:
+        rule = "must have the shape of its operand, samples first"
+        raise ShapeError(f"tensor {tensor.name}", rule, hint=None, shape=tensor.shape, **received)
+
+
+def _own(memory: Callable[[str, int, int], Array], name: str, elements: int, batch: int) -> Array:
+    return memory(name, 0, elements // batch) if batch else memory(name, elements, 0)
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _lowered(
+    program: Program, places: tuple[tuple[str, Place], ...], model: DeviceModel, broken: frozenset[str]
+) -> Lowered:
+    hardware = Hardware.of(model)
+
+    def choose(table: Table) -> Schedule:
+        return Schedule() if _candidate(table) in broken else best_schedule(table, hardware)
+
+    return lower(program, choose, dict(places))
+
+
+def _candidate(table: Table) -> str:
+    """What a schedule for a table is called among the ways to compute that a driver may not build."""
+    return f"{_CANDIDATE}{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}"
+
+
+def _call(step: Step, operands: Mapping[str, Operand], label: str, batch: int) -> KernelCall:
+    kernel, table = step.kernel, step.table
+    blobs, arrays = {}, {}
+    for name in kernel.buffers:
+        operand = operands[name]
+        if isinstance(operand, Blob):
+            blobs[name] = operand
+        else:
+            arrays[name] = operand
+    moves = _moves(table)
+    accesses = {name: _access(table, name) for name in kernel.buffers}
+    source = KernelSource(
+        name=kernel.entry.replace("_", "/", 1),
+        text=program_text([kernel]),
+        purpose=f"{step.whole.stores[0].operand.name} of {label}",
+        blobs={name: accesses[name] for name in blobs},
+        arrays={name: accesses[name] for name in arrays},
+        scalars=("COUNT",) if kernel.takes_count else (),
+        macros=(),
+        tunables={},
+        dimensions={"width": "tiles of the result"},
+        data_alone=frozenset(name for name in blobs if accesses[name] == "read" and name in step.data_alone),
+        moves=moves,
+        is_generated=True,
+    )
+    return KernelCall(
+        source.name,
+        f"{label}: {moves}" if moves else label,
+        GlobalSize(kernel.groups * kernel.threads, per_sample=False),
+        blobs,
+        arrays,
+        local_size=(kernel.threads, 1, 1),
+        candidate=_candidate(step.whole),
+        generated=source,
+    )
+
+
+def _access(table: Table, name: str) -> str:
+    written = {store.operand.name for store in table.stores}
+    if name not in written:
+        return "read"
+    loaded = {operand.name for store in table.stores for operand in loads_of(store.expression)}
+    is_updated = name in loaded or (table.accumulates and name == table.stores[0].operand.name)
+    return "update" if is_updated else "write"
+
+
+def _moves(table: Table) -> str | None:
+    """What a table does that only moves data."""
+    copies = isinstance(table.expression, Load) and not table.accumulates and not table.reductions
+    if not copies or any(store.expression != Value() for store in table.stores):
+        return None
+    return f"copying {table.loads[0].name}"
