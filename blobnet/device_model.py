@@ -110,6 +110,7 @@ class DeviceModel:
         tensor_types: what its tensor cores multiply: ``tf32``, ``bf16``, ``fp16``, ``fp32``; empty without any.
         capability: NVIDIA's compute capability; None for others.
         origins: where each fact comes from: ASSUMED, DRIVER, TABLE or MEASURED.
+        tunables: by kernel, the values of tunables that are better on it than those for devices of its kind.
     """
 
     name: str
@@ -137,6 +138,7 @@ class DeviceModel:
     tensor_types: tuple[str, ...]
     capability: tuple[int, int] | None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    tunables: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
     def cores(self) -> int:
@@ -267,5 +269,5 @@ GENERIC = {"cpu": HOST, "gpu": replace(model_of(Answers("gpu", compute_units=64)
 
 def facts(model: DeviceModel) -> list[tuple[str, object, str]]:
     """Every fact of a model: its name, its value, and where it comes from ("" for what is not known)."""
-    names = (item.name for item in fields(model) if item.name != "origins")
+    names = (item.name for item in fields(model) if item.name not in ("origins", "tunables"))
     return [(name, getattr(model, name), model.origins.get(name, "")) for name in names]

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray, Shape
+from blobnet.device_model import DeviceModel
 from blobnet.errors import DataError, OptionError, ShapeError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, power_of_two
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, power_of_two
 from blobnet.kernel_source import Macro
 from blobnet.schedules import check_number
 
@@ -125,9 +126,9 @@ class Loss(ABC):
         shares = {"partner_shares": np.zeros(batch_size, np.float32)} if self.takes_pairs else {}
         return {"sample_weights": np.ones(batch_size, np.float32), **shares}
 
-    def calls(self, output: Blob, delta: Blob | None, tuning: Tuning) -> list[KernelCall]:
+    def calls(self, output: Blob, delta: Blob | None, model: DeviceModel) -> list[KernelCall]:
         """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``."""
-        walk = self._walk(output.shape, tuning)
+        walk = self._walk(output.shape, model)
         metrics = self._array("sample_metrics", output.shape)
         # NOTE: a kernel takes no null blob; without a delta the role is bound to the output and not touched.
         per_sample = KernelCall(
@@ -157,7 +158,7 @@ class Loss(ABC):
             macros={"METRICS": self.SAMPLE_METRICS, "PARTS": walk.parts},
             local_size=(self.SAMPLE_METRICS + 1, 1, 1),
         )
-        return [replace(call, owner=self) for call in (*self._calls_before(output, tuning), per_sample, total)]
+        return [replace(call, owner=self) for call in (*self._calls_before(output, model), per_sample, total)]
 
     #: The arrays that the kernel reads, besides the weights of the samples.
     _reads: ClassVar[tuple[str, ...]] = ("labels",)
@@ -166,7 +167,7 @@ class Loss(ABC):
         """The whole of one of the loss's buffers."""
         return Array(name, *self.memory(output)[name], persistent=True)
 
-    def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
+    def _calls_before(self, output: Blob, model: DeviceModel) -> list[KernelCall]:
         """Calls that the loss's kernel needs the results of."""
         return []
 
@@ -174,9 +175,9 @@ class Loss(ABC):
         """Rows of a sample that have losses of their own."""
         return output.units * output.height
 
-    def _walk(self, output: Shape, tuning: Tuning) -> _Walk:
+    def _walk(self, output: Shape, model: DeviceModel) -> _Walk:
         parts = _part_count(self._rows(output), output.width)
-        return _Walk.of(self._rows(output), output.width, parts, tuning)
+        return _Walk.of(self._rows(output), output.width, parts, model)
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         """The probabilities of outputs (N, units, ...), in float64; None where the outputs are no logits."""
@@ -193,9 +194,9 @@ class _Walk:
     row_items: int
 
     @classmethod
-    def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
+    def of(cls, rows: int, width: int, parts: int, model: DeviceModel) -> _Walk:
         """For rows of ``width`` positions."""
-        most = power_of_two(tuning.model.group_size, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
+        most = power_of_two(model.group_size, _MOST_ITEMS) if model.items_are_lanes else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 
@@ -364,9 +365,9 @@ class Dice(_ClassLoss):
         own = {"softmax_sums": (0, 2 * output.height * output.width), "class_terms": (0, 3 * output.units)}
         return {**super().memory(output), **own}
 
-    def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
+    def _calls_before(self, output: Blob, model: DeviceModel) -> list[KernelCall]:
         shape = output.shape
-        walk = _Walk.of(shape.height, shape.width, 1, tuning)
+        walk = _Walk.of(shape.height, shape.width, 1, model)
         sums, terms = self._array("softmax_sums", shape), self._array("class_terms", shape)
         return [
             KernelCall(

@@ -144,7 +144,7 @@ class TrainingStep:
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
-        table, tuning = self.parameters.table, self.plan.tuning
+        table, device_model = self.parameters.table, self.plan.tuning.model
         self._state_bytes = _state_bytes(table, optimizer, **keeps)
         memory = _state_memory(table, optimizer, **keeps)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
@@ -156,12 +156,12 @@ class TrainingStep:
         self.executor = Executor(device, self.plan, buffers, debug=debug)
         if class_weights is not None:
             self.executor.write_array("class_weights", class_weights)
-        updates = optimizer.calls(table, tuning)
+        updates = optimizer.calls(table, device_model)
         if average is not None:
-            updates += average_call(table, tuning)
+            updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         self._accumulate, self._finish_sum = (
-            self.executor.bind(calls(table, tuning) if accumulate else [], 0)
+            self.executor.bind(calls(table, device_model) if accumulate else [], 0)
             for calls in (accumulate_call, finish_sum_call)
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from blobnet.device_model import DeviceModel
 from blobnet.errors import PlanError
-from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
@@ -88,7 +88,7 @@ def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in _to_clear(slot)):
         assert item.blob is not None
-        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
+        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning.model))
     shared = [
         Buffer(slot[0].name, max(item.elements for item in slot), max(item.per_sample for item in slot))
         for slot in slots
@@ -174,12 +174,12 @@ def _to_clear(slot: _Slot) -> list[Occupant]:
     return [item for item in slot if item.blob and item.blob.layout.extent > item.blob.layout.unit_elements]
 
 
-def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
+def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     """The call that clears the halo of a blob."""
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
+    local = row_group(max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
     size = GlobalSize(local[0], 1, blob.shape.units)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
