@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
+from blobnet.implementations.operation import NO_ACTIVATION
 from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
@@ -139,7 +140,9 @@ class Activation(Layer):
 
 def activation_macro(function: str | None) -> dict[str, Macro]:
     """The macros that tell a kernel its activation (kernels/activation/functions.h); None is none."""
-    layer = Activation(function or "linear")
+    if function is None:
+        return dict(NO_ACTIVATION)
+    layer = Activation(function)
     name = "limited_relu" if layer.limit is not None else layer.function
     option, default = NUMBERS.get(layer.function, ("", None))
     number = getattr(layer, option) if option else None

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from blobnet.blob import FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
+from blobnet.implementations.base import Candidate
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.candidates import Candidate
 from blobnet.task import Task
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobnet.graph import Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.planning.fusion import Fusion
 from blobnet.planning.layout import HaloOf
 from blobnet.planning.request import Request

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
+from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
@@ -17,22 +18,6 @@ from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
-#: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
-VARIANTS = frozenset(
-    {
-        "depthwise",
-        "direct",
-        "dot",
-        "gathered",
-        "panels",
-        "unitwise",
-        "strip",
-        "tensor",
-        "tiled",
-        "winograd2",
-        "winograd4",
-    }
-)
 LOSSES = (
     CrossEntropy(),
     Focal(),
@@ -43,13 +28,13 @@ LOSSES = (
     Huber(),
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
-TUNINGS += [tuning_for(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
-TUNINGS += [tuning_for("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]
+TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
+TUNINGS += [tuning_for("gpu", only={"tensor"}, precision="tf32")]
 
 
 def compared_calls() -> Iterator[KernelCall]:
     """What the graphs launch whose gradients are compared (tests/train/test_plans.py), with the candidates that the
-    cost model prefers and then with each variant wherever it fits; and the optimizers' calls.
+    cost model prefers and then with each implementation wherever it fits; and the optimizers' calls.
     """
     for tuning in TUNINGS:
         for name in COMPARED_GRAPHS:

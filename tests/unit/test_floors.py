@@ -23,13 +23,10 @@ FLOORS = """
     task
     kernel_call
     contraction
-    layers.candidates
+    implementations
     layers.base
-    layers.activation layers.blocking layers.tile schedules
-    layers.convolution_problem layers.gradients layers.product
-    layers.convolution_depthwise layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
-    layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
-    layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
+    layers.activation schedules
+    layers.product
     layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
     layers
     graph
