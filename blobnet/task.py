@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 #: By what factor a batch may differ from one that was measured, and still take what was the fastest for that.
@@ -13,7 +13,7 @@ NEAR = 2.0
 _TASK = re.compile(
     r"(?P<direction>.+) (?P<layer>\S+:(?P<family>dense)?\S+) batch (?P<batch_size>[1-9]\d*)(?: (?P<precision>\S+))?"
 )
-_FAULT = re.compile(r"(?P<variant>\S+)(?: (?P<tile>.+?))?(?: \((?P<family>\w+) (?P<direction>.+)\))?")
+_FAULT = re.compile(r"(?P<variant>\S+)(?: (?P<tile>[^(].*?))?(?: \((?P<family>\w+) (?P<direction>.+)\))?")
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,13 @@ class Choices:
 
     Attributes:
         sources: the fastest ways by task, as they were measured; the first source counts most.
-        broken: what is not to be taken where there is anything else.
+        broken: what this driver does not build, or builds wrongly: not taken where there is anything else.
+        only: implementations or variants that are wanted wherever they match, for tests and comparisons; empty: all.
     """
 
     sources: tuple[Mapping[Task, Way], ...] = ()
-    broken: frozenset[Fault] = field(default_factory=frozenset)
-
-    def breaks(self, task: Task, way: Way) -> bool:
-        """Whether a way is broken for a task: the way itself, its variant for such tasks, or its variant for all."""
-        return is_broken(task, way, self.broken)
+    broken: frozenset[Fault] = frozenset()
+    only: frozenset[str] = frozenset()
 
     def near(self, task: Task) -> Iterator[tuple[Task, Way]]:
         """What is known of a task, or of its like with batches up to NEAR times larger or smaller.

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
+from blobnet.device_model import HOST
 from blobnet.implementations import IMPLEMENTATIONS
-from blobnet.kernel_call import Blob, KernelCall, Tuning
+from blobnet.kernel_call import Blob, KernelCall
 from blobnet.kernel_source import all_kernels
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
 from blobnet.parameters import parameter_table
@@ -50,15 +51,15 @@ def compared_calls() -> Iterator[KernelCall]:
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
         for optimizer in OPTIMIZERS:
-            yield from optimizer.calls(TABLE, tuning)
+            yield from optimizer.calls(TABLE, tuning.model)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning)
-        yield from weight_buffers.average_call(TABLE, tuning)
+        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
+        yield from weight_buffers.average_call(TABLE, tuning.model)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
-        yield from loss.calls(output, output, Tuning())
+        yield from loss.calls(output, output, HOST)
     # What no plan but that of a benchmark launches is compared layer by layer.
     yield from test_ladder.compared_calls()
 

@@ -55,7 +55,7 @@ class LossBench:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
         self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind))
+        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind).model)
         buffers = {
             "output": Buffer("output", 0, self.output.layout.memory_elements),
             "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
