@@ -58,9 +58,9 @@ blackwell nvidia    32    255       256  100   32    1     128  128 128  yes  tf
 gcn       amd       64    256       256  64    32    1     64   16  64   -    -               gcn
 gcn5      amd       64    256       256  64    32    1     64   16  64   yes  -               gcn
 cdna1     amd       64    256       512  64    32    1     64   16  64   yes  fp32,bf16,fp16  cdna
-cdna2     amd       64    512       512  64    32    1     64   16  128  yes  fp32,bf16,fp16  cdna
-cdna3     amd       64    512       512  64    32    1     128  32  128  yes  fp32,bf16,fp16  cdna
-cdna4     amd       64    512       512  160   64    1     128  32  128  yes  fp32,bf16,fp16  cdna
+cdna2     amd       64    256       512  64    32    1     64   16  128  yes  fp32,bf16,fp16  cdna
+cdna3     amd       64    256       512  64    32    1     128  32  128  yes  fp32,bf16,fp16  cdna
+cdna4     amd       64    256       512  160   64    1     128  32  128  yes  fp32,bf16,fp16  cdna
 rdna1     amd       32    256       512  128   64    1     128  32  128  yes  -               rdna
 rdna2     amd       32    256       512  128   64    1     128  32  128  yes  -               rdna
 rdna3     amd       32    256       768  128   64    1     256  64  128  yes  bf16,fp16       rdna

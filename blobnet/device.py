@@ -44,9 +44,11 @@ _VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
 #: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
+#: The lanes from which on Intel's compiler does not choose them by what it spills.
+_LEAST_ASKED_LANES = 16
 #: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
 MOST_PROGRAMS = 256
-_BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
+BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
 _MEMORY_OF_A_CHILD = 1 << 31
 #: Bytes that stand for each buffer of a launch that a child tries: more than any kernel touches for one sample. Nothing
@@ -398,6 +400,17 @@ def _processor_features() -> str:
     return ""
 
 
+def preamble(model: DeviceModel) -> str:
+    """What stands before the text of every program for a device.
+
+    Where Intel's compiler has threads of 16 lanes at least, it gives a kernel 32, with half the registers a lane, and
+    stays with them whatever it spills. The model counts with the fewest lanes: they are asked for.
+    """
+    if model.is_host or model.compiler != "intel" or model.lanes < _LEAST_ASKED_LANES:
+        return ""
+    return f"#define __kernel __attribute__((intel_reqd_sub_group_size({model.lanes}))) __kernel\n"
+
+
 class Device:
     """One OpenCL device with its context and in-order queue, and the precision of its products."""
 
@@ -413,7 +426,8 @@ class Device:
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if (self.info.model.capability or (0, 0)) >= _AMPERE else []
-        self._build_options = [*_BUILD_OPTIONS, *features]
+        self._build_options = [*BUILD_OPTIONS, *features]
+        self._preamble = preamble(self.info.model)
         self._programs: Recent[str, cl.Program] = Recent(MOST_PROGRAMS)
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
@@ -720,7 +734,7 @@ class Device:
 
     def _digest(self, source: str) -> str:
         """What tells a program from others."""
-        return hashlib.sha256("\n".join([*self._build_options, source]).encode()).hexdigest()
+        return hashlib.sha256("\n".join([*self._build_options, self._preamble + source]).encode()).hexdigest()
 
     def _build(self, source: str, digest: str, what: str) -> Any:
         if digest in self._crashed:
@@ -739,7 +753,9 @@ class Device:
         if not self._driver.keeps_programs and record.exists():
             with contextlib.suppress(cl.Error, OSError):
                 return cl.Program(self.context, [self.info.handle], [record.read_bytes()]).build(cache_dir=_NO_CACHE)
-        program = cl.Program(self.context, source).build(options=self._build_options, cache_dir=_NO_CACHE)
+        program = cl.Program(self.context, self._preamble + source).build(
+            options=self._build_options, cache_dir=_NO_CACHE
+        )
         with contextlib.suppress(cl.Error, OSError):
             if self._driver.keeps_programs:
                 record.touch()
@@ -750,7 +766,7 @@ class Device:
     def _build_error(self, what: str, rule: str, source: str, log: str) -> BuildError:
         """An error that names the log, and a file with the source."""
         with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
-            file.write(source)
+            file.write(self._preamble + source)
         return BuildError(
             what,
             rule,

@@ -43,6 +43,11 @@ def ones(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) 
     return np.ones(elements, np.float32)
 
 
+def quarters(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
+    """1/4 everywhere: slopes of PReLU."""
+    return np.full(elements, 0.25, np.float32)
+
+
 def he_normal(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
     """Normal, deviation sqrt(2 / fan_in): keeps the variance through ReLU layers.
 
@@ -79,7 +84,7 @@ def _uniform(random: np.random.Generator, elements: int, bound: float) -> FloatA
 Initializer = Callable[[np.random.Generator, int, int, int], FloatArray]
 
 #: Those that need no fan, and those that do.
-WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones}
+WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones, "quarters": quarters}
 WITH_FAN: dict[str, Initializer] = {
     function.__name__: function for function in (he_normal, he_uniform, glorot_uniform, fan_in_uniform)
 }

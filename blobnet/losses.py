@@ -2,14 +2,16 @@
 
 The loss of a batch is the mean over its samples, each of which has a weight (1 unless something else was given). The
 losses of classes take a class for each position of the output, so one for each sample where it has no positions: the
-logits of (N, units, height, width) go with classes of (N, height, width). There the mean is one over all positions of
-the batch, each with the weight of its sample and of its class; a class to ignore has the weight 0.
+logits of (N, units, height, width) go with classes of (N, height, width), and with a depth in both. There the mean is
+one over all positions of the batch, each with the weight of its sample and of its class; a class to ignore has the
+weight 0.
 
 Labels reach the device as 4-byte numbers: classes as int32, targets as float32.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
@@ -19,10 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray, Shape
-from blobnet.device_model import DeviceModel
-from blobnet.errors import DataError, OptionError, ShapeError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, power_of_two
+from blobnet.contraction import Function, function
+from blobnet.contraction import calls as compiled
+from blobnet.contraction.form import Program
+from blobnet.contraction.training import passes
+from blobnet.errors import ContractionError, DataError, OptionError, ShapeError
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, power_of_two
 from blobnet.kernel_source import Macro
+from blobnet.layers.lowered import spelled_out
 from blobnet.schedules import check_number
 
 #: What stands for a label that takes no part, on the device.
@@ -62,6 +68,10 @@ class Loss(ABC):
     def ignored_label(self) -> int | None:
         """The label that takes no part, if there is one."""
         return None
+
+    def ignoring(self, label: int | None) -> Loss:
+        """The same loss, but if it takes classes and ignores none, without the positions that have this one."""
+        return self
 
     def label_elements(self, output: Shape) -> int:
         """Label values for one sample."""
@@ -126,9 +136,12 @@ class Loss(ABC):
         shares = {"partner_shares": np.zeros(batch_size, np.float32)} if self.takes_pairs else {}
         return {"sample_weights": np.ones(batch_size, np.float32), **shares}
 
-    def calls(self, output: Blob, delta: Blob | None, model: DeviceModel) -> list[KernelCall]:
-        """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``."""
-        walk = self._walk(output.shape, model)
+    def calls(self, output: Blob, delta: Blob | None, tuning: Tuning, batch_size: int) -> list[KernelCall]:
+        """Calls that write the delta of ``output`` (if there is one) and add the batch's metrics to ``totals``.
+
+        ``batch_size`` are the most samples of a batch.
+        """
+        walk = self._walk(output.shape, tuning)
         metrics = self._array("sample_metrics", output.shape)
         # NOTE: a kernel takes no null blob; without a delta the role is bound to the output and not touched.
         per_sample = KernelCall(
@@ -150,15 +163,19 @@ class Loss(ABC):
             },
             local_size=(walk.items, 1, 1),
         )
-        total = KernelCall(
+        total = self._total(output.shape, walk.parts)
+        return [replace(call, owner=self) for call in (*self._calls_before(output, tuning), per_sample, total)]
+
+    def _total(self, output: Shape, parts: int) -> KernelCall:
+        """Adds the metrics of all parts of all samples to the totals."""
+        return KernelCall(
             "loss/accumulate",
             "metrics",
             GlobalSize(self.SAMPLE_METRICS + 1, per_sample=False),
-            arrays={"SAMPLE_METRICS": metrics, "TOTALS": self._array("totals", output.shape)},
-            macros={"METRICS": self.SAMPLE_METRICS, "PARTS": walk.parts},
+            arrays={name.upper(): self._array(name, output) for name in ("sample_metrics", "totals")},
+            macros={"METRICS": self.SAMPLE_METRICS, "PARTS": parts},
             local_size=(self.SAMPLE_METRICS + 1, 1, 1),
         )
-        return [replace(call, owner=self) for call in (*self._calls_before(output, model), per_sample, total)]
 
     #: The arrays that the kernel reads, besides the weights of the samples.
     _reads: ClassVar[tuple[str, ...]] = ("labels",)
@@ -167,17 +184,17 @@ class Loss(ABC):
         """The whole of one of the loss's buffers."""
         return Array(name, *self.memory(output)[name], persistent=True)
 
-    def _calls_before(self, output: Blob, model: DeviceModel) -> list[KernelCall]:
+    def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
         """Calls that the loss's kernel needs the results of."""
         return []
 
     def _rows(self, output: Shape) -> int:
         """Rows of a sample that have losses of their own."""
-        return output.units * output.height
+        return output.planes * output.height
 
-    def _walk(self, output: Shape, model: DeviceModel) -> _Walk:
+    def _walk(self, output: Shape, tuning: Tuning) -> _Walk:
         parts = _part_count(self._rows(output), output.width)
-        return _Walk.of(self._rows(output), output.width, parts, model)
+        return _Walk.of(self._rows(output), output.width, parts, tuning)
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         """The probabilities of outputs (N, units, ...), in float64; None where the outputs are no logits."""
@@ -194,9 +211,9 @@ class _Walk:
     row_items: int
 
     @classmethod
-    def of(cls, rows: int, width: int, parts: int, model: DeviceModel) -> _Walk:
+    def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
         """For rows of ``width`` positions."""
-        most = power_of_two(model.group_size, _MOST_ITEMS) if model.items_are_lanes else 1
+        most = power_of_two(tuning.model.group_size, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 
@@ -234,8 +251,11 @@ class _ClassLoss(Loss):
     def ignored_label(self) -> int | None:
         return self.ignore
 
+    def ignoring(self, label: int | None) -> Loss:
+        return self if self.ignore is not None else replace(self, ignore=label)
+
     def label_elements(self, output: Shape) -> int:
-        return output.height * output.width
+        return output.positions
 
     def check(self, output: Shape) -> None:
         if output.units < 2:
@@ -268,7 +288,7 @@ class _ClassLoss(Loss):
         return {**super().start_values(output, batch_size), "class_weights": np.ones(output.units, np.float32)}
 
     def _rows(self, output: Shape) -> int:
-        return output.height
+        return output.depth * output.height
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         values = outputs.astype(np.float64)
@@ -362,18 +382,18 @@ class Dice(_ClassLoss):
         return Loss._own_weights(self, labels, class_weights)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
-        own = {"softmax_sums": (0, 2 * output.height * output.width), "class_terms": (0, 3 * output.units)}
+        own = {"softmax_sums": (0, 2 * output.positions), "class_terms": (0, 3 * output.units)}
         return {**super().memory(output), **own}
 
-    def _calls_before(self, output: Blob, model: DeviceModel) -> list[KernelCall]:
+    def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
         shape = output.shape
-        walk = _Walk.of(shape.height, shape.width, 1, model)
+        walk = _Walk.of(shape.depth * shape.height, shape.width, 1, tuning)
         sums, terms = self._array("softmax_sums", shape), self._array("class_terms", shape)
         return [
             KernelCall(
                 "loss/softmax_sums",
                 "Dice loss softmax",
-                GlobalSize(min(shape.height * shape.width, _MOST_PARTS * walk.items)),
+                GlobalSize(min(shape.positions, _MOST_PARTS * walk.items)),
                 blobs={"OUTPUT": output},
                 arrays={"SOFTMAX_SUMS": sums},
             ),
@@ -472,6 +492,105 @@ class Huber(_TargetLoss):
 
     def macros(self) -> dict[str, Macro]:
         return {"KNEE": float(self.delta)}
+
+
+@dataclass(frozen=True)
+class Expression(Loss):
+    """A loss that a text of the contraction language gives (docs/contractions.md); its derivative follows from it.
+
+        losses.Expression(
+            "function (P[N, C], T[N, C]) -> (L) { L[n] = +(abs(P[n, c] - T[n, c]) / C); }"
+        )
+
+    The function's inputs are the model's output and the targets, of the output's shape; its output is one value for
+    each sample, whose mean is the loss. Samples have weights as with other losses.
+
+    Args:
+        text: of the function, with a head; ``...`` stands for the two axes of a plane, which have the size 1 where the
+            output has fewer.
+        sizes: whole numbers for names that are the size of no input.
+
+    Raises:
+        ContractionError: the text is none of the language.
+        OptionError: the text has no head, or not two inputs and one output.
+    """
+
+    text: str
+    sizes: Any = ()
+    takes_pairs: ClassVar[bool] = False
+    kernel: ClassVar[str] = "loss/expression"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(sorted(dict(self.sizes).items())))
+        heads = self._function.heads
+        rule = "the text must have a head, with the sizes of two inputs, output and targets, and one output"
+        fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
+        if not fits or len(self._function.outputs) != 1:
+            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=self._function.outputs)
+
+    @property
+    def _function(self) -> Function:
+        return function(spelled_out(self.text, 2), **dict(self.sizes))
+
+    def check(self, output: Shape) -> None:
+        try:
+            (loss,) = self._program(output, 2).outputs
+        except ContractionError as error:
+            wrapped = ShapeError("Expression", "the text must fit the model's output", output=output)
+            wrapped.args = (f"{wrapped}\n{error}",)
+            raise wrapped from error
+        if loss.shape != (2,):
+            raise ShapeError("Expression", "the text must give one value for each sample", output=output)
+
+    def _program(self, output: Shape, samples: int) -> Program:
+        planes = (output.height, output.width)
+        shapes = {}
+        for name, sizes in self._function.heads.items():
+            shapes[name] = (samples, output.units, *planes[4 - len(sizes or ()) :])
+            if math.prod(shapes[name]) != samples * output.elements:
+                shapes[name] = (samples, *output.dimensions)  # Too few axes: the error says which.
+        return self._function.program(**shapes)
+
+    def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
+        own = {"losses": (0, 1), "loss_deltas": (0, 1), "sample_metrics": (0, self.SAMPLE_METRICS)}
+        return {**super().memory(output), **own}
+
+    def calls(self, output: Blob, delta: Blob | None, tuning: Tuning, batch_size: int) -> list[KernelCall]:
+        program = self._program(output.shape, batch_size)
+        values, targets = program.inputs
+        steps = passes(program, [values.name] if delta else [])
+
+        def memory(name: str, elements: int, per_sample: int) -> Array:
+            return Array(f"loss/{name}", elements, per_sample)
+
+        operands: dict[str, Blob | Array] = {
+            values.name: output,
+            targets.name: self._array("labels", output.shape),
+            program.outputs[0].name: self._array("losses", output.shape),
+            steps.deltas[program.outputs[0].name]: self._array("loss_deltas", output.shape),
+            **{
+                tensor.name: memory(tensor.name, 0, tensor.elements // batch_size)
+                for tensor in steps.forward.outputs[1:]
+            },
+        }
+        if delta:
+            operands[steps.deltas[values.name]] = delta
+        parts = [
+            compiled.calls(part, operands, label="Expression loss", batch=batch_size, memory=memory, tuning=tuning)
+            for part in (steps.forward, *steps.gradients)
+        ]
+        metrics = KernelCall(
+            self.kernel,
+            "Expression loss metrics",
+            GlobalSize(1),
+            arrays={
+                name.upper(): self._array(name, output.shape)
+                for name in ("sample_weights", "losses", "loss_deltas", "sample_metrics")
+            },
+            macros={"METRICS": self.SAMPLE_METRICS},
+        )
+        made = [*parts[0], metrics, *(call for part in parts[1:] for call in part), self._total(output.shape, 1)]
+        return [replace(call, owner=self) for call in made]
 
 
 def _check_smoothing(loss: Any) -> None:

@@ -3,7 +3,7 @@
 A metric is any function of (labels, scores) that returns a number; its name is the function's. With a loss of classes
 it gets a class number for each sample, or each position that is not ignored, (M,), and the probabilities of all
 classes, (M, classes). With another loss it gets targets and outputs, both (N, outputs), where the outputs are
-probabilities if the loss takes logits. Everything is computed in float64.
+probabilities if the loss takes logits. Everything is computed in float64. :class:`Expression` makes one of a text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
+from blobnet.contraction import Function, function
 from blobnet.errors import OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
 
@@ -140,6 +141,50 @@ def r2(targets: Labels, outputs: Scores) -> float:
     spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
     residual = np.square(targets - outputs).sum(axis=0)
     return float(np.mean(np.where(spread > 0, 1.0 - _quotient(residual, spread), math.nan)))
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A metric that a text of the contraction language gives (docs/contractions.md), in float64 on the host.
+
+        metrics.Expression("function (P[N, C], T[N, C]) -> (M) { M[n] = >(abs(P[n, c] - T[n, c])); }", "worst")
+
+    The function's inputs are the scores and the labels, as other metrics get them; the metric is the mean over all that
+    its output has.
+
+    Args:
+        text: of the function, with a head.
+        name: what the metric is called.
+        sizes: whole numbers for names that are the size of no input.
+
+    Raises:
+        ContractionError: the text is none of the language; when called, labels and scores do not fit it.
+        OptionError: the text has not two inputs and one output.
+    """
+
+    text: str
+    name: str = "expression"
+    sizes: Any = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(sorted(dict(self.sizes).items())))
+        found = self._function
+        if len(found.inputs) != 2 or len(found.outputs) != 1:
+            rule = "the text must have two inputs, scores and labels, and one output"
+            raise OptionError(f"metric {self.name}", rule, inputs=found.inputs, outputs=found.outputs)
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def _function(self) -> Function:
+        return function(self.text, **dict(self.sizes))
+
+    def __call__(self, labels: Labels, scores: Scores) -> float:
+        found = self._function
+        result = found.reference(**dict(zip(found.inputs, (scores, labels), strict=True)))
+        return float(result[found.outputs[0]].mean())
 
 
 # -- what users ask for ------------------------------------------------------------------------------------------------

@@ -434,7 +434,7 @@ def expected(
         return Outcome(values[-1], None, persistent)
     assert loss is not None
     memory, site = sites[-1]
-    run(memory, loss.calls(site.output, site.delta, TUNING.model))
+    run(memory, loss.calls(site.output, site.delta, TUNING, count))
     deltas: dict[int, Symbols] = {len(sites) - 1: memory.data(site.delta, count).reshape(count, -1).copy()}
     for vertex in reversed(graph.vertices):
         memory, site = sites[vertex.index]

@@ -15,7 +15,7 @@ from blobnet.contraction.binding import bind
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program, Shape
 from blobnet.contraction.reference import Array, run
-from blobnet.contraction.syntax import names_in, parse
+from blobnet.contraction.syntax import Name, names_in, parse
 from blobnet.errors import ContractionError, DataError, OptionError, near_matches
 
 if TYPE_CHECKING:
@@ -49,6 +49,15 @@ class Function:
         self.sizes = {name: self._size(name, size) for name, size in sizes.items()}
         self.inputs = tuple(given.name for given in self._tree.parameters)
         self.outputs = tuple(name.name for name in self._tree.outputs)
+
+    @property
+    def heads(self) -> dict[str, tuple[str | int, ...] | None]:
+        """The sizes of every input as the head has them, names and whole numbers; None for one of any shape."""
+        found: dict[str, tuple[str | int, ...] | None] = {}
+        for given in self._tree.parameters:
+            sizes = [size.name if isinstance(size, Name) else size.value for size in given.sizes or ()]  # type: ignore[attr-defined]
+            found[given.name] = None if given.sizes is None else tuple(sizes)
+        return found
 
     def __repr__(self) -> str:
         return f"function({self.text!r}{''.join(f', {name}={size}' for name, size in self.sizes.items())})"

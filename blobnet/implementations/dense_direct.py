@@ -70,6 +70,6 @@ def _rows(layout: BlobLayout, tunables: dict[str, int]) -> tuple[dict[str, Macro
     if layout.is_contiguous:
         rows, run = 1, layout.unit_count * layout.unit_elements
     else:
-        rows, run = layout.unit_count * layout.unit_height, layout.unit_width
+        rows, run = layout.plane_count * layout.unit_height, layout.unit_width
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     return {"ROWS": rows, "ROW_ELEMENTS": run, "LANES": lanes}, rows * -(-run // lanes)

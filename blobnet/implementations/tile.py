@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
@@ -69,15 +69,29 @@ class Tile(ProductTile):
         return 4 * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
 
     @property
+    def prefetched(self) -> int:
+        """Values of the next step that a work-item brings."""
+        return self.depth * (self.units + self.columns) // self.items
+
+    @property
     def registers(self) -> int:
         """Registers of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
         sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
-        return sums + factors + self.depth * (self.units + self.columns) // self.items + _ADDRESS_REGISTERS
+        return sums + factors + self.prefetched + _ADDRESS_REGISTERS
 
     @property
     def most_registers(self) -> int:
         """The same where the compiler loads factors of the rows to come ahead."""
         return self.registers + self.depth * self.item_units * self.item_columns // _SUMS_AHEAD
+
+    def registers_by(self, compiler: str | None, rows: Collection[int] | None) -> int:
+        """Registers that a compiler takes for products of so many ``rows``; None where none loads factors ahead."""
+        if compiler in _FRUGAL:
+            return self.registers
+        if compiler in _NOTHING_AHEAD or rows is None:
+            return self.registers * 4 // 3
+        is_unrolled = any(self.depth < count <= _STEPS_UNROLLED * self.depth for count in rows)
+        return self.most_registers + is_unrolled * (_STEPS_UNROLLED + 1) * self.prefetched
 
     def __str__(self) -> str:
         return f"{self.units}x{self.columns}x{self.depth}/{self.item_units}x{self.item_columns}"
@@ -90,9 +104,10 @@ class Tile(ProductTile):
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
 #: those that hold no values, bytes of local memory of a compute unit, and its work-items that hide each other's waits.
 _REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1 << 16, 192, 32, 1 << 17, 256
-#: Sums times rows for each register that holds what is loaded ahead, and whose compiler loads nothing ahead: see
+#: Sums times rows for each register that holds what is loaded ahead; steps that are no loop any more, so that all that
+#: they fetch is under way at once; whose compilers load nothing ahead, and whose take no more than a tile needs; see
 #: docs/performance.md.
-_SUMS_AHEAD, _NOTHING_AHEAD = 5, (None, "nvidia")
+_SUMS_AHEAD, _STEPS_UNROLLED, _NOTHING_AHEAD, _FRUGAL = 5, 3, ("intel",), (None, "nvidia")
 #: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
 #: are fitted to the speeds of the tiles in tiled.py, which they give within 3 %.
 _LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
@@ -121,43 +136,42 @@ def _loads(tile: Tile) -> float:
 
 
 @cache
-def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, loads_ahead: bool) -> tuple[Tile, ...]:
+def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozenset[int] | None) -> tuple[Tile, ...]:
     """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
     for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
         tile = Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
-        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, model, loads_ahead):
+        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, model, rows):
             tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
             best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
     known = {(tile.units, tile.columns) for tile in measured}
     return tuple(tile for footprint, tile in best.items() if footprint not in known)
 
 
-def _fits(tile: Tile, model: DeviceModel, loads_ahead: bool) -> bool:
-    registers = tile.most_registers if loads_ahead and model.compiler not in _NOTHING_AHEAD else tile.registers
+def _fits(tile: Tile, model: DeviceModel, rows: Collection[int] | None) -> bool:
     is_allowed = tile.items <= model.group_size and tile.local_bytes <= model.local_memory
-    return is_allowed and registers <= model.registers
+    return is_allowed and tile.registers_by(model.compiler, rows) <= model.registers
 
 
-def fitting(tiles: Iterable[Tile], model: DeviceModel, *, loads_ahead: bool = True) -> tuple[Tile, ...]:
+def fitting(tiles: Iterable[Tile], model: DeviceModel, rows: Collection[int] | None = ()) -> tuple[Tile, ...]:
     """The tiles whose work-groups a device allows, and whose work-items have room in its registers.
 
     Args:
         tiles: of a kernel.
         model: the device.
-        loads_ahead: whether compilers load factors ahead in the kernel.
+        rows: of its products, as far as they are known; None where no compiler loads factors ahead in the kernel.
     """
-    return tuple(tile for tile in tiles if _fits(tile, model, loads_ahead))
+    return tuple(tile for tile in tiles if _fits(tile, model, rows))
 
 
-def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, *, loads_ahead: bool = True) -> tuple[Tile, ...]:
+def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, rows: Collection[int] | None = ()) -> tuple[Tile, ...]:
     """The tiles that fit a device: measured ones, and others for tuning to try; the smallest one where none fits.
 
-    ``loads_ahead`` as for :func:`fitting`.
+    ``rows`` as for :func:`fitting`.
     """
-    known = fitting(measured, tuning.model, loads_ahead=loads_ahead)
-    guessed = guessed_tiles(known, tuning.model, loads_ahead)
-    return known + guessed or (min(measured, key=lambda tile: tile.registers),)
+    known = fitting(measured, tuning.model, rows)
+    few = None if rows is None else frozenset(count for count in rows if count <= _STEPS_UNROLLED * max(_TRIED[-1]))
+    return known + guessed_tiles(known, tuning.model, few) or (min(measured, key=lambda tile: tile.registers),)
 
 
 #: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
+from blobnet.blob import Shape
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.gradients import split_sum
@@ -137,8 +138,9 @@ class Tiled(Implementation):
     def tiles(self, operation: Operation) -> Sequence[ProductTile]:
         """The tiles for an operation."""
         if operation.direction == BACKWARD_WEIGHTS:
-            return tiles_for(WEIGHT_TILES, operation.tuning, loads_ahead=False)
-        return tiles_for(TILES, operation.tuning)
+            return tiles_for(WEIGHT_TILES, operation.tuning, rows=None)
+        rows = [phase.taps * operation.depth for phase in operation.plain.phases]
+        return tiles_for(TILES, operation.tuning, rows)
 
     def candidates(self, operation: Operation) -> Iterator[Candidate]:
         of_weights = operation.direction == BACKWARD_WEIGHTS
@@ -167,7 +169,7 @@ class Tiled(Implementation):
         for phase in operation.phases:
             # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
             if not phase.taps and splits == 1:
-                shape = replace(operation.result.shape, height=phase.height, width=phase.width)
+                shape = Shape(operation.result.shape.units, phase.height, phase.width)
                 work = elementwise_work(shape, operation.tuning)
                 cleared.append(operation.call("convolution/clear_phase", *work, facts=phase.macros))
                 continue

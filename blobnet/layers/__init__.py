@@ -1,31 +1,64 @@
 """The layers of a network (docs/adding_a_layer.md)."""
 
 from blobnet.layers.activation import Activation
+from blobnet.layers.adaptive import AdaptiveAveragePool, AdaptiveMaxPool, GlobalMaxPool
+from blobnet.layers.attention import MatMul, MultiHeadAttention
 from blobnet.layers.base import Layer, Node
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
 from blobnet.layers.dropout import Dropout
+from blobnet.layers.gates import Multiply, PReLU, SqueezeExcite
 from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten
+from blobnet.layers.lowered import Contraction, Lowered, function
 from blobnet.layers.normalization import BatchNorm
+from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalResponseNorm
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
+from blobnet.layers.resize import DepthToSpace, SpaceToDepth, Upsample
+from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D
+from blobnet.layers.views import Pad, Permute, Reshape, Slice, split
 
 __all__ = [
     "Activation",
+    "AdaptiveAveragePool",
+    "AdaptiveMaxPool",
     "Add",
     "AveragePool1D",
     "AveragePool2D",
     "BatchNorm",
     "Concat",
+    "Contraction",
     "Conv1D",
     "Conv2D",
+    "ConvTranspose1D",
+    "ConvTranspose2D",
     "Dense",
+    "DepthToSpace",
     "Dropout",
     "Flatten",
     "GlobalAveragePool",
+    "GlobalMaxPool",
+    "GroupNorm",
     "Input",
+    "InstanceNorm",
     "Layer",
+    "LayerNorm",
+    "LocalResponseNorm",
+    "Lowered",
+    "MatMul",
     "MaxPool1D",
     "MaxPool2D",
+    "MultiHeadAttention",
+    "Multiply",
     "Node",
+    "PReLU",
+    "Pad",
+    "Permute",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "SqueezeExcite",
+    "Upsample",
+    "function",
+    "split",
 ]

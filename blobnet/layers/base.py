@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import FloatArray, Halo, Shape
+from blobnet.blob import AXES, AXIS_NAMES, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Candidate
@@ -97,6 +97,7 @@ class Site:
     Attributes:
         name: the layer's name in the model.
         inputs, output: the blobs to read and to write.
+        shapes: of the inputs, as the layer's other methods take them; blobs may lie in memory in other planes.
         input_deltas: dL/d input, None for an input that needs none.
         output_delta: dL/d output; None in an inference plan.
         accumulate: for each input delta, whether to add to what is there (``+=``) instead of setting it.
@@ -132,6 +133,7 @@ class Site:
     sample_type: str = "float32"
     augmented: bool = False
     ordinal: int = 0
+    shapes: tuple[Shape, ...] = ()
 
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
@@ -171,6 +173,18 @@ class Site:
         return self.output_delta
 
 
+def _refused(symbol: str) -> Callable[..., Node]:
+    """An operator that nodes do not have."""
+
+    def refuse(self: Node, other: object = None) -> Node:
+        operand = "a node" if isinstance(other, Node) else "nothing" if other is None else repr(other)
+        rule = "nodes can only be added to nodes: other arithmetic stands in layers"
+        hint = "a factor or a sign belongs into the weights of the layer that makes the node."
+        raise OptionError(symbol, rule, operand=operand, hint=hint)
+
+    return refuse
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """A layer's output in a graph that is being built.
@@ -187,6 +201,9 @@ class Node:
     shape: Shape
     weights: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
 
+    #: NumPy's numbers and arrays leave operators to nodes.
+    __array_ufunc__: ClassVar[None] = None
+
     def __add__(self, other: Node) -> Node:
         if not isinstance(other, Node):
             rule = "only a node can be added to a node"
@@ -197,6 +214,12 @@ class Node:
     def __radd__(self, other: object) -> Node:
         """For ``sum(nodes)``, which begins with 0."""
         return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
+
+    __mul__ = __rmul__ = _refused("*")
+    __sub__ = __rsub__ = __neg__ = _refused("-")
+    __truediv__ = __rtruediv__ = _refused("/")
+    __pow__ = __rpow__ = _refused("**")
+    __matmul__ = __rmatmul__ = _refused("@")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,5 +411,5 @@ class Layer(ABC):
             check_count(self.subject, name, getattr(self, name))
 
     def _require_rank(self, shape: Shape, rank: int) -> None:
-        axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
+        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)

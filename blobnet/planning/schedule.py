@@ -32,7 +32,7 @@ def schedule(request: Request, roles: Roles, fusion: Fusion) -> tuple[Scheduled,
             calls += _made("forward", vertex, FORWARD, vertex.layer.forward(site))
     if request.loss:
         site = fusion.sites[request.graph.output.index]
-        made = request.loss.calls(site.output, site.output_delta, request.tuning.model)
+        made = request.loss.calls(site.output, site.output_delta, request.tuning, request.batch_size)
         calls += [Scheduled("loss", None, call) for call in made]
     for vertex, site in reversed(pairs) if request.training else ():
         if roles.runs_backward(vertex.index):

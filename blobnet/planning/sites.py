@@ -41,6 +41,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             augmented=request.augmented,
             tuning=request.tuning,
             ordinal=vertex.index,
+            shapes=tuple(request.graph.input_shapes(vertex)),
         )
 
     return tuple(map(site, vertices))

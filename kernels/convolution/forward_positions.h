@@ -18,6 +18,29 @@ INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BL
     }
 }
 
+/*
+ * What a pass adds to its sums is loaded ahead of the barriers: of all passes at once, where registers suffice.
+ * NOTE: AMD's compiler takes 280 of 256 for that, since it also has a pair for the address of each value.
+ */
+#ifdef __AMDGCN__
+#define TERMS_AHEAD 0
+#else
+#define TERMS_AHEAD 1
+#endif
+/* clang-format off */
+#define LOAD_TERMS(pass)                                                                            \
+    _Pragma("unroll")                                                                               \
+    for (int j = 0; j < STAGED_COLUMNS; j++) {                                                      \
+        const int p = min((int)(FIRST_POSITION + STAGED_COLUMN(j)), count * POSITIONS - 1);         \
+        const int y = p % POSITIONS / ROW_POSITIONS;                                                \
+        const int x = min(p % POSITIONS % ROW_POSITIONS, OUTPUT_UNIT_WIDTH - 1);                    \
+        _Pragma("unroll")                                                                           \
+        for (int i = 0; i < STAGED_ROWS; i++) {                                                     \
+            terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(STAGED_UNIT(pass, i)), y, x);     \
+        }                                                                                           \
+    }
+/* clang-format on */
+
 /* output = epilogue(sums), or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS,
                        WRITE_ARRAY(real_t, partials), __local real_t *staged, const int count)
@@ -25,21 +48,13 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
 /* A unit of the tile: those past the last one repeat it. */
 #define EXISTING(unit) (GROUP * GROUP_OUTPUT_UNITS + min((int)(FIRST_UNIT + (unit)), GROUP_OUTPUT_UNITS - 1))
 #if HAS_CELL_TERM
-    /* Loaded all at once, ahead of the barriers. */
     real_t terms[STAGED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
+#if TERMS_AHEAD
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
-#pragma unroll
-        for (int j = 0; j < STAGED_COLUMNS; j++) {
-            const int p = min((int)(FIRST_POSITION + STAGED_COLUMN(j)), count * POSITIONS - 1);
-            const int y = p % POSITIONS / ROW_POSITIONS;
-            const int x = min(p % POSITIONS % ROW_POSITIONS, OUTPUT_UNIT_WIDTH - 1);
-#pragma unroll
-            for (int i = 0; i < STAGED_ROWS; i++) {
-                terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(STAGED_UNIT(pass, i)), y, x);
-            }
-        }
+        LOAD_TERMS(pass)
     }
+#endif
 #endif
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
@@ -48,6 +63,9 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
         for (int i = 0; i < STAGED_ROWS; i++) {
             biases[i] = UNIT_BIAS(EXISTING(STAGED_UNIT(pass, i)));
         }
+#if HAS_CELL_TERM && !TERMS_AHEAD
+        LOAD_TERMS(pass)
+#endif
         stage(sums, pass, staged);
 #pragma unroll
         for (int j = 0; j < STAGED_COLUMNS; j++) {

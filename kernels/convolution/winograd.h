@@ -67,7 +67,7 @@ INLINE real_t dot_product(__constant real_t *row, const int row_step, const real
                           const int column_step, const int size)
 {
     real_t sum = 0;
-#pragma unroll
+    UNROLL_ARGUMENT
     for (int k = 0; k < size; k++) {
         /* The matrix is known when this is compiled: its zeros cost nothing. */
         if (row[k * row_step] != 0) {
@@ -82,17 +82,17 @@ INLINE void transform(real_t *to, __constant real_t *matrix, const int row_step,
                       const real_t *from, const int rows, const int columns)
 {
     real_t halfway[PATCH * PATCH];
-#pragma unroll
+    UNROLL_ARGUMENT
     for (int i = 0; i < rows; i++) {
-#pragma unroll
+        UNROLL_ARGUMENT
         for (int j = 0; j < columns; j++) {
             halfway[i * columns + j] =
                 dot_product(matrix + i * row_step, column_step, from + j, columns, columns);
         }
     }
-#pragma unroll
+    UNROLL_ARGUMENT
     for (int i = 0; i < rows; i++) {
-#pragma unroll
+        UNROLL_ARGUMENT
         for (int j = 0; j < rows; j++) {
             to[i * rows + j] =
                 dot_product(matrix + j * row_step, column_step, halfway + i * columns, 1, columns);

@@ -48,7 +48,7 @@
 /* Loads `quads` quads of TILE_DEPTH x `width` values; `size` is that of the whole factor. */
 INLINE void fetch(float4 *next, const int quads, __global const real_t *from, const int width, const int size)
 {
-#pragma unroll
+    UNROLL_ARGUMENT
     for (int i = 0; i < quads; i++) {
         const int quad = ITEM + i * ITEMS;
 #if BY_PATCH
@@ -62,7 +62,7 @@ INLINE void fetch(float4 *next, const int quads, __global const real_t *from, co
 
 INLINE void put(const float4 *next, const int quads, __local real_t *to, const int width, const int pitch)
 {
-#pragma unroll
+    UNROLL_ARGUMENT
     for (int i = 0; i < quads; i++) {
         const int quad = ITEM + i * ITEMS;
 #if BY_PATCH

@@ -34,7 +34,7 @@ from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
 from blobnet.task import Fault, Task, Way
 from blobnet.tuning import LEVELS, Tunings, Winner
-from tests.kinds import tuning_for
+from tests.kinds import only, tuning_for
 from tests.layers.test_convolution_tensor import SMALL
 from tests.shipped import check_shipped
 from tests.tiny import digits, tiny_model
@@ -66,6 +66,9 @@ def fresh(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
         device.tunings = kept
 
 
+KNOWN = dict(implementations.IMPLEMENTATIONS)
+
+
 class OddWay(Implementation):
     """Looks the cheapest, and launches the plain kernel with other macros."""
 
@@ -88,10 +91,9 @@ def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Implementation
     """Offers a CPU only these ways forward."""
     if device.kind != "cpu":
         pytest.skip("the ways of CPUs are replaced")
-    found = implementations.IMPLEMENTATIONS
-    other = {name: backward_alone(item) for name, item in found.items() if "convolution" in item.families}
+    other = {name: backward_alone(item) for name, item in KNOWN.items() if item.lanes is False}
     offered = {f"way {number}": way for number, way in enumerate(ways)}
-    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", {**found, **other, **offered})
+    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", {**KNOWN, **other, **offered})
 
 
 def backward_alone(item: Implementation) -> Implementation:
@@ -334,7 +336,7 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
     """The settings of a GPU with tensor cores, which has small tiles for them and nothing else forward."""
-    settings = tuning_for("gpu", compute_units=2, precision="tf32", only={"tensor"})
+    settings = tuning_for("gpu", compute_units=2, precision="tf32")
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     monkeypatch.setattr(tensor, "TILES", (SMALL,))
     return settings
@@ -347,6 +349,7 @@ def test_tensor_cores_may_round(
     fresh: Device, tf32: Tuning, tolerance: float, is_sound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(tuner.TOLERANCES, "tf32", tolerance)
+    tf32 = only(tf32, "tensor")
     (case,) = shapes.named("50x7x8:40k3p1")
     problem = tuner._Problem(case, 3, tf32)
     task = next(task for task in problem.candidates if task.direction == FORWARD)

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import HOST
 from blobnet.implementations import IMPLEMENTATIONS
-from blobnet.kernel_call import Blob, KernelCall
+from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
-from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanAbsoluteError, MeanSquaredError
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Dice,
+    Expression,
+    Focal,
+    Huber,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planning import make_plan
@@ -20,6 +28,7 @@ from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 
 LOSSES = (
+    Expression("function (P[N, C, ...], T[N, C, ...]) -> (L) { L[n] = +(P[n, c, ...] * T[n, c, ...]); }"),
     CrossEntropy(),
     Focal(),
     Dice(),
@@ -51,15 +60,15 @@ def compared_calls() -> Iterator[KernelCall]:
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
         for optimizer in OPTIMIZERS:
-            yield from optimizer.calls(TABLE, tuning.model)
+            yield from optimizer.calls(TABLE, tuning)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
-        yield from weight_buffers.average_call(TABLE, tuning.model)
+        yield from weight_buffers.accumulate_call(TABLE, tuning)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning)
+        yield from weight_buffers.average_call(TABLE, tuning)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
-        yield from loss.calls(output, output, HOST)
+        yield from loss.calls(output, output, Tuning(), 3)
     # What no plan but that of a benchmark launches is compared layer by layer.
     yield from test_ladder.compared_calls()
 

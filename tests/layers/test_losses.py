@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, layers
+from blobnet import Sequential, graph, layers, load
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
@@ -23,6 +24,7 @@ from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     Dice,
+    Expression,
     Focal,
     Huber,
     Loss,
@@ -32,13 +34,13 @@ from blobnet.losses import (
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import poison
+from tests.layers.layer_bench import in_memory, poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
 SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.
 LOSS, WEIGHT, RIGHT, FIVE, COUNTED = range(SUMS)
-SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 1, 9, 1), Shape.flat(1)]
+SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape.flat(1), Shape(3, 2, 4, 5)]
 
 
 def _name(value: object) -> str:
@@ -55,12 +57,14 @@ class LossBench:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
         self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind).model)
+        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind), capacity)
         buffers = {
             "output": Buffer("output", 0, self.output.layout.memory_elements),
             "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
             **{name: Buffer(name, *sizes) for name, sizes in loss.memory(shape).items()},
         }
+        for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
+            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
         plan = Plan(
             graph=Graph(()),
             batch_size=capacity,
@@ -79,7 +83,7 @@ class LossBench:
         self._write("totals", np.zeros(SUMS + 1, np.float32))
 
     def _layout(self, shape: Shape) -> BlobLayout:
-        halo = Halo(*(int(side) for side in self._generator.integers(0, 3, 4)))
+        halo = Halo(*self._generator.integers(0, 3, (3 if shape.rank == 3 else 2, 2)))
         return BlobLayout.padded(shape, halo, slack=3, unit_offset=2, unit_memory_count=shape.units + 3)
 
     def _elements(self, name: str) -> int:
@@ -164,7 +168,7 @@ def smoothed_binary_cross_entropy(
 def random_batch(shape: Shape, count: int, seed: int, scale: float = 2) -> tuple[FloatArray, FloatArray]:
     """Outputs and targets from 0 to 1."""
     generator = np.random.default_rng(seed)
-    size = (count, shape.units, shape.height, shape.width)
+    size = (count, *in_memory(shape))
     return (scale * generator.standard_normal(size)).astype(np.float32), generator.random(size).astype(np.float32)
 
 
@@ -252,7 +256,9 @@ PLANES = [
     (Shape.flat(3), "cpu"),
     (Shape(4, 3, 5), "cpu"),
     (Shape(2, 7, 1), "gpu"),
-    (Shape(6, 1, 11, 1), "gpu"),
+    (Shape(6, 11), "gpu"),
+    (Shape(3, 2, 4, 5), "cpu"),
+    (Shape(3, 4, 5, 7), "gpu"),
     (Shape(3, 67, 131), "cpu"),
     (Shape(3, 67, 131), "gpu"),
 ]
@@ -345,7 +351,7 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
 # -- samples that are mixed --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 1, 9, 1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 9)], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize(
     ("loss", "gamma"), [(CrossEntropy(), 0), (CrossEntropy(0.2, ignore=1), 0), (Focal(1.5, 0.1), 1.5)], ids=str
@@ -577,6 +583,89 @@ def test_in_a_plan(device: Device) -> None:
     assert_close(actual, slope * (1 - output**2), relative=1e-5, absolute=1e-7, what="input delta")
 
 
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+SQUARES = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  L[n] = +((P[n, c, ...] - T[n, c, ...]) * (P[n, c, ...] - T[n, c, ...]) / (C * Y * X));
+}"""
+OVERLAP = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  A[n, c] = +(sigmoid(P[n, c, ...]) * T[n, c, ...]);
+  B[n, c] = +(sigmoid(P[n, c, ...]) + T[n, c, ...]);
+  L[n] = +((1 - (2 * A[n, c] + S) / (B[n, c] + S)) / C);
+}"""
+
+
+def overlap(outputs: FloatArray, targets: FloatArray) -> tuple[float, npt.NDArray[np.float64]]:
+    """What OVERLAP says, by hand."""
+    p, t = 1 / (1 + np.exp(-outputs.astype(np.float64))), targets.astype(np.float64)
+    above, below = ((part.sum(axis=(2, 3), keepdims=True) + 1) for part in (2 * p * t, p + t))
+    slope = (above / below - 2 * t) / below / p.shape[1]
+    return float((1 - above / below).mean()), slope * p * (1 - p)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_expressions(device: Device, shape: Shape) -> None:
+    values, targets = random_batch(shape, 4, 3)
+    metrics, delta = LossBench(device, Expression(SQUARES), shape).run(values, targets)
+    check(metrics, delta, values, targets, reference.mean_squared_error)
+    np.testing.assert_array_equal(metrics[:, [WEIGHT, RIGHT, FIVE, COUNTED]], [[1, 0, 0, 1]] * 4)
+    metrics, delta = LossBench(device, Expression(OVERLAP, {"S": 1}), shape).run(values, targets)
+    check(metrics, delta, values, targets, overlap)
+
+
+def test_an_expression_of_fewer_axes(device: Device) -> None:
+    text = "function (P[N, C], T[N, C]) -> (L) { L[n] = +(abs(P[n, c] - T[n, c]) / C); }"
+    values, targets = random_batch(Shape.flat(7), 3, 4)
+    metrics, delta = LossBench(device, Expression(text), Shape.flat(7)).run(values, targets)
+    check(metrics, delta, values, targets, reference.mean_absolute_error)
+
+
+def test_an_expression_weighs_samples_as_other_losses_do(device: Device) -> None:
+    shape = Shape(2, 3, 5)
+    values, targets = random_batch(shape, 5, 5)
+    weights = np.float32([1, 0, 0.5, 3, 2])
+    found = [
+        LossBench(device, loss, shape).run(values, targets, sample_weights=weights, divisor=6.5)
+        for loss in (Expression(SQUARES), MeanSquaredError())
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    without = LossBench(device, Expression(SQUARES), shape, delta=False)
+    metrics, _ = without.run(values, targets, sample_weights=weights)
+    np.testing.assert_allclose(metrics, found[1][0], rtol=1e-5)
+
+
+def test_training_with_an_expression(device: Device, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((40, 5)).astype(np.float32)
+    y = (x[:, :2] * x[:, 2:3]).astype(np.float32)
+    losses = []
+    for loss in (Expression(SQUARES), MeanSquaredError()):
+        model = Sequential([layers.Input(5), layers.Dense(16, activation="tanh"), layers.Dense(2)])
+        history = model.fit(x, y, epochs=3, batch_size=16, loss=loss, seed=0, device=device)
+        losses.append(history["loss"])
+        model.save(tmp_path / "model.h5")
+        again = load(tmp_path / "model.h5")
+        assert again.loss == loss
+        assert again.evaluate(x, y, device=device)["loss"] == model.evaluate(x, y, device=device)["loss"]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "message"),
+    [
+        ("L[n] = +(P[n, c])", None, r"Expression: the text must have a head.* one output\. Received inputs=\('P',\)"),
+        ("function (P[N, C]) -> (L) { L[n] = +(P[n, c]); }", None, r"two inputs, output and targets"),
+        ("function (P[N, C], T[N, C]) -> (L) { L = P - T; }", Shape.flat(3), r"must give one value for each sample"),
+        ("function (P[N, C], T[N, C]) -> (L) { L[n] = +(P[n, c] - T[n, c]); }", Shape(3, 2, 2),
+         r"(?s)Expression: the text must fit the model's output\. Received output=\(3, 2, 2\)\..*'P' must have 2 axes"),
+    ],
+)  # fmt: skip
+def test_expressions_that_make_no_loss(text: str, shape: Shape | None, message: str) -> None:
+    with pytest.raises(OptionError if shape is None else ShapeError, match=message):
+        Expression(text).check(shape or Shape.flat(3))
+
+
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
@@ -603,7 +692,7 @@ def test_wrong_arguments(build: Callable[[], Loss], message: str) -> None:
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 4, 4), Shape(1, 1, 4, 1), Shape.flat(1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(1, 4, 4), Shape(1, 4), Shape.flat(1)], ids=str)
 def test_outputs_that_are_no_logits(shape: Shape) -> None:
     rule = r"^CrossEntropy: the model's output must be one logit for each of at least 2 classes\. Received output="
     with pytest.raises(ShapeError, match=rule):
@@ -618,11 +707,11 @@ def test_outputs_that_are_no_logits(shape: Shape) -> None:
 
 def test_outputs_that_fit() -> None:
     for loss in (CrossEntropy(), Focal(), Dice()):
-        for shape in (Shape.flat(2), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
+        for shape in (Shape.flat(2), Shape(3, 4, 5), Shape(2, 4)):
             loss.check(shape)
             assert loss.label_elements(shape) == shape.height * shape.width
     for loss in (BinaryCrossEntropy(), MeanSquaredError(), MeanAbsoluteError(), Huber()):
-        for shape in (Shape.flat(1), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
+        for shape in (Shape.flat(1), Shape(3, 4, 5), Shape(2, 4)):
             loss.check(shape)
             assert loss.label_elements(shape) == shape.elements
 
@@ -636,6 +725,7 @@ def test_a_loss_is_rebuilt_from_its_arguments() -> None:
         MeanSquaredError(),
         MeanAbsoluteError(),
         Huber(2.0),
+        Expression(OVERLAP, {"S": 1}),
     ):
         assert Loss.kinds[type(loss).__name__](**loss.config()) == loss
     assert replace(CrossEntropy(), label_smoothing=0.5) == CrossEntropy(0.5)

@@ -694,7 +694,10 @@ BAD_FILES = [
     (replaced("architecture", np.bytes_("7")), "the architecture must be a list of layers"),
     (replaced("architecture", np.bytes_("[]")), "the architecture must be a list of layers"),
     (replaced("architecture", np.bytes_('{"a": 1}')), "the architecture must be a list of layers"),
-    (architecture(unknown_kind), "every layer kind must be one of blobnet's.*Conv2d.*did you mean 'Conv2D'"),
+    (
+        architecture(unknown_kind),
+        "every layer kind must be a known one.*Conv2d.*import the module.*did you mean 'Conv2D'",
+    ),
     (architecture(lambda items: items[1]["config"].update(filters=-1)), "must be one that blobnet can build.*filters"),
     (architecture(lambda items: items[1]["config"].update(secret=1)), "the architecture must be a list of layers"),
     (architecture(lambda items: items[-1].update(inputs=["input"])), "every layer of the architecture must lead"),

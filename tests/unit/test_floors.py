@@ -25,10 +25,12 @@ FLOORS = """
     contraction
     implementations
     layers.base
-    layers.activation schedules
+    layers.activation layers.lowered schedules
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
     layers.product
-    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling losses
+    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling
     layers
+    losses
     graph
     parameters patterns plan_report
     planning.request

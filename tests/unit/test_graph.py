@@ -130,7 +130,7 @@ def test_descriptions_of_random_graphs() -> None:
 def test_a_description_must_name_known_layers() -> None:
     description = KNOWN_GRAPHS["vectors"]().description()
     description[1]["kind"] = "Dens"
-    rule = r"m\.h5: every layer kind must be one of blobnet's\. Received kind=Dens\. Hint: did you mean 'Dense'"
+    rule = r"m\.h5: every layer kind must be a known one\. Received kind=Dens\. Hint: .*, did you mean 'Dense'"
     with pytest.raises(FileError, match=rule):
         from_description(description, "m.h5")
 
@@ -208,5 +208,5 @@ def test_neighbours_must_fit() -> None:
         layers.Add()(layers.Input(3)())
     with pytest.raises(ShapeError, match=r"Dense: the layer takes 1 input\(s\)\. Received inputs=2"):
         layers.Dense(3)([layers.Input(3)()] * 2)
-    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same height and width"):
+    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same axes but for the units"):
         layers.Concat()([layers.Input(3, 2, 2)(), layers.Input(3, 2, 3)()])

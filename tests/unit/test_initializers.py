@@ -29,6 +29,7 @@ def draw(shape: tuple[int, ...], initializer: str, name: str = "conv/weight", se
 def test_constants() -> None:
     for shape in ((3,), (2, 3, 4, 5), (1,)):
         assert (draw(shape, "zeros") == 0).all()
+        assert (draw(shape, "quarters") == 0.25).all()
         assert (draw(shape, "ones") == 1).all()
 
 
@@ -182,4 +183,12 @@ def test_pieces_are_those_of_one_draw(monkeypatch: pytest.MonkeyPatch, initializ
 
 
 def test_every_initializer_is_tested() -> None:
-    assert sorted(INITIALIZERS) == ["fan_in_uniform", "glorot_uniform", "he_normal", "he_uniform", "ones", "zeros"]
+    assert sorted(INITIALIZERS) == [
+        "fan_in_uniform",
+        "glorot_uniform",
+        "he_normal",
+        "he_uniform",
+        "ones",
+        "quarters",
+        "zeros",
+    ]

@@ -127,6 +127,23 @@ def test_metrics_by_name_and_of_ones_own() -> None:
         measured({"nothing": nothing}, CrossEntropy(), np.array([0, 1]), outputs)
 
 
+def test_metrics_as_expressions() -> None:
+    random = np.random.default_rng(3)
+    targets, outputs = random.standard_normal((2, 9, 4))
+    text = "function (P[N, C], T[N, C]) -> (M) { M[n] = >(abs(P[n, c] - T[n, c]) / S); }"
+    worst = metrics.Expression(text, "worst", {"S": 2})
+    assert worst == metrics.Expression(text, "worst", worst.sizes)
+    found = measured(named(["mae", worst], MeanSquaredError()), MeanSquaredError(), targets, outputs)
+    assert found["worst"] == pytest.approx(np.abs(targets - outputs).max(axis=1).mean() / 2, rel=1e-12)
+    labels, scores = batch(20, 5)
+    text = "function (P[N, C], T[N]) -> (M) { M[n] = +(T[n] == c ? P[n, c]); }"
+    sure = metrics.Expression(text)
+    assert named(sure, CrossEntropy()) == {"expression": sure}
+    assert sure(labels, scores) == pytest.approx(scores[np.arange(20), labels].mean(), rel=1e-12)
+    with pytest.raises(OptionError, match=r"metric m: the text must have two inputs, .* Received inputs=\('P',\)"):
+        metrics.Expression("M[n] = +(P[n, c])", "m")
+
+
 def test_report_as_text() -> None:
     logits = np.float32([[4, 0, 0], [3, 1, 0], [0, 2, 0], [0, 0, 1], [0, 3, 1]])
     report = Report.of(CrossEntropy(), np.array([0, 1, 1, 1, 1]), logits, ("cat", "black\tdog", "owl"))

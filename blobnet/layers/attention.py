@@ -1,0 +1,115 @@
+"""Products of matrices, and attention. A matrix is a sample of (units, width): rows are units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from blobnet.blob import Shape
+from blobnet.contraction import Function
+from blobnet.initializers import check_initializer
+from blobnet.layers.lowered import Lowered, function
+
+
+@dataclass(frozen=True)
+class MatMul(Lowered):
+    """For each sample the product of two matrices: (N, rows, inner) and (N, inner, columns) -> (N, rows, columns).
+
+    Args:
+        transpose_first, transpose_second: whether to take the transpose of an input.
+    """
+
+    transpose_first: bool = False
+    transpose_second: bool = False
+    arity: ClassVar[tuple[int, int | None]] = (2, 2)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        for shape in inputs:
+            self._require_rank(shape, 1)
+        first = "k, i" if self.transpose_first else "i, k"
+        second = "j, k" if self.transpose_second else "k, j"
+        inner = [shape.dimensions[place] for shape, place in zip(inputs, self._inner, strict=True)]
+        rule = "the inner sizes of both matrices must be the same"
+        self._require_shape(inner[0] == inner[1], rule, inputs=" ".join(map(str, inputs)))
+        text = f"""function (A[N, {first.upper()}], B[N, {second.upper()}]) -> (O) {{
+          O[n, i, j] = +(A[n, {first}] * B[n, {second}]);
+        }}"""
+        return function(text)
+
+    @property
+    def _inner(self) -> tuple[int, int]:
+        """The axis of each input that the sum runs over."""
+        return int(not self.transpose_first), int(self.transpose_second)
+
+
+@dataclass(frozen=True)
+class MultiHeadAttention(Lowered):
+    """Values, weighed for each position by how well its query fits the keys of all positions; several times over.
+
+    Inputs are (units, width), a position a column: one that all follows from; or queries, and what keys and values
+    follow from; or queries, keys and values. The output has a column for each query. With ``heads`` parts of q = query
+    @ Q + query_bias, and k and v likewise: output = output @ concat(v softmax(k^T q / sqrt(units of a head))) +
+    output_bias (Vaswani et al., *Attention Is All You Need*, 2017).
+
+    Parameters: ``query``, ``key``, ``value`` (units, units of the input), ``output`` (units, units), and
+    ``query_bias``, ``key_bias``, ``value_bias``, ``output_bias`` (units,), with the units of the queries.
+
+    Args:
+        heads: parts into which the queries' units are divided.
+        bias: whether there are biases.
+        causal: whether a position sees no key behind it.
+        initializer: how the weights start, see blobnet.initializers.
+
+    Raises:
+        OptionError: an argument is out of range.
+    """
+
+    heads: int
+    bias: bool = True
+    causal: bool = False
+    initializer: str = "glorot_uniform"
+    arity: ClassVar[tuple[int, int | None]] = (1, 3)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_counts("heads")
+        check_initializer(self.subject, self.initializer)
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return self.initializer if len(shape) > 1 else super().start(name, shape)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        for shape in inputs:
+            self._require_rank(shape, 1)
+        units = inputs[0].units
+        self._require_shape(units % self.heads == 0, "heads must divide the units", input=inputs[0], heads=self.heads)
+        columns = inputs[-1].width
+        same = all(shape.width == columns for shape in inputs[1:])
+        self._require_shape(same, "keys and values must have the same width", inputs=" ".join(map(str, inputs)))
+        names = ["X0", "X1", "X2"][: len(inputs)]
+        sources = {"query": 0, "key": min(1, len(inputs) - 1), "value": len(inputs) - 1}
+        heads = [f"{name}[N, U{place}, T{place}]" for place, name in enumerate(names)]
+        statements = []
+        for what, source in sources.items():
+            heads += [f"{what}[E, U{source}]", *[f"{what}_bias[E]"] * self.bias]
+            product = f"P_{what}[n, e, t] = +({what}[e, c] * X{source}[n, c, t]);"
+            bias = f" + {what}_bias[e]" if self.bias else ""
+            statements.append(f"{product} B_{what}[n, e, t] = +(P_{what}[n, e, t]{bias});")
+        heads += ["output[E, E]", *["output_bias[E]"] * self.bias]
+        seen = ", t - s < T" if self.causal else ""
+        root = float((units / self.heads) ** 0.5)
+        # The greatest is no part of the result: rounded down, it has no derivative that could be computed in vain.
+        text = f"""function ({", ".join(heads)}) -> (O) {{
+          {" ".join(statements)}
+          S[n, h, t, s : N, H, T, K] = +(B_query[n, h*D + d, t] * B_key[n, h*D + d, s]), d < D{seen};
+          M[n, h, t] = >(S[n, h, t, s]){seen};
+          F = floor(M);
+          X[n, h, t, s : N, H, T, K] = +(exp((S[n, h, t, s] - F[n, h, t]) / {root!r})){seen};
+          Z[n, h, t] = +(X[n, h, t, s]);
+          W[n, h, t, s] = +(X[n, h, t, s] / Z[n, h, t]);
+          C[n, h*D + d, t : N, E, T] = +(W[n, h, t, s] * B_value[n, h*D + d, s]), d < D;
+          R[n, e, t] = +(output[e, c] * C[n, c, t]);
+          O[n, e, t] = +(R[n, e, t]{" + output_bias[e]" * self.bias});
+        }}"""
+        return function(text, E=units, H=self.heads, D=units // self.heads, T=inputs[0].width, K=columns)

@@ -1,0 +1,92 @@
+"""Layers that multiply values by other values, or by learned numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from blobnet.blob import Shape
+from blobnet.contraction import Function
+from blobnet.layers.lowered import AXES, Lowered, function
+
+
+@dataclass(frozen=True)
+class Multiply(Lowered):
+    """The product of two or more inputs, value by value.
+
+    The first input has the output's shape. Others may have 1 in place of any of its sizes, or be (units,) alone: they
+    are repeated along these axes. ``Multiply()([values, gates])`` with gates of (units,) scales each unit.
+    """
+
+    arity: ClassVar[tuple[int, int | None]] = (2, None)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        first = inputs[0]
+        whole = ("c", *AXES[len(AXES) - first.rank :])
+        heads, factors = [], []
+        for number, shape in enumerate(inputs):
+            own = shape.dimensions if shape.rank == first.rank else (shape.units, *(1,) * first.rank)
+            fits = shape.rank in (0, first.rank) and all(
+                size in (1, wanted) for size, wanted in zip(own, first.dimensions, strict=True)
+            )
+            rule = "every input must have the first one's shape, with 1 in place of any size, or be (units,)"
+            self._require_shape(fits, rule, inputs=" ".join(map(str, inputs)))
+            indexes = [
+                index if size == wanted else "0"
+                for index, size, wanted in zip(whole, own, first.dimensions, strict=True)
+            ][: 1 + shape.rank]
+            heads.append(f"I{number}[N, {', '.join(map(str, shape.dimensions))}]")
+            factors.append(f"I{number}[n, {', '.join(indexes)}]")
+        sizes = ", ".join(map(str, first.dimensions))
+        product = f"O[n, {', '.join(whole)} : N, {sizes}] = +({' * '.join(factors)})"
+        return function(f"function ({', '.join(heads)}) -> (O) {{ {product}; }}")
+
+
+@dataclass(frozen=True)
+class PReLU(Lowered):
+    """output = input where that is above 0, else slope[unit] * input, with learned slopes that start at 1/4.
+
+    He et al., *Delving Deep into Rectifiers*, 2015. Shapes: any, unchanged.
+    """
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return "quarters"
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        text = """function (I[N, C, ...], slope[C]) -> (O) {
+          O[n, c, ...] = +(I[n, c, ...] > 0 ? I[n, c, ...] : slope[c] * I[n, c, ...]);
+        }"""
+        return function(text, inputs[0])
+
+
+@dataclass(frozen=True)
+class SqueezeExcite(Lowered):
+    """Units times gates from 0 to 1 that follow from the means of all units.
+
+    gates = sigmoid(excite @ relu(squeeze @ means + squeeze_bias) + excite_bias), with ``squeeze`` (units / reduction,
+    units) and ``excite`` (units, units / reduction), at least 1 (Hu et al., *Squeeze-and-Excitation Networks*, 2018).
+    Shapes: any with positions, unchanged.
+
+    Args:
+        reduction: how many times fewer values there are between the two products.
+    """
+
+    reduction: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_counts("reduction")
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        shape = inputs[0]
+        self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
+        text = """function (I[N, C, ...], squeeze[R, C], squeeze_bias[R], excite[C, R], excite_bias[C]) -> (O) {
+          S[n, c] = +(I[n, c, ...]);
+          H[n, r] = +(S[n, c] * squeeze[r, c]);
+          A[n, r] = +(max(H[n, r] / P + squeeze_bias[r], 0));
+          G[n, c] = +(A[n, r] * excite[c, r]);
+          E[n, c] = +(sigmoid(G[n, c] + excite_bias[c]));
+          O[n, c, ...] = +(I[n, c, ...] * E[n, c]);
+        }"""
+        return function(text, shape, R=max(1, shape.units // self.reduction), P=shape.height * shape.width)

@@ -1,0 +1,321 @@
+"""Layers that are a function of the contraction language: all that a plan needs follows from its text.
+
+A subclass gives :meth:`Lowered.function`, and that is the layer:
+
+    @dataclass(frozen=True)
+    class Gain(Lowered):
+        def function(self, inputs):
+            text = "function (I[N, C, ...], scale[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * scale[c]); }"
+            return function(text, inputs[0])
+
+The function's inputs that begin with the same size as the first one, which is the samples, are the layer's inputs: the
+units are their second axis. The others are its parameters, of the names and sizes that stand there. The one output
+begins with the samples again. ``...`` stands for the spatial axes (:func:`function`).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from blobnet.blob import Halo, Shape
+from blobnet.contraction import Function
+from blobnet.contraction import calls as compiled
+from blobnet.contraction import function as parsed
+from blobnet.contraction.derivatives import delta_names
+from blobnet.contraction.form import Program, Tensor
+from blobnet.contraction.training import Passes, passes
+from blobnet.errors import ContractionError, ShapeError, near_matches
+from blobnet.geometry import is_int
+from blobnet.initializers import check_initializer
+from blobnet.kernel_call import Array, Blob, KernelCall
+from blobnet.layers.base import Layer, ParameterSpec, Site
+
+#: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
+AXES = "zyx"
+#: The samples for which shapes are worked out: how many there are makes no difference.
+_SAMPLES = 2
+_ELLIPSIS = re.compile(r"(,\s*)?\.\.\.(\s*,\s*)?")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A function for inputs of known shapes: its statements, and the names of the layer's inputs among its own."""
+
+    program: Program
+    inputs: tuple[str, ...]
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The other inputs."""
+        return tuple(tensor for tensor in self.program.inputs if tensor.name not in self.inputs)
+
+    @property
+    def output(self) -> Tensor:
+        """The only output."""
+        return self.program.outputs[0]
+
+
+@dataclass(frozen=True)
+class Lowered(Layer):
+    """Base of the layers that are a contraction, or several."""
+
+    #: Whether derivatives read the inputs, and the output: what they do not read the planner need not keep.
+    keeps_inputs: ClassVar[bool] = True
+    keeps_output: ClassVar[bool] = False
+
+    @abstractmethod
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        """The function that the layer is, for inputs of these shapes."""
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        """How a parameter starts: a function of blobnet.initializers."""
+        return "ones" if name == "scale" else "he_normal" if len(shape) > 1 else "zeros"
+
+    @property
+    def backward_reads_inputs(self) -> bool:
+        return self.keeps_inputs
+
+    @property
+    def backward_reads_output(self) -> bool:
+        return self.keeps_output
+
+    def bound(self, inputs: Sequence[Shape], samples: int = _SAMPLES) -> Bound:
+        """The statements for a batch of ``samples``, and what their inputs are.
+
+        Raises:
+            OptionError, ShapeError: the function is not one of layers, or not one of these inputs.
+        """
+        return _bound(self, tuple(inputs), samples)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        shape = self.bound(inputs).output.shape
+        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 4
+        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
+        self._require_shape(fits, rule, output=shape, samples=_SAMPLES)
+        return shape_of(shape[1:])
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        return tuple(
+            ParameterSpec(tensor.name, tensor.shape, self.start(tensor.name, tensor.shape), len(tensor.shape) > 1)
+            for tensor in self.bound(inputs).parameters
+        )
+
+    # -- kernel calls ------------------------------------------------------------------------------------------------
+
+    def input_halo(self, inputs: Sequence[Shape]) -> Halo:
+        return self._halo(inputs, self.bound(inputs).inputs)
+
+    def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
+        bound = self.bound(inputs)
+        return self._halo(inputs, [delta_names(bound.program)[bound.output.name]])
+
+    def _halo(self, inputs: Sequence[Shape], names: Sequence[str]) -> Halo:
+        """The zeros that some pass reads around one of the tensors ``names``."""
+        program, found = self.bound(inputs).program, Halo()
+        steps = _passes(program, tuple(tensor.name for tensor in program.inputs))
+        for part in (steps.forward, *steps.gradients):
+            for halo in compiled.halos(part, names).values():
+                found = found.merged(halo)
+        return found
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return self._calls(site, self._steps(site).forward, "forward")
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        return self._backward(site, "backward parameters", self._trained(site))
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        return self._backward(site, "backward data", self._wanted_inputs(site))
+
+    def _trained(self, site: Site) -> list[str]:
+        tensors = self.bound(site.shapes).parameters if site.output_delta else ()
+        return [tensor.name for tensor in tensors if site.trains(tensor.name)]
+
+    def _wanted_inputs(self, site: Site) -> list[str]:
+        names = self.bound(site.shapes).inputs if site.output_delta else ()
+        return [name for name, delta in zip(names, site.input_deltas, strict=bool(names)) if delta]
+
+    def _steps(self, site: Site, more: int = 0) -> Passes:
+        """The passes for a batch, or for one of some samples ``more``: gradients of parameters come first."""
+        program = self.bound(site.shapes, site.batch_size + more).program
+        return _passes(program, (*self._trained(site), *self._wanted_inputs(site)))
+
+    def _backward(self, site: Site, direction: str, names: Sequence[str]) -> list[KernelCall]:
+        steps, bound = self._steps(site), self.bound(site.shapes, site.batch_size)
+        deltas = {steps.deltas[name] for name in names}
+        read = {tensor.name for part in steps.gradients for tensor in part.inputs}
+        lost = [name for name in bound.inputs if name in read and not self.keeps_inputs]
+        lost += [bound.output.name] if bound.output.name in read and not self.keeps_output else []
+        self._require(not lost, "keeps_inputs and keeps_output must say what derivatives read", read=lost)
+        parts = [part for part in steps.gradients if any(tensor.name in deltas for tensor in part.outputs)]
+        return [call for part in parts for call in self._calls(site, part, direction)]
+
+    def _calls(self, site: Site, part: Program, direction: str) -> list[KernelCall]:
+        bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
+        operands: dict[str, Blob | Array] = {bound.output.name: site.output}
+        operands |= zip(bound.inputs, site.inputs, strict=True)
+        operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
+        if site.output_delta:
+            operands[deltas[bound.output.name]] = site.output_delta
+        operands |= {deltas[name]: site.gradient(name) for name in self._trained(site)}
+        ends = zip(bound.inputs, site.input_deltas, site.accumulate, strict=False)
+        wanted = [(deltas[name], delta, is_added) for name, delta, is_added in ends if delta]
+        operands |= {name: delta for name, delta, _ in wanted}
+        for tensor in (*part.inputs, *part.outputs):
+            if tensor.name not in operands:
+                operands[tensor.name] = self._between(site, tensor)
+        made = {tensor.name for tensor in part.outputs}
+        return compiled.calls(
+            part,
+            operands,
+            label=f"{site.name} {direction}",
+            batch=site.batch_size,
+            memory=site.memory,
+            tuning=site.tuning,
+            accumulate=[name for name, _, is_added in wanted if is_added and name in made],
+        )
+
+    def _between(self, site: Site, tensor: Tensor) -> Array:
+        """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""
+        steps = self._steps(site, more=1)
+        others = {other.name: other for part in (steps.forward, *steps.gradients) for other in part.outputs}
+        if others[tensor.name] == tensor:
+            return site.memory(tensor.name, elements=tensor.elements)
+        return site.memory(tensor.name, per_sample=tensor.elements // site.batch_size)
+
+    def _per_axis(self, name: str, rank: int, least: int = 1) -> tuple[int, ...]:
+        """A hyperparameter that is one whole number for all of ``rank`` axes, or one for each."""
+        value = getattr(self, name)
+        values = value if isinstance(value, tuple) else (value,) * rank
+        rule = f"{name} must be an int of at least {least}, or one for each spatial axis"
+        self._require(len(values) == rank and all(is_int(item, least) for item in values), rule, **{name: value})
+        return values
+
+
+def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
+    """The function of the contraction language that ``text`` says, where ``...`` stands for spatial axes.
+
+    They are those of ``like``: among indexes ``y, x``, ``x`` or nothing, and in capitals among sizes, which stand in
+    the head and behind ``:``.
+
+    Raises:
+        ContractionError, OptionError: as for :func:`blobnet.contraction.function`.
+    """
+    return parsed(spelled_out(text, like.rank if like else 0), **sizes)
+
+
+def spelled_out(text: str, rank: int) -> str:
+    """The text with ``rank`` axes in place of each ``...``."""
+    head = text.find("->")
+    pieces: list[str] = []
+    last = 0
+    for match in _ELLIPSIS.finditer(text):
+        before = text[: match.start()]
+        is_size = match.start() < head or ":" in before[before.rfind("[") :]
+        axes = AXES[len(AXES) - rank :]
+        names = ", ".join(axes.upper() if is_size else axes)
+        front = ", " if match[1] and (names or match[2]) else ""
+        behind = ", " if match[2] and names else ""
+        pieces += [text[last : match.start()], front, names, behind]
+        last = match.end()
+    return "".join([*pieces, text[last:]])
+
+
+def layer_inputs(function: Function) -> tuple[str, ...]:
+    """The inputs of a function that are a layer's: those that begin as the first one does, with the samples."""
+    heads = function.heads
+    first = next(iter(heads.values()), None)
+    return tuple(name for name, sizes in heads.items() if sizes and first and sizes[0] == first[0])
+
+
+def shape_of(dimensions: Sequence[int]) -> Shape:
+    """The shape of a sample from the sizes of its axes, the units first."""
+    units, *sizes = dimensions
+    height, width = [1, 1, *sizes][-2:]
+    return Shape(units, height, width, len(sizes))
+
+
+_passes = lru_cache(1024)(passes)
+
+
+@lru_cache(1024)
+def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
+    function = layer.function(inputs)
+    layer._require(len(function.outputs) == 1, "its function must have one output", outputs=function.outputs)
+    own, heads = layer_inputs(function), function.heads
+    rule = "its function's inputs that begin with the samples must be as many as the layer's"
+    layer._require(len(own) == len(inputs), rule, function=own, inputs=len(inputs))
+    shapes = {name: (samples, *shape.dimensions) for name, shape in zip(own, inputs, strict=True)}
+    sizes = dict(function.sizes)
+    for name, shape in shapes.items():
+        sizes |= {size: actual for size, actual in zip(heads[name] or (), shape, strict=False) if isinstance(size, str)}
+    for name, head in heads.items():
+        if name not in shapes:
+            missing = [size for size in head or () if isinstance(size, str) and size not in sizes]
+            rule = "the sizes of a parameter must be those of inputs, or given"
+            layer._require(head is not None and not missing, rule, parameter=name, missing=missing)
+            shapes[name] = tuple(size if isinstance(size, int) else sizes[size] for size in head or ())
+    try:
+        return Bound(function.program(**shapes), own)
+    except ContractionError as error:
+        wrapped = ShapeError(layer.subject, "its contraction must fit its inputs", inputs=" ".join(map(str, inputs)))
+        wrapped.args = (f"{wrapped}\n{error}",)
+        raise wrapped from error
+
+
+@dataclass(frozen=True)
+class Contraction(Lowered):
+    """A layer from a text of the contraction language (docs/adding_a_layer.md).
+
+        layers.Contraction(
+            "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }",
+            sizes={"F": 32},
+        )
+
+    Its inputs and parameters are what the text's head says: see blobnet/layers/lowered.py.
+
+    Args:
+        text: of the function; ``...`` stands for the spatial axes of the first input.
+        initializers: how parameters start, by name: functions of blobnet.initializers. Of those that are not named,
+            ``scale`` starts as ones, others of one axis as zeros, all else he_normal.
+        sizes: whole numbers for names that are the size of no input.
+
+    Raises:
+        ContractionError: the text is none of the language.
+        OptionError: an initializer or a size of what is not in the text, or an unknown initializer.
+    """
+
+    text: str
+    initializers: Any = ()
+    sizes: Any = ()
+
+    def __post_init__(self) -> None:
+        for name in ("initializers", "sizes"):
+            object.__setattr__(self, name, tuple(sorted(dict(getattr(self, name)).items())))
+        super().__post_init__()
+        function = self._function(2)
+        known = [name for name in function.inputs if name not in layer_inputs(function)]
+        self._require(bool(layer_inputs(function)), "the text must have a head, with the sizes of its inputs")
+        for name, initializer in self.initializers:
+            hint = near_matches(name, known) if known else None
+            self._require(name in known, "an initializer must be that of a parameter", parameter=name, hint=hint)
+            check_initializer(f"{self.subject}, {name}", initializer)
+
+    @property
+    def arity(self) -> tuple[int, int | None]:  # type: ignore[override]
+        count = len(layer_inputs(self._function(2)))
+        return count, count
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return dict(self.initializers).get(name) or super().start(name, shape)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        return self._function(inputs[0].rank)
+
+    def _function(self, rank: int) -> Function:
+        return parsed(spelled_out(self.text, rank), **dict(self.sizes))

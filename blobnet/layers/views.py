@@ -1,0 +1,182 @@
+"""Layers that only move values: parts of axes, other orders of axes, zeros around them, other shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+from blobnet.blob import Shape
+from blobnet.contraction import Function
+from blobnet.errors import OptionError, ShapeError
+from blobnet.geometry import is_int
+from blobnet.kernel_call import KernelCall, copy_call
+from blobnet.layers.base import Layer, Node, Placement, Site
+from blobnet.layers.lowered import AXES, Lowered, function, shape_of
+
+
+@dataclass(frozen=True)
+class Reshape(Layer):
+    """The values of a sample, in their order (unit, y, x), in another shape.
+
+    Args:
+        shape: (units[, height][, width]); one of them may be -1: what is left.
+
+    Raises:
+        OptionError: the shape is no such tuple.
+    """
+
+    shape: Sequence[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = self.shape if isinstance(self.shape, tuple) else ()
+        known = [size for size in sizes if size != -1]
+        fits = 1 <= len(sizes) <= 3 and all(is_int(size, 1) for size in known) and len(sizes) - len(known) < 2
+        self._require(fits, "shape must be (units[, height][, width]), of which one may be -1", shape=self.shape)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        known = math.prod(size for size in self.shape if size != -1)
+        left, rest = divmod(inputs[0].elements, known)
+        fits = rest == 0 and (left == 1 or -1 in self.shape)
+        self._require_shape(fits, "the shape must hold the input's values", input=inputs[0], shape=self.shape)
+        return shape_of([left if size == -1 else size for size in self.shape])
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.SHARED
+
+    def delta_placement(self) -> Placement:
+        return Placement.SHARED
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return copy_call(f"{site.name} forward", site.inputs[0], site.output, site.tuning)
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        target = site.input_deltas[0]
+        if target is None:
+            return []
+        label = f"{site.name} backward data"
+        return copy_call(label, site.delta, target, site.tuning, accumulate=site.accumulate[0])
+
+
+@dataclass(frozen=True)
+class Permute(Lowered):
+    """The axes of a sample in another order: ``Permute((1, 0))`` makes (width, units) of (units, width).
+
+    Args:
+        order: for each axis of the output which axis of the input it is; 0 are the units.
+
+    Raises:
+        OptionError: that is no order of axes.
+    """
+
+    order: Sequence[int]
+    keeps_inputs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = isinstance(self.order, tuple) and sorted(self.order) == list(range(len(self.order)))
+        self._require(fits and bool(self.order), "order must have each axis of a sample once", order=self.order)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        self._require_rank(inputs[0], len(self.order) - 1)
+        axes = ["c", *AXES[len(AXES) - inputs[0].rank :]]
+        order = ", ".join(axes[axis] for axis in self.order)
+        return function(f"function (I[N, C, ...]) -> (O) {{ O[n, {order}] = +(I[n, c, ...]); }}", inputs[0])
+
+
+@dataclass(frozen=True)
+class Pad(Lowered):
+    """Zeros around the planes.
+
+    Args:
+        padding: cells on every side of every spatial axis; or for each axis a number, or (before, after).
+
+    Raises:
+        OptionError: a number that is none, or negative.
+    """
+
+    padding: int | Sequence[int | Sequence[int]]
+    keeps_inputs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sides = [side for axis in self._sides(1) for side in axis]
+        rule = "padding must be an int of at least 0, or for each spatial axis one, or (before, after)"
+        self._require(all(is_int(side, 0) for side in sides), rule, padding=self.padding)
+
+    def _sides(self, rank: int) -> list[tuple[Any, Any]]:
+        values: Sequence[Any] = self.padding if isinstance(self.padding, tuple) else (self.padding,) * rank
+        pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
+        return [pair if len(pair) == 2 else (None, None) for pair in pairs]
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        shape = inputs[0]
+        sides, axes = self._sides(shape.rank), AXES[len(AXES) - shape.rank :]
+        fits = 0 < shape.rank == len(sides)
+        self._require_shape(fits, "there must be padding for each spatial axis", input=shape, padding=self.padding)
+        cells = ", ".join(f"{axis} + {before}" for axis, (before, _) in zip(axes, sides, strict=True))
+        sizes = ", ".join(f"{axis.upper()} + {sum(both)}" for axis, both in zip(axes, sides, strict=True))
+        text = f"function (I[N, C, ...]) -> (O) {{ O[n, c, {cells} : N, C, {sizes}] = +(I[n, c, ...]); }}"
+        return function(text, shape)
+
+
+@dataclass(frozen=True)
+class Slice(Lowered):
+    """A part of every axis, as Python slices lists.
+
+    Args:
+        ranges: for the units, and then for each spatial axis, (start, stop) or (start, stop, step), or None for all of
+            the axis; axes at the end may be left out. Numbers may be negative (from the end) or None, as in slices;
+            a step is at least 1.
+
+    Raises:
+        OptionError: a range is none of these.
+    """
+
+    ranges: Sequence[Sequence[int | None] | None]
+    keeps_inputs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = "ranges must have (start, stop), (start, stop, step) or None for each axis, with steps of at least 1"
+        fits = isinstance(self.ranges, tuple) and 1 <= len(self.ranges) <= 3
+        for item in self.ranges if fits else ():
+            whole = item is None or (isinstance(item, tuple) and 2 <= len(item) <= 3)
+            numbers = all(number is None or is_int(number, -(2**31)) for number in item or ()) if whole else False
+            fits = fits and numbers and (item is None or len(item) == 2 or item[2] is None or item[2] >= 1)
+        self._require(fits, rule, ranges=self.ranges)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        shape = inputs[0]
+        fits = len(self.ranges) <= 1 + shape.rank
+        self._require_shape(fits, "there must be no more ranges than axes", input=shape, ranges=self.ranges)
+        ranges = (*self.ranges, *(None,) * (1 + shape.rank - len(self.ranges)))
+        slices = [slice(*item) if item else slice(None) for item in ranges]
+        parts = [range(size)[part] for part, size in zip(slices, shape.dimensions, strict=True)]
+        rule = "every range must have something of its axis"
+        self._require_shape(all(parts), rule, input=shape, ranges=self.ranges)
+        axes = ("c", *AXES[len(AXES) - shape.rank :])
+        cells = ", ".join(f"{part.step}*{axis} + {part.start}" for axis, part in zip(axes, parts, strict=True))
+        sizes = ", ".join(str(len(part)) for part in parts)
+        text = f"function (I[N, C, ...]) -> (O) {{ O[n, {', '.join(axes)} : N, {sizes}] = +(I[n, {cells}]); }}"
+        return function(text, shape)
+
+
+def split(node: Node, sizes: Sequence[int], axis: int = 0) -> list[Node]:
+    """A node in parts along an axis, 0 for the units: a Slice for each of ``sizes``.
+
+    Raises:
+        OptionError: the sizes are no whole numbers above 0, or there is no such axis.
+        ShapeError: together they are not the size of the axis.
+    """
+    has_axis = is_int(axis, 0) and axis <= node.shape.rank
+    if not has_axis or not all(is_int(size, 1) for size in sizes):
+        rule = "sizes must be ints of at least 1, and the axis one of the node's"
+        raise OptionError("split", rule, sizes=sizes, axis=axis, node=node.shape)
+    if sum(sizes) != node.shape.dimensions[axis]:
+        raise ShapeError("split", "the parts must be all of the axis", sizes=sizes, axis=axis, node=node.shape)
+    ends = pairwise(accumulate(sizes, initial=0))
+    return [Slice((*(None,) * axis, part))(node) for part in ends]

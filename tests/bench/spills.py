@@ -1,0 +1,254 @@
+"""What vendors' offline compilers make of the kernels of whole plans, for GPUs that nobody here has.
+
+    apt-get install clang-16 rocm-device-libs     # AMD's: any gfx name that this clang knows
+    apt-get install intel-opencl-icd              # Intel's, whose program is ocloc; see below
+    python tests/bench/spills.py [MODEL...] [--gpu NAME...] [--batch-size 64] [--jobs 2] [--all]
+
+A plan for training and one for inference are made with what is known of each GPU, and every program of them is
+compiled. What spills, or keeps arrays in memory, is listed with its share of its plan's flops: of those directions of
+layers that it takes part in, be it with all of their arithmetic or none. --all lists the others as well. The exit
+status is 1 if anything spills.
+
+    registers  what a work-item has; Intel's compiler takes all there are
+    spilled    registers that lie in memory for some of the time; Intel's are those of a thread, of 32 or 64 bytes
+    scratch    bytes of memory that a work-item (Intel's: a thread) needs for these, and for arrays
+    local      bytes of local memory of a work-group
+    lanes      work-items of a wave or thread
+
+What the compilers said is kept in $XDG_CACHE_HOME/blobnet/spills. The package with ocloc has an OpenCL driver as well,
+which tests should not see: before it is installed,
+`dpkg-divert --add --rename --divert /etc/OpenCL/intel.icd /etc/OpenCL/vendors/intel.icd`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blobnet.bench import shapes
+from blobnet.cache import cache_folder
+from blobnet.command_line.model_argument import find_model
+from blobnet.device import BUILD_OPTIONS, preamble
+from blobnet.device_model import Answers, DeviceModel, model_of
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.losses import CrossEntropy
+from blobnet.planning import Plan, make_plan
+from blobnet.tables import Table
+from blobnet.tuning import Tunings
+
+#: A direction of a layer: the number of its vertex, and the direction.
+Part = tuple[int | None, str]
+MODELS = ("resnet50", "mobilenet_v2", "vgg16")
+#: Intel's GPUs by ocloc's names, and what their driver answers.
+INTEL = {
+    "cfl": ("Intel(R) UHD Graphics 630 [0x3e92]", 24, 256, 1 << 16),
+    "tgllp": ("Intel(R) Iris(R) Xe Graphics [0x9a49]", 96, 512, 1 << 16),
+    "dg2": ("Intel(R) Arc(TM) A770 Graphics", 512, 1024, 1 << 16),
+    "pvc": ("Intel(R) Data Center GPU Max 1100", 448, 1024, 1 << 17),
+}
+#: AMD's, by the names of their instruction sets, and their compute units. ROCm allows 256 work-items a group.
+AMD = {"gfx906": 60, "gfx90a": 104, "gfx1030": 36}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler says of a kernel; see above."""
+
+    registers: int
+    spilled: int
+    scratch: int
+    local: int
+    lanes: int
+
+    @property
+    def spills(self) -> bool:
+        """Whether anything that should be in registers is not."""
+        return self.spilled > 0 or self.scratch > 0
+
+
+@dataclass
+class Program:
+    """A program of one or both plans: its first call, and its share of the flops of a plan, of two the larger."""
+
+    call: KernelCall
+    share: float = 0.0
+
+
+def device(gpu: str) -> DeviceModel:
+    """What is known of a GPU before anybody has asked it."""
+    if gpu in INTEL:
+        name, units, group, local = INTEL[gpu]
+        driver = "Intel(R) Corporation", "Intel(R) OpenCL Graphics"
+        return model_of(Answers(name, *driver, compute_units=units, group_size=group, local_memory=local))
+    driver = "Advanced Micro Devices, Inc.", "AMD Accelerated Parallel Processing"
+    return model_of(Answers(gpu, *driver, compute_units=AMD.get(gpu, 40), group_size=256, local_memory=1 << 16))
+
+
+def programs_of(name: str, gpu: str, batch_size: int) -> dict[str, Program]:
+    """The programs of a model's plans, by their texts."""
+    model, known = find_model(name).function(), device(gpu)
+    tuning = Tuning(known, choices=Tunings({"device": known.name}, known.relatives).choices)
+    programs: dict[str, Program] = {}
+    for training in (True, False):
+        loss = CrossEntropy() if training else None
+        plan = make_plan(model.graph, batch_size, training=training, loss=loss, tuning=tuning)
+        shares = flops_shares(plan, batch_size)
+        parts: dict[str, set[Part]] = {}
+        for _, call in plan.calls:
+            text = call.assemble()
+            programs.setdefault(text, Program(call))
+            parts.setdefault(text, set()).add((call.vertex, call.direction))
+        for text, of_layers in parts.items():
+            share = sum(shares.get(part, 0) for part in of_layers)
+            programs[text].share = max(programs[text].share, share)
+    return programs
+
+
+def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
+    """The share of a plan's flops that each direction of each layer has."""
+    flops: dict[Part, int] = {}
+    for number, phase in {(call.vertex, call.direction) for _, call in plan.calls if call.vertex is not None}:
+        vertex = plan.graph.vertices[number]
+        if vertex.layer.kind in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
+            case = shapes.Case(vertex.layer, plan.graph.input_shapes(vertex)[0])
+            for direction in case.directions:
+                if phase.startswith(direction):
+                    flops[number, phase] = case.work(direction, batch_size).flops
+    return {part: value / sum(flops.values()) for part, value in flops.items()}
+
+
+# -- compilers ---------------------------------------------------------------------------------------------------------
+
+
+def compiled(text: str, gpu: str) -> Compiled:
+    """What a program's kernel needs on a GPU, from the cache if it was compiled before."""
+    command = "ocloc" if gpu in INTEL else "clang-16"
+    text = preamble(device(gpu)) + text
+    digest = hashlib.sha256("\n".join([version(command), *BUILD_OPTIONS, text]).encode()).hexdigest()[:24]
+    kept = cache_folder() / "spills" / gpu / f"{digest}.json"
+    if kept.exists():
+        return Compiled(**json.loads(kept.read_text(encoding="utf-8")))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.cl"
+        source.write_text(text, encoding="utf-8")
+        found = (by_ocloc if gpu in INTEL else by_clang)(source, gpu)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    return found
+
+
+@functools.cache
+def version(command: str) -> str:
+    """What a compiler says that it is."""
+    option = "--version" if command != "ocloc" else "--help"
+    return subprocess.run([command, option], capture_output=True, text=True, check=False).stdout
+
+
+def by_clang(source: Path, gpu: str) -> Compiled:
+    """AMD's: the numbers are in the metadata of the assembly."""
+    command = ["clang-16", "-x", "cl", *BUILD_OPTIONS, "-Xclang", "-finclude-default-header", "-O3", "-S"]
+    command += ["-target", "amdgcn-amd-amdhsa", f"-mcpu={gpu}"]
+    command += ["--rocm-device-lib-path=/usr/lib/x86_64-linux-gnu/amdgcn/bitcode"]
+    assembly = source.with_suffix(".s")
+    run([*command, str(source), "-o", str(assembly)])
+    text = assembly.read_text(encoding="utf-8")
+
+    def number(name: str) -> int:
+        return int(re.findall(rf"\.{name}: +(\d+)", text)[0])
+
+    return Compiled(
+        number("vgpr_count"),
+        number("vgpr_spill_count"),
+        number("private_segment_fixed_size"),
+        number("group_segment_fixed_size"),
+        number("wavefront_size"),
+    )
+
+
+def by_ocloc(source: Path, gpu: str) -> Compiled:
+    """Intel's: a warning says what spills; the rest is in what the compiler dumps for its own developers."""
+    folder = source.parent
+    command = ["ocloc", "compile", "-file", str(source), "-device", gpu, "-out_dir", str(folder / "out")]
+    environment = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": str(folder)}
+    said = run([*command, "-options", " ".join(BUILD_OPTIONS)], environment)
+    # It may try several times: what it has made last counts.
+    facts = max(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns).read_text(encoding="utf-8")
+
+    def number(name: str, where: str = facts) -> int:
+        found = re.findall(rf"{name} *=? *(\d+)", where)
+        return int(found[-1]) if found else 0
+
+    return Compiled(
+        number("NumGRFRequired"),
+        number("spilled around", said),
+        number("PerThreadScratchSpace") + number("PerThreadPrivateMemorySize"),
+        number("TotalInlineLocalMemorySize"),
+        number("LargestCompiledSIMDSize"),
+    )
+
+
+def run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a command says.
+
+    Raises:
+        SystemExit: it fails.
+    """
+    settings = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+HEADER = ("kernel", "first use", "flops", "registers", "spilled", "scratch", "local", "lanes")
+
+
+def row(program: Program, found: Compiled) -> list[str]:
+    """A program's line."""
+    numbers = [str(value) for value in (found.registers, found.spilled, found.scratch, found.local, found.lanes)]
+    return [program.call.kernel, program.call.label, f"{program.share:.1%}", *numbers]
+
+
+def main() -> None:
+    """Prints a table for each model and GPU, and one of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=MODELS)
+    parser.add_argument("--gpu", nargs="+", default=[*INTEL, *AMD], help="names of ocloc and clang (-mcpu)")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--jobs", type=int, default=2, help="compilers side by side")
+    parser.add_argument("--all", action="store_true", help="list programs that do not spill, too")
+    arguments = parser.parse_args()
+    summary = []
+    for gpu in arguments.gpu:
+        for model in arguments.models:
+            programs = programs_of(model, gpu, arguments.batch_size)
+            with ThreadPoolExecutor(arguments.jobs) as pool:
+                found = dict(zip(programs, pool.map(lambda text, gpu=gpu: compiled(text, gpu), programs), strict=True))
+            spilling = [text for text, result in found.items() if result.spills]
+            listed = sorted(programs if arguments.all else spilling, key=lambda text: -programs[text].share)
+            if listed:
+                rows = [row(programs[text], found[text]) for text in listed]
+                print(f"\n{model} on {gpu}\n\n{Table(HEADER, rows, '<<>>>>>>')}", flush=True)
+            large = sum(programs[text].share > 0.01 for text in spilling)
+            counts = len(programs), len(spilling), large, sum(found[text].spilled for text in spilling)
+            summary.append([gpu, str(device(gpu).architecture), model, *map(str, counts)])
+    header = ("GPU", "architecture", "model", "programs", "spill", "over 1 % of flops", "registers spilled")
+    print(f"\n{Table(header, summary, '<<<>>>>')}")
+    sys.exit(any(line[4] != "0" for line in summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Layers from a text: their own, a user's in a file of its own, in plans and in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.blob import Shape
+from blobnet.contraction import Function
+from blobnet.device import Device
+from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
+from blobnet.executor import Executor
+from blobnet.layers.lowered import spelled_out
+from blobnet.losses import CrossEntropy
+from blobnet.planning import make_plan
+from tests.layers.torch_contract import run_torch_contract
+
+DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"
+
+
+@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(3, 1, 6, rank=1), Shape.flat(4)], ids=str)
+def test_a_layer_of_one_line(device: Device, shape: Shape) -> None:
+    layer = layers.Contraction(DENSE, sizes={"F": 5})
+    run_torch_contract(
+        device, layer, [shape], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1), differences=True
+    )
+
+
+def test_several_inputs(device: Device) -> None:
+    text = """function (A[N, C, Y, X], B[N, C], scale[C]) -> (O) {
+      M[n, c] = +(A[n, c, y, x]);
+      O[n, c, y, x : N, C, Y, X] = +(A[n, c, y, x] * scale[c] + M[n, c] * B[n, c]);
+    }"""
+    layer = layers.Contraction(text)
+    assert layer.arity == (2, 2)
+    shapes = [Shape(3, 5, 4), Shape.flat(3)]
+    assert [(spec.name, spec.initializer) for spec in layer.parameters(shapes)] == [("scale", "ones")]
+    run_torch_contract(
+        device,
+        layer,
+        shapes,
+        lambda x, p: x[0] * p["scale"][:, None, None] + (x[0].sum((2, 3)) * x[1])[:, :, None, None],
+        absolute=1e-4,
+    )
+
+
+def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
+    layer = layers.Contraction("function (A[N, C], B[N, C]) -> (O) { O[n, c] = +(A[n, c] * floor(B[n, c])); }")
+    run_torch_contract(device, layer, [Shape.flat(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "expected"),
+    [
+        ("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...]); }", 2, "I[N, C, Y, X]"),
+        ("function (I[N, C, ...]) -> (O) { O[n, c, ... : N, C, ...] = +(I[n, c, ...]); }", 1, "O[n, c, x : N, C, X]"),
+        ("function (I[N, ..., C]) -> (O) { O[n, ..., c] = +(I[n, ..., c]); }", 0, "O[n, c] = +(I[n, c])"),
+        ("function (I[N, ..., C]) -> (O) { O[n, ..., c] = +(I[n, ..., c]); }", 2, "O[n, y, x, c] = +(I[n, y, x, c])"),
+        ("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...]); }", 3, "(I[N, C, Z, Y, X])"),
+    ],
+)
+def test_axes_in_place_of_dots(text: str, rank: int, expected: str) -> None:
+    assert expected in spelled_out(text, rank)
+    assert "..." not in spelled_out(text, rank)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sharpened(layers.Lowered):
+    """What a user writes: softmax over the positions, with a learned sharpness a unit."""
+
+    epsilon: float = 1e-3
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        text = f"""function (I[N, C, ...], scale[C]) -> (O) {{
+          M[n, c] = >(I[n, c, ...]);
+          P[n, c, ...] = +(exp(scale[c] * (I[n, c, ...] - M[n, c])));
+          S[n, c] = +(P[n, c, ...]);
+          O[n, c, ...] = +(P[n, c, ...] / (S[n, c] + {self.epsilon}));
+        }}"""
+        return layers.function(text, inputs[0])
+
+
+@dataclass(frozen=True)
+class Forgetful(layers.Lowered):
+    """Squares."""
+
+    keeps_inputs: ClassVar[bool] = False
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        return layers.function("function (I[N, C]) -> (O) { O = I * I; }")
+
+
+def network() -> bn.Model:
+    images = layers.Input(units=3, height=8, width=6)()
+    first = layers.ConvTranspose2D(4, 3, stride=2, padding=1, activation="relu")(images)
+    norm = layers.GroupNorm(2)(first)
+    gates = layers.SqueezeExcite(2)(norm)
+    both = layers.Concat()([gates, layers.PReLU()(layers.Contraction(DENSE, sizes={"F": 4})(norm))])
+    parts = layers.split(Sharpened()(both), [3, 5])
+    product = layers.Multiply()([layers.Upsample(2)(parts[0]), layers.GlobalMaxPool()(parts[0])])
+    shrunk = layers.AdaptiveAveragePool((3, 2))(product)
+    padded = layers.Pad(1)(layers.Permute((0, 2, 1))(shrunk))
+    rows = layers.Reshape((5, -1))(layers.AdaptiveMaxPool((2, 3))(parts[1]))
+    seen = layers.MultiHeadAttention(1)(rows)
+    joined = layers.Concat()([layers.Flatten()(padded), layers.Flatten()(layers.LayerNorm()(seen))])
+    return bn.Model(images, layers.Dense(3)(joined))
+
+
+def batch(count: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(5)
+    return random.standard_normal((count, 3, 8, 6)).astype(np.float32), random.integers(0, 3, count)
+
+
+def test_plans_that_share_memory_give_the_same(device: Device) -> None:
+    model = network()
+    x, y = batch(5)
+    found = []
+    for share, reuse in ((True, True), (False, False)):
+        plan = make_plan(
+            model.graph, 5, loss=CrossEntropy(), training=True, tuning=device.tuning, share=share, reuse=reuse,
+            input_delta=True,
+        )  # fmt: skip
+        executor = Executor(device, plan, debug=True)
+        parameters = np.zeros(plan.parameters.elements, np.float32)
+        for name, piece in plan.parameters.slices.items():
+            parameters[piece.offset : piece.offset + piece.elements] = model.weights[name].reshape(-1)
+        executor.write_array("parameters", parameters)
+        executor.write_array("samples", x)
+        executor.write_array("labels", y.astype(np.int32))
+        for phase in ("constant", "forward", "loss", "backward"):
+            executor.run(phase, 4)  # One less than there is room for.
+        found.append((executor.memory("gradients"), executor.read_blob(plan.deltas["input_1"], 4)))
+    for one, other in zip(*found, strict=True):
+        assert np.isfinite(one).all()
+        assert np.abs(one).max() > 0
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_training_and_files(device: Device, tmp_path: Path) -> None:
+    model = network()
+    x, y = batch(13)
+    history = model.fit(x, y, epochs=20, batch_size=5, optimizer=bn.optimizers.Adam(1e-2), seed=0, device=device)
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    model.save(tmp_path / "model.h5")
+    again = bn.load(tmp_path / "model.h5")
+    assert again.graph.description() == model.graph.description()
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+def test_a_file_with_a_layer_whose_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Halved(layers.Lowered):
+        keeps_inputs: ClassVar[bool] = False
+
+        def function(self, inputs: Sequence[Shape]) -> Function:
+            return layers.function("function (I[N, C]) -> (O) { O[n, c] = +(I[n, c] / 2); }")
+
+    model = bn.Sequential([layers.Input(units=3), Halved(), layers.Dense(2)])
+    model.save(tmp_path / "model.h5")
+    monkeypatch.delitem(layers.Layer.kinds, "Halved")
+    with pytest.raises(FileError, match=r"Received kind=Halved.*import the module that defines it"):
+        bn.load(tmp_path / "model.h5")
+    monkeypatch.setitem(layers.Layer.kinds, "Halved", Halved)
+    assert bn.load(tmp_path / "model.h5").graph.vertices[1].layer == model.graph.vertices[1].layer
+
+
+def test_every_layer_is_in_the_list_of_layers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text(encoding="utf-8")
+    others = {"Layer", "Lowered", "Node", "function"}
+    assert not [name for name in layers.__all__ if f"`{name}" not in page and name not in others]
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
+    "no head": (
+        lambda: layers.Contraction("O[n, c] = +(I[n, c])"),
+        OptionError,
+        r"Contraction: the text must have a head, with the sizes of its inputs",
+    ),
+    "nonsense": (
+        lambda: layers.Contraction("function (I[N, C]) -> (O) { O[n, c] = (I[n, c]); }"),
+        ContractionError,
+        r"an aggregation .* must follow '='",
+    ),
+    "unknown size": (
+        lambda: layers.Contraction(DENSE, sizes={"G": 3}),
+        OptionError,
+        r"G: the contraction has no such size",
+    ),
+    "no such parameter": (
+        lambda: layers.Contraction(DENSE, {"V": "ones"}, {"F": 3}),
+        OptionError,
+        r"Contraction: an initializer must be that of a parameter. Received parameter=V. Hint: .*W",
+    ),
+    "unknown initializer": (
+        lambda: layers.Contraction(DENSE, {"W": "one"}, {"F": 3}),
+        OptionError,
+        r"Contraction, W: the initializer must be a known one. Received initializer=one. Hint: did you mean 'ones'",
+    ),
+    "a size is missing": (
+        lambda: layers.Contraction(DENSE, name="mix").output_shape([Shape(3, 2, 2)]),
+        OptionError,
+        r"mix \(Contraction\): the sizes of a parameter must be those of inputs, or given. Received parameter=W, .*'F'",
+    ),
+    "another rank": (
+        lambda: layers.Contraction("function (I[N, C, Y, X]) -> (O) { O = exp(I); }").output_shape([Shape.flat(3)]),
+        ShapeError,
+        r"(?s)Contraction: its contraction must fit its inputs. Received inputs=\(3\)\..*'I' must have 4 axes.*\^\^\^",
+    ),
+    "samples mixed": (
+        lambda: layers.Contraction("function (I[N, C]) -> (O) { O[c, d : C, C] = +(I[n, c] * I[n, d]); }").output_shape(
+            [Shape.flat(3)]
+        ),
+        ShapeError,
+        r"the output must have the samples as its first axis",
+    ),
+    "two outputs": (
+        lambda: layers.Contraction("function (I[N, C]) -> (O, P) { O = exp(I); P = exp(O); }").output_shape(
+            [Shape.flat(3)]
+        ),
+        OptionError,
+        r"its function must have one output. Received outputs=\('O', 'P'\)",
+    ),
+    "a lie about what is kept": (
+        lambda: make_plan(
+            bn.Sequential([layers.Input(units=3), Forgetful()]).graph,
+            2,
+            loss=bn.losses.MeanSquaredError(),
+            training=True,
+            input_delta=True,
+        ),
+        OptionError,
+        r"forgetful_1 \(Forgetful\): keeps_inputs and keeps_output must say what derivatives read.*read=\['I'\]",
+    ),
+    "too many inputs": (
+        lambda: layers.Contraction(DENSE, sizes={"F": 2})([layers.Input(units=3)(), layers.Input(units=3)()]),
+        ShapeError,
+        r"the layer takes 1 input\(s\)\. Received inputs=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake: str) -> None:
+    make, kind, message = MISTAKES[mistake]
+    with pytest.raises(kind, match=message):
+        make()
