@@ -60,11 +60,11 @@ def compared_calls() -> Iterator[KernelCall]:
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
         for optimizer in OPTIMIZERS:
-            yield from optimizer.calls(TABLE, tuning)
+            yield from optimizer.calls(TABLE, tuning.model)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning)
-        yield from weight_buffers.average_call(TABLE, tuning)
+        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
+        yield from weight_buffers.average_call(TABLE, tuning.model)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
