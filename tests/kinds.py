@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from blobnet.blob import Padding
 from blobnet.device import Device
 from blobnet.device_model import GENERIC, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
 from blobnet.task import Choices, Fault
 
-_NO_CHOICES = Choices()
+_NO_CHOICES, _NO_PADDING = Choices(), Padding()
 
 
 def tuning_for(
@@ -24,6 +25,7 @@ def tuning_for(
     broken: Iterable[str] = (),
     precision: str = "fp32",
     only: Iterable[str] = (),
+    padding: Padding = _NO_PADDING,
     **facts: Any,
 ) -> Tuning:
     """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``.
@@ -32,7 +34,7 @@ def tuning_for(
     """
     model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **facts)
     parts = {"broken": frozenset(map(Fault.parse, broken)), "only": frozenset(only)}
-    return Tuning(model, precision, replace(choices, **parts))
+    return Tuning(model, precision, replace(choices, **parts), padding)
 
 
 def only(tuning: Tuning, *names: str) -> Tuning:

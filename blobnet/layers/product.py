@@ -69,7 +69,8 @@ class _Product(Layer):
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
         task = self._task(site, direction)
         chosen = choose(site.tuning.choices, task, self._candidates(site, direction))
-        return [replace(call, way=chosen.way, task=task) for call in chosen.calls()]
+        # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
+        return [call if call.way else replace(call, way=chosen.way, task=task) for call in chosen.calls()]
 
 
 def operation_of(
