@@ -530,8 +530,8 @@ def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Sha
             raise OptionError(str(augmentation), rule, loss=loss, hint=hint)
 
 
-def _positions(shape: Shape) -> tuple[int, int, int]:
-    return shape.rank, shape.height, shape.width
+def _positions(shape: Shape) -> tuple[int, ...]:
+    return shape.sizes
 
 
 def from_descriptions(descriptions: Any, subject: str) -> tuple[Augmentation, ...]:

@@ -7,8 +7,10 @@ for Python and ``BLOB_INDEX`` in ``kernels/blob.h`` for kernels.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +18,14 @@ import numpy.typing as npt
 from blobnet.errors import ShapeError
 
 FloatArray = npt.NDArray[np.float32]
+Pair = tuple[int, int]
+T = TypeVar("T")
 
-#: What of a layout kernels take as macros of a role; all of it but the unit offset, and what follows from that.
+#: The spatial axes that there may be, the outermost first, and how many they are.
+AXIS_NAMES = ("depth", "height", "width")
+AXES = len(AXIS_NAMES)
+
+#: What of a layout kernels take as macros of a role, where every blob of a call is plain (:attr:`BlobLayout.is_plain`).
 _SIZES = (
     "UNIT_COUNT",
     "UNIT_MEMORY_COUNT",
@@ -33,88 +41,200 @@ _SIZES = (
     "UNIT_MEMORY_HEIGHT_OFFSET",
     "MEMORY_ELEMENTS",
 )
+#: What they take besides where one is not; and what it is in a plain blob, whose units are planes.
+_PLANE_SIZES = {
+    "UNIT_DEPTH": "1",
+    "UNIT_MEMORY_DEPTH": "1",
+    "UNIT_MEMORY_DEPTH_PADDING": "0",
+    "UNIT_MEMORY_DEPTH_OFFSET": "0",
+    "PLANE_COUNT": "UNIT_COUNT",
+    "PLANE_ELEMENTS": "UNIT_ELEMENTS",
+    "PLANE_MEMORY_ELEMENTS": "UNIT_MEMORY_ELEMENTS",
+    "PLANE_EXTENT": "(UNIT_MEMORY_HEIGHT * UNIT_MEMORY_WIDTH + UNIT_MEMORY_WIDTH_OFFSET)",
+}
 #: Sizes that kernels divide by: where these are arguments, so is what a quotient is made of without a division.
 _DIVISORS = ("UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS")
-_FIELDS = (*_SIZES, *(f"{name}_{part}" for name in _DIVISORS for part in ("MULTIPLIER", "SHIFT")))
-#: The type of the argument that holds them, for kernels whose program should not depend on them.
-GEOMETRY_TYPE = f"typedef struct {{ int {', '.join(name.lower() for name in _FIELDS)}; }} geometry_t;"
+_PLANE_DIVISORS = ("UNIT_HEIGHT", "UNIT_DEPTH", "PLANE_COUNT", "PLANE_ELEMENTS")
+_PARTS = ("MULTIPLIER", "SHIFT")
 
 
-@dataclass(frozen=True)
+def _fields(plain: bool) -> tuple[str, ...]:
+    """The numbers of the argument that holds a layout, for kernels whose program should not depend on them."""
+    divisors = tuple(f"{name}_{part}" for name in _DIVISORS for part in _PARTS)
+    if plain:
+        return (*_SIZES, *divisors)
+    return (*_SIZES, *_PLANE_SIZES, *divisors, *(f"{name}_{part}" for name in _PLANE_DIVISORS for part in _PARTS))
+
+
+def geometry_type(plain: bool) -> str:
+    """The type of that argument, in C; ``plain`` says whether all blobs of the call are."""
+    return f"typedef struct {{ int {', '.join(name.lower() for name in _fields(plain))}; }} geometry_t;"
+
+
+@dataclass(frozen=True, init=False)
 class Shape:
-    """The shape of one sample: ``units`` planes of ``height`` x ``width``.
+    """The shape of one sample: ``Shape(units, *sizes)``, the sizes of up to three spatial axes, the outermost first.
 
-    ``rank`` counts the spatial axes that users see: 2 for (units, height, width), 1 for (units, width), 0 for (units,).
+    (units, depth, height, width), (units, height, width), (units, width) or (units,); axes that are not there have the
+    size 1.
     """
 
     units: int
-    height: int = 1
-    width: int = 1
-    rank: int = 2
+    sizes: tuple[int, ...]
+
+    def __init__(self, units: int, *sizes: int) -> None:
+        if len(sizes) > AXES:
+            raise ShapeError("shape", f"there are at most {AXES} spatial axes", units=units, sizes=sizes)
+        object.__setattr__(self, "units", units)
+        object.__setattr__(self, "sizes", sizes)
 
     @classmethod
     def flat(cls, units: int) -> Shape:
         """The shape of ``units`` values without spatial axes."""
-        return cls(units, 1, 1, rank=0)
+        return cls(units)
+
+    @property
+    def rank(self) -> int:
+        """The spatial axes that users see."""
+        return len(self.sizes)
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """(depth, height, width)."""
+        depth, height, width = _leading(self.sizes, 1)
+        return depth, height, width
+
+    @property
+    def depth(self) -> int:
+        """Planes of a unit."""
+        return self.axes[0]
+
+    @property
+    def height(self) -> int:
+        """Rows of a plane."""
+        return self.axes[1]
+
+    @property
+    def width(self) -> int:
+        """Values in a row."""
+        return self.axes[2]
+
+    @property
+    def planes(self) -> int:
+        """Planes of all units."""
+        return self.units * self.depth
+
+    @property
+    def positions(self) -> int:
+        """Values in one unit."""
+        return math.prod(self.sizes)
 
     @property
     def elements(self) -> int:
         """Values in one sample."""
-        return self.units * self.height * self.width
+        return self.units * self.positions
 
     @property
     def one_unit(self) -> Shape:
-        """A single unit of the same planes: the work of kernels that loop over the units."""
-        return replace(self, units=1)
+        """All rows of a unit as one plane: the work of kernels that loop over the units."""
+        return Shape(1, self.depth * self.height, self.width)
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """The axes that users see, batch left out: (units[, height][, width])."""
-        return (self.units, self.height, self.width) if self.rank == 2 else (self.units, self.width)[: self.rank + 1]
+        """The axes that users see, batch left out: (units[[[, depth], height], width])."""
+        return (self.units, *self.sizes)
+
+    def with_units(self, units: int) -> Shape:
+        """The same axes with another number of units."""
+        return Shape(units, *self.sizes)
 
     def __str__(self) -> str:
         return "(" + ", ".join(str(size) for size in self.dimensions) + ")"
 
+    def __repr__(self) -> str:
+        return f"Shape{self}"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class Halo:
-    """Zeros that some reader needs around the data of every unit."""
+    """Zeros that some reader needs around the data of every unit: ``Halo(*sides)``.
 
-    top: int = 0
-    bottom: int = 0
-    left: int = 0
-    right: int = 0
+    ``sides`` are (before, after) for each spatial axis, the outermost first: ``Halo((top, bottom), (left, right))``.
+    Outer axes without any may be left out; ``Halo()`` is none at all.
+    """
+
+    sides: tuple[Pair, ...]
+
+    def __init__(self, *sides: Pair) -> None:
+        given = tuple((int(before), int(after)) for before, after in sides)
+        while given and given[0] == (0, 0):
+            given = given[1:]
+        object.__setattr__(self, "sides", given)
+
+    @property
+    def axes(self) -> tuple[Pair, Pair, Pair]:
+        """(before, after) of depth, height and width."""
+        depth, height, width = _leading(self.sides, (0, 0))
+        return depth, height, width
+
+    @property
+    def top(self) -> int:
+        """Rows above the data."""
+        return self.axes[1][0]
+
+    @property
+    def bottom(self) -> int:
+        """Rows below the data."""
+        return self.axes[1][1]
+
+    @property
+    def left(self) -> int:
+        """Zeros left of each row."""
+        return self.axes[2][0]
+
+    @property
+    def right(self) -> int:
+        """Zeros right of each row."""
+        return self.axes[2][1]
 
     def merged(self, other: Halo) -> Halo:
         """The smallest halo that serves both readers."""
-        return Halo(
-            max(self.top, other.top),
-            max(self.bottom, other.bottom),
-            max(self.left, other.left),
-            max(self.right, other.right),
-        )
+        both = zip(self.axes, other.axes, strict=True)
+        return Halo(*((max(a[0], b[0]), max(a[1], b[1])) for a, b in both))
+
+
+class Axis(NamedTuple):
+    """A spatial axis in memory: the data, and the zeros before and after it that are its own."""
+
+    before: int
+    size: int
+    after: int
+
+    @property
+    def memory(self) -> int:
+        """All of it."""
+        return self.before + self.size + self.after
 
 
 @dataclass(frozen=True)
 class BlobLayout:
     """Where the values of a blob lie in its buffer, in elements.
 
-    A plane (unit) is ``unit_memory_height`` rows at the pitch ``unit_memory_width``, followed by
-    ``unit_memory_width_offset`` more zeros: the zeros left of row y+1 are also the zeros right of row y, so the last
-    row needs a few of its own. Data, and the halo around it, fill the plane's first :attr:`extent` elements; what is
-    left up to ``unit_memory_elements`` is slack, which no kernel reads into a result.
+    A plane is ``height.memory`` rows at the pitch ``width.memory``. As a rule rows share their zeros: those left of row
+    y+1 are also those right of row y, and behind the last row follow ``width.before`` more. Where each row has its own
+    zeros on both sides, nothing follows. Data, and the halo around it, fill the plane's first :attr:`plane_extent`
+    elements; what is left up to ``plane_memory_elements`` is slack, which no kernel reads into a result.
+
+    A unit is ``depth.memory`` planes, one behind the other; where a value has less than three spatial axes, one.
     """
 
     unit_count: int
-    unit_height: int
-    unit_width: int
     unit_offset: int
     unit_memory_count: int
-    unit_memory_height: int
-    unit_memory_width: int
-    unit_memory_elements: int
-    unit_memory_height_offset: int
-    unit_memory_width_offset: int
+    depth: Axis
+    height: Axis
+    width: Axis
+    plane_memory_elements: int
 
     @classmethod
     def padded(
@@ -126,35 +246,109 @@ class BlobLayout:
         slack: int = 0,
         unit_offset: int = 0,
         unit_memory_count: int | None = None,
+        own_zeros: bool = False,
+        align: int = 1,
     ) -> BlobLayout:
-        """The layout of ``shape`` with ``halo`` zeros around each unit, rows sharing their zeros."""
+        """The layout of ``shape`` with ``halo`` zeros around each unit.
+
+        Args:
+            shape: what it holds.
+            halo: the zeros around each unit; None: no zeros.
+            pitch: elements from row to row; as few as possible if None.
+            slack: elements behind each plane.
+            unit_offset: units of the memory in front of the blob's own.
+            unit_memory_count: units of the memory; none behind the blob's own if None.
+            own_zeros: whether each row has zeros of its own on both sides, so that a plane is its memory height times
+                its memory width; else rows share their zeros.
+            align: what the pitch, and the elements of a plane, are rounded up to a multiple of.
+
+        Raises:
+            ShapeError: the pitch does not hold the data and its halo.
+        """
         halo = halo or Halo()
-        width = pitch if pitch is not None else shape.width + max(halo.left, halo.right)
-        height = halo.top + shape.height + halo.bottom
+        (front, back), (top, bottom), (left, right) = halo.axes
+        needed = shape.width + (left + right if own_zeros else max(left, right))
+        pitch = _rounded_up(needed if pitch is None else pitch, align)
+        height = Axis(top, shape.height, bottom)
+        plane = height.memory * pitch + (0 if own_zeros else left) + slack
         layout = cls(
             unit_count=shape.units,
-            unit_height=shape.height,
-            unit_width=shape.width,
             unit_offset=unit_offset,
             unit_memory_count=unit_offset + shape.units if unit_memory_count is None else unit_memory_count,
-            unit_memory_height=height,
-            unit_memory_width=width,
-            unit_memory_elements=height * width + halo.left + slack,
-            unit_memory_height_offset=halo.top,
-            unit_memory_width_offset=halo.left,
+            depth=Axis(front, shape.depth, back),
+            height=height,
+            width=Axis(left, shape.width, pitch - left - shape.width),
+            plane_memory_elements=_rounded_up(plane, align),
         )
-        if not layout.holds(halo):
-            raise ShapeError("blob layout", "the row pitch must hold the data and its halo", pitch=width, halo=halo)
+        if pitch < needed or not layout.holds(halo):
+            raise ShapeError("blob layout", "the row pitch must hold the data and its halo", pitch=pitch, halo=halo)
         return layout
+
+    @property
+    def shape(self) -> Shape:
+        """What it holds: units of planes, or of rows of planes."""
+        depth = (self.depth.size,) if self.depth.size > 1 else ()
+        return Shape(self.unit_count, *depth, self.height.size, self.width.size)
 
     def holds(self, halo: Halo) -> bool:
         """Whether this layout has at least ``halo`` zeros on every side."""
-        return (
-            halo.top <= self.unit_memory_height_offset
-            and halo.bottom <= self.unit_memory_height_padding
-            and halo.left <= self.unit_memory_width_offset
-            and max(halo.left, halo.right) <= self.unit_memory_width - self.unit_width
-        )
+        pairs = zip(halo.axes, self.zeros.axes, strict=True)
+        return all(before <= zeros[0] and after <= zeros[1] for (before, after), zeros in pairs)
+
+    @property
+    def zeros(self) -> Halo:
+        """All zeros around the data; those behind a row are those before the next one, too, where rows share them."""
+        behind = self.plane_extent - self.height.memory * self.width.memory
+        before = min(self.width.before, self.width.memory - self.width.size)
+        depth, height = ((axis.before, axis.after) for axis in (self.depth, self.height))
+        return Halo(depth, height, (before, self.width.after + behind))
+
+    # -- Table 1 -----------------------------------------------------------------------------------------------------
+
+    @property
+    def unit_depth(self) -> int:
+        """Planes of data in one unit."""
+        return self.depth.size
+
+    @property
+    def unit_height(self) -> int:
+        """Rows of data in one plane."""
+        return self.height.size
+
+    @property
+    def unit_width(self) -> int:
+        """Data values in one row."""
+        return self.width.size
+
+    @property
+    def unit_memory_depth(self) -> int:
+        """Planes of one unit."""
+        return self.depth.memory
+
+    @property
+    def unit_memory_height(self) -> int:
+        """Rows of one plane."""
+        return self.height.memory
+
+    @property
+    def unit_memory_width(self) -> int:
+        """The pitch: elements from row to row."""
+        return self.width.memory
+
+    @property
+    def unit_memory_depth_offset(self) -> int:
+        """Planes of zeros before the data."""
+        return self.depth.before
+
+    @property
+    def unit_memory_height_offset(self) -> int:
+        """Rows of zeros above the data."""
+        return self.height.before
+
+    @property
+    def unit_memory_width_offset(self) -> int:
+        """Zeros left of the data."""
+        return self.width.before
 
     @property
     def unit_padding(self) -> int:
@@ -164,17 +358,37 @@ class BlobLayout:
     @property
     def unit_elements(self) -> int:
         """Data values in one unit."""
+        return self.unit_depth * self.plane_elements
+
+    @property
+    def plane_count(self) -> int:
+        """Planes of data in one sample."""
+        return self.unit_count * self.unit_depth
+
+    @property
+    def plane_elements(self) -> int:
+        """Data values in one plane."""
         return self.unit_height * self.unit_width
+
+    @property
+    def unit_memory_elements(self) -> int:
+        """The stride between units."""
+        return self.unit_memory_depth * self.plane_memory_elements
+
+    @property
+    def unit_memory_depth_padding(self) -> int:
+        """Planes of zeros behind the data."""
+        return self.depth.after
 
     @property
     def unit_memory_height_padding(self) -> int:
         """Zero rows below the data."""
-        return self.unit_memory_height - self.unit_memory_height_offset - self.unit_height
+        return self.height.after
 
     @property
     def unit_memory_width_padding(self) -> int:
-        """Zeros right of the data within its own row (more follow, left of the next row)."""
-        return self.unit_memory_width - self.unit_memory_width_offset - self.unit_width
+        """Zeros right of the data within its own row (where rows share zeros, more follow left of the next row)."""
+        return self.width.after
 
     @property
     def memory_elements(self) -> int:
@@ -182,20 +396,33 @@ class BlobLayout:
         return self.unit_memory_count * self.unit_memory_elements
 
     @property
-    def extent(self) -> int:
+    def plane_extent(self) -> int:
         """Elements at the start of a plane that are data or halo; the rest is slack."""
-        return self.unit_memory_height * self.unit_memory_width + self.unit_memory_width_offset
+        rows = self.unit_memory_height * self.unit_memory_width
+        return min(rows + self.unit_memory_width_offset, self.plane_memory_elements)
 
     @property
-    def plane(self) -> tuple[int, ...]:
+    def halo_elements(self) -> int:
+        """Zeros in one unit."""
+        return self.unit_memory_depth * self.plane_extent - self.unit_elements
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a unit is one plane, whose rows share their zeros: what kernels are made for first of all."""
+        rows = self.unit_memory_height * self.unit_memory_width
+        return self.depth == (0, 1, 0) and self.plane_extent == rows + self.unit_memory_width_offset
+
+    @property
+    def plane(self) -> tuple[object, ...]:
         """What two layouts must share so that the halo of one is also zero in the other."""
         return (
+            self.depth,
             self.unit_height,
             self.unit_width,
             self.unit_memory_height_offset * self.unit_memory_width + self.unit_memory_width_offset,
             self.unit_memory_width,
-            self.extent,
-            self.unit_memory_elements,
+            self.plane_extent,
+            self.plane_memory_elements,
         )
 
     @property
@@ -207,70 +434,104 @@ class BlobLayout:
         """Units of a single value each as one row, if they are all there is in memory; else this layout."""
         if self.unit_memory_elements != 1 or self.unit_count != self.unit_memory_count:
             return self
-        return BlobLayout.padded(Shape(1, 1, self.unit_count))
+        return BlobLayout.padded(Shape(1, self.unit_count))
+
+    @property
+    def strides(self) -> tuple[int, int, int, int, int]:
+        """Elements from sample to sample, unit to unit, plane to plane, row to row, and value to value."""
+        units, planes = self.unit_memory_elements, self.plane_memory_elements
+        return self.memory_elements, units, planes, self.unit_memory_width, 1
 
     def index(self, n: Any, z: Any, y: Any, x: Any) -> Any:
-        """The index equation; takes integers or integer arrays."""
+        """The index equation; takes integers or integer arrays.
+
+        ``z`` counts planes: it is the unit, or, where a unit has several, plane ``z % unit_depth`` of unit
+        ``z // unit_depth``.
+        """
         return (
             x
             + self.unit_memory_width_offset
             + self.unit_memory_width * (self.unit_memory_height_offset + y)
-            + self.unit_memory_elements * (self.unit_offset + z)
+            + self.plane_memory_elements * (self.unit_memory_depth_offset + z % self.unit_depth)
+            + self.unit_memory_elements * (self.unit_offset + z // self.unit_depth)
             + self.memory_elements * n
         )
 
-    def macros(self, role: str, as_argument: bool = False) -> dict[str, int | str]:
+    def macros(self, role: str, *, as_argument: bool = False, plain: bool = True) -> dict[str, int | str]:
         """Table 1 as macros of ``role``; the unit offset is a kernel argument: moving a blob compiles nothing.
 
-        ``as_argument``: so are all sizes, as fields of the argument that :attr:`geometry` is for.
+        Args:
+            role: whose.
+            as_argument: whether all sizes are arguments too, as fields of what :meth:`geometry` is for.
+            plain: whether all blobs of the call are plain; such programs know nothing of planes within units.
         """
-        argument, names = role.lower(), _FIELDS if as_argument else _SIZES
-        values: dict[str, int | str] = {
-            f"{role}_{name}": f"{argument}_geometry.{name.lower()}" if as_argument else getattr(self, name.lower())
-            for name in names
-        }
+        argument = role.lower()
+        values: dict[str, int | str] = {}
+        for name in _fields(plain) if as_argument else (*_SIZES, *(() if plain else _PLANE_SIZES)):
+            values[f"{role}_{name}"] = f"{argument}_geometry.{name.lower()}" if as_argument else self._size(name)
+        if plain:
+            names = dict(_PLANE_SIZES)
+            if as_argument:
+                divisors = set(_PLANE_DIVISORS) & _PLANE_SIZES.keys() - {"UNIT_DEPTH"}
+                names |= {f"{name}_{part}": f"{names[name]}_{part}" for name in divisors for part in _PARTS}
+            for name, alike in names.items():
+                values[f"{role}_{name}"] = re.sub(r"[A-Z]\w+", lambda found: f"{role}_{found[0]}", alike)
         free = self.unit_memory_count - self.unit_count
         behind = f"{role}_UNIT_MEMORY_COUNT - {role}_UNIT_COUNT" if as_argument else str(free)
         values[f"{role}_UNIT_OFFSET"] = f"{argument}_unit_offset"
         values[f"{role}_UNIT_PADDING"] = f"({behind} - {argument}_unit_offset)"
         return values
 
-    @property
-    def geometry(self) -> npt.NDArray[np.int32]:
-        """The value of an argument of GEOMETRY_TYPE."""
-        values = [getattr(self, name.lower()) for name in _SIZES]
-        for name in _DIVISORS:
-            values += _reciprocal(getattr(self, name.lower()))
+    def geometry(self, plain: bool) -> npt.NDArray[np.int32]:
+        """The value of an argument of :func:`geometry_type`."""
+        sizes, divisors = list(_SIZES), list(_DIVISORS)
+        if not plain:
+            sizes += _PLANE_SIZES
+            divisors += _PLANE_DIVISORS
+        values = [self._size(name) for name in sizes]
+        for name in divisors:
+            values += _reciprocal(self._size(name))
         return np.array(values, np.int64).astype(np.int32)
+
+    def _size(self, name: str) -> int:
+        """What a macro's name stands for."""
+        value: int = getattr(self, name.lower())
+        return value
 
     def slice_units(self, first: int, count: int) -> BlobLayout:
         """The layout of ``count`` of this blob's units, from ``first`` on, in the same memory."""
         return replace(self, unit_offset=self.unit_offset + first, unit_count=count)
 
     def data(self, buffer: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-        """The data of ``count`` samples as a strided (n, unit, y, x) view of a host copy of the buffer."""
+        """The data of ``count`` samples as a strided view of a host copy of the buffer.
+
+        (n, unit, y, x), or (n, unit, plane, y, x) where a unit has several planes.
+        """
         step = buffer.itemsize
         fits = buffer.flags.c_contiguous and count * self.memory_elements <= buffer.size
         assert fits, f"{count} samples of {self.memory_elements} elements must fit a contiguous {buffer.size}"
-        return np.lib.stride_tricks.as_strided(
-            buffer.reshape(-1)[self.index(0, 0, 0, 0) :],
-            (count, self.unit_count, self.unit_height, self.unit_width),
-            (
-                self.memory_elements * step,
-                self.unit_memory_elements * step,
-                self.unit_memory_width * step,
-                step,
-            ),
-        )
+        sizes = (count, self.unit_count, self.unit_depth, self.unit_height, self.unit_width)
+        strides = tuple(step * stride for stride in self.strides)
+        view = np.lib.stride_tricks.as_strided(buffer.reshape(-1)[self.index(0, 0, 0, 0) :], sizes, strides)
+        return view[:, :, 0] if self.unit_depth == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:
-        """For one plane of ``unit_memory_elements``: True where the promise demands a zero."""
-        mask = np.zeros(self.unit_memory_elements, dtype=bool)
-        mask[: self.extent] = True
-        y, x = np.mgrid[: self.unit_height, : self.unit_width]
-        origin = replace(self, unit_offset=0)
-        mask[origin.index(0, 0, y, x)] = False
-        return mask
+        """For one unit of ``unit_memory_elements``: True where the promise demands a zero."""
+        mask = np.zeros((self.unit_memory_depth, self.plane_memory_elements), dtype=bool)
+        mask[:, : self.plane_extent] = True
+        flat = mask.reshape(-1)
+        z, y, x = np.mgrid[: self.unit_depth, : self.unit_height, : self.unit_width]
+        flat[replace(self, unit_offset=0).index(0, z, y, x)] = False
+        return flat
+
+
+def _leading(values: tuple[T, ...], missing: T) -> tuple[T, ...]:
+    """Values of the last axes, with those of all of them in front."""
+    return (missing,) * (AXES - len(values)) + values
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:

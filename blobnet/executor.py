@@ -88,7 +88,7 @@ def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
     for role in source.blobs:
         blob = call.blobs[role]
         arguments += [memory[blob.storage], np.int32(blob.layout.unit_offset)]
-        arguments += [blob.layout.geometry] if call.passes_geometry else []
+        arguments += [blob.layout.geometry(call.has_plain_blobs)] if call.passes_geometry else []
     for role in source.arrays:
         array = call.arrays[role]
         arguments += [memory[array.storage], np.int32(array.offset)]
@@ -320,7 +320,7 @@ class Executor:
         return self._placed[storage]
 
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
-        """The data of ``count`` samples of a blob: (count, units, height, width)."""
+        """The data of ``count`` samples of a blob: (count, units[, depth], height, width)."""
         elements = count * blob.layout.memory_elements
         values: FloatArray = self.device.read(self._placed[blob.storage], elements)
         return np.ascontiguousarray(blob.layout.data(values, count))
@@ -390,9 +390,11 @@ def _data_mask(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _cell(blob: Blob, index: int) -> str:
-    """An element of the storage as n, memory unit, memory row and memory column."""
+    """An element of the storage as n, memory unit, its plane if it has several, memory row and memory column."""
     layout = blob.layout
     n, rest = divmod(index, layout.memory_elements)
     unit, rest = divmod(rest, layout.unit_memory_elements)
+    plane, rest = divmod(rest, layout.plane_memory_elements)
     row, column = divmod(rest, layout.unit_memory_width)
-    return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column})"
+    of_unit = f"memory unit={unit}" + (f", memory plane={plane}" if layout.unit_memory_depth > 1 else "")
+    return f"(n={n}, {of_unit}, memory row={row}, memory column={column})"

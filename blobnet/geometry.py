@@ -6,14 +6,14 @@ The formulas are those of docs/design.md (K taps, stride S, dilation D, padding 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from blobnet.blob import Halo
+from blobnet.blob import Pair as Pair
 from blobnet.errors import OptionError
 
-Pair = tuple[int, int]
-Padding = int | str | Pair | tuple[Pair, Pair]
+Padding = int | str | tuple[int, ...] | tuple[Pair, ...]
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,24 @@ class WindowAxis:
         return before, after
 
 
-def halo(vertical: Pair, horizontal: Pair) -> Halo:
-    """The halo of a pair of axes."""
-    return Halo(vertical[0], vertical[1], horizontal[0], horizontal[1])
+def axis_numbers(subject: str, name: str, value: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """``value`` as a number for each of ``rank`` axes, the outermost first: one int is for all of them.
 
-
-def pair(subject: str, name: str, value: int | Pair, rank: int) -> Pair:
-    """``value`` as (vertical, horizontal); a 1-D window takes one number and stands still vertically."""
+    Raises:
+        OptionError: it is neither an int nor as many of them as there are axes, or one is below 1.
+    """
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank or not all(is_int(item, 1) for item in values):
-        numbers = "an int" if rank == 1 else "an int or a pair of ints"
+        numbers = ("an int", "an int or a pair of ints", "an int or three ints")[rank - 1]
         received: dict[str, Any] = {name: value}
         raise OptionError(subject, f"{name} must be {numbers} of at least 1", **received)
-    return (1, values[0]) if rank == 1 else (values[0], values[1])
+    return values
+
+
+def pair(subject: str, name: str, value: int | tuple[int, ...], rank: int) -> Pair:
+    """``value`` as (vertical, horizontal); a 1-D window takes one number and stands still vertically."""
+    vertical, horizontal = (1, *axis_numbers(subject, name, value, rank))[-2:]
+    return vertical, horizontal
 
 
 def plain(value: Any) -> Any:
@@ -93,45 +98,62 @@ def _is_pair(value: object) -> bool:
 
 
 def check_padding(subject: str, padding: Padding, rank: int) -> Padding:
-    """``padding`` if it is one of the allowed forms."""
-    if padding in ("same", "valid") or is_int(padding, 0) or _is_pair(padding):
+    """``padding`` if it is one of the allowed forms, for ``rank`` axes.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if padding in ("same", "valid") or is_int(padding, 0):
         return padding
-    if rank == 2 and isinstance(padding, tuple) and len(padding) == 2 and all(_is_pair(item) for item in padding):
-        return padding
-    forms = "an int, (left, right), 'same' or 'valid'"
-    if rank == 2:
-        forms = "an int, (vertical, horizontal), ((top, bottom), (left, right)), 'same' or 'valid'"
+    if isinstance(padding, tuple):
+        if rank == 1 and _is_pair(padding):
+            return padding
+        if len(padding) == rank > 1 and (
+            all(is_int(side, 0) for side in padding) or all(_is_pair(sides) for sides in padding)
+        ):
+            return padding
+    forms = (
+        "an int, (left, right), 'same' or 'valid'",
+        "an int, (vertical, horizontal), ((top, bottom), (left, right)), 'same' or 'valid'",
+        "an int, one for each axis, ((front, back), (top, bottom), (left, right)), 'same' or 'valid'",
+    )[rank - 1]
     raise OptionError(subject, f"padding must be {forms}, without negative numbers", padding=padding)
+
+
+def axis_padding(padding: Padding, windows: Sequence[WindowAxis], sizes: Sequence[int]) -> tuple[Pair, ...]:
+    """(before, after) for each axis, from one of the forms that check_padding allows; resolves 'same' and 'valid'.
+
+    'same' gives ceil(size / stride) outputs, with the odd zero after the data.
+    """
+    rank = len(windows)
+    if padding == "same":
+        return tuple(_same(window, size) for window, size in zip(windows, sizes, strict=True))
+    if padding == "valid":
+        return ((0, 0),) * rank
+    if isinstance(padding, int):
+        return ((padding, padding),) * rank
+    assert isinstance(padding, tuple)
+    sides: Any = padding
+    if rank == 1:
+        return (sides,)
+    return tuple((side, side) if isinstance(side, int) else side for side in sides)
+
+
+def axes_of_window(
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Padding, sizes: Sequence[int]
+) -> tuple[WindowAxis, ...]:
+    """A window over an input of ``sizes``, an axis for each of them."""
+    windows = [WindowAxis(*numbers) for numbers in zip(kernel, stride, dilation, strict=True)]
+    sides = axis_padding(padding, windows, sizes)
+    return tuple(replace(window, padding=side) for window, side in zip(windows, sides, strict=True))
 
 
 def window_axes(
     kernel: Pair, stride: Pair, dilation: Pair, padding: Padding, size: Pair, rank: int
 ) -> tuple[WindowAxis, WindowAxis]:
-    """The (vertical, horizontal) axes of a window over an input of ``size``; resolves 'same' and 'valid'.
-
-    'same' gives ceil(size / stride) outputs, with the odd zero after the data.
-    """
-    sides: tuple[Pair, Pair]
-    if padding == "same":
-        sides = tuple(  # type: ignore[assignment]
-            _same(WindowAxis(kernel[axis], stride[axis], dilation[axis]), size[axis]) for axis in range(2)
-        )
-    elif padding == "valid":
-        sides = ((0, 0), (0, 0))
-    elif isinstance(padding, int):
-        sides = ((padding, padding), (padding, padding))
-    else:
-        assert isinstance(padding, tuple)
-        first, second = padding
-        if isinstance(first, tuple) and isinstance(second, tuple):
-            sides = (first, second)
-        elif rank == 1:
-            sides = ((0, 0), (first, second))  # type: ignore[assignment]
-        else:
-            sides = ((first, first), (second, second))  # type: ignore[assignment]
-    if rank == 1:
-        sides = ((0, 0), sides[1])
-    vertical, horizontal = (WindowAxis(kernel[axis], stride[axis], dilation[axis], sides[axis]) for axis in range(2))
+    """The (vertical, horizontal) axes of a window over planes of ``size``; a 1-D window stands still vertically."""
+    axes = axes_of_window(kernel[-rank:], stride[-rank:], dilation[-rank:], padding, size[-rank:])
+    vertical, horizontal = (WindowAxis(1), *axes)[-2:]
     return vertical, horizontal
 
 

@@ -160,7 +160,7 @@ class Evaluator:
         self._results: deque[FloatArray] = deque()
 
     def predict(self, reader: Reader, count: int) -> FloatArray:
-        """The model's output for samples 0 to ``count``: (count, units[, height][, width])."""
+        """The model's output for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
         return self.begin(reader, count)()
 
     def begin(self, reader: Reader, count: int) -> Callable[[], FloatArray]:

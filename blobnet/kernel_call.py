@@ -43,8 +43,8 @@ class Blob:
 
     @property
     def shape(self) -> Shape:
-        """The planes that lie in memory."""
-        return Shape(self.layout.unit_count, self.layout.unit_height, self.layout.unit_width)
+        """The units, and the axes of each, that lie in memory."""
+        return self.layout.shape
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ class KernelCall:
         macros = {name: value for name, value in numbers.items() if name not in source.sizes}
         blob_macros: dict[str, Macro] = {}
         for role, blob in self.blobs.items():
-            blob_macros |= blob.layout.macros(role, self.passes_geometry)
-        return source.assemble(macros, blob_macros, self.sizes if self.constant_sizes else None)
+            blob_macros |= blob.layout.macros(role, as_argument=self.passes_geometry, plain=self.has_plain_blobs)
+        sizes = self.sizes if self.constant_sizes else None
+        return source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs)
 
     @property
     def moves(self) -> str | None:
@@ -172,7 +173,7 @@ class KernelCall:
         elements = sum(array.elements + samples * array.per_sample for array in self.arrays.values())
         for blob in self.blobs.values():
             layout = blob.layout
-            cells = layout.extent - layout.unit_elements if self.kernel == ZERO_HALO else layout.unit_elements
+            cells = layout.halo_elements if self.kernel == ZERO_HALO else layout.unit_elements
             elements += samples * layout.unit_count * cells
         return 4 * elements
 
@@ -189,6 +190,11 @@ class KernelCall:
         return self.source.sizes_as_arguments and not self.constant_sizes
 
     @property
+    def has_plain_blobs(self) -> bool:
+        """Whether the program need know nothing of planes within units, nor of rows with zeros of their own."""
+        return all(blob.layout.is_plain for blob in self.blobs.values())
+
+    @property
     def _numbers(self) -> dict[str, Macro]:
         """What the header lists as macros and sizes: those of the call, and the work sizes for which it asks."""
         source, work = self.source, {}
@@ -197,7 +203,7 @@ class KernelCall:
             work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
         layouts = [blob.layout for blob in self.blobs.values()]
         if layouts:
-            work["PLANES"] = -(-layouts[0].unit_count // self.global_size.units)
+            work["PLANES"] = -(-layouts[0].plane_count // self.global_size.units)
         work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
@@ -292,15 +298,15 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
     A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
     """
     if not tuning.model.items_are_lanes:
-        return GlobalSize(1, 1, shape.units), None
+        return GlobalSize(1, 1, shape.planes), None
     width = power_of_two(shape.width, 64)
     height = power_of_two(shape.height, _GROUP_SIZE // width)
     rows = -(-shape.height // height) * height
-    return GlobalSize(width, rows, shape.units), full_group(width, height)
+    return GlobalSize(width, rows, shape.planes), full_group(width, height)
 
 
-def units_at_once(shape: Shape) -> int:
-    """Units that a CPU's work-item does, one behind the other, where planes are small."""
+def planes_at_once(shape: Shape) -> int:
+    """Planes that a CPU's work-item does, one behind the other, where planes are small."""
     return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
 
 
@@ -317,12 +323,12 @@ def cell_call(
     shape = next(iter(blobs.values())).shape
     tunables = tuning.of(kernel)
     if not tuning.model.items_are_lanes:
-        size, local = GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), None
+        size, local = GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
     else:
         # Programs know how many share a plane: there are few such numbers.
         items = -(-shape.height * shape.width // tunables["CELLS"])
         sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
-        size, local = GlobalSize(-(-items // sharers) * sharers, 1, shape.units), full_group(sharers)
+        size, local = GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(sharers)
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
 
 

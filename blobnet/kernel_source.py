@@ -102,11 +102,17 @@ class KernelSource:
         return values
 
     def assemble(
-        self, macros: Mapping[str, Macro], blob_macros: Mapping[str, Macro], sizes: Mapping[str, int] | None = None
+        self,
+        macros: Mapping[str, Macro],
+        blob_macros: Mapping[str, Macro],
+        sizes: Mapping[str, int] | None = None,
+        *,
+        plain: bool = True,
     ) -> str:
         """The whole text for the driver: every macro as a ``#define``, then the file with its includes in place.
 
-        ``sizes`` are values that the program shall know; if None, it reads the arguments.
+        ``sizes`` are values that the program shall know; if None, it reads the arguments. ``plain`` says whether all
+        blobs are (:attr:`blobnet.blob.BlobLayout.is_plain`).
 
         Raises:
             KernelError: ``macros`` and the macros and tunables declared are not the same.
@@ -118,9 +124,10 @@ class KernelSource:
         values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
         defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
         as_arguments = self.sizes_as_arguments and sizes is None
-        from blobnet.blob import GEOMETRY_TYPE  # It needs NumPy, and the command line's help does not.
+        from blobnet.blob import geometry_type  # It needs NumPy, and the command line's help does not.
 
-        geometry = f"#define SIZES_AS_ARGUMENTS\n{GEOMETRY_TYPE}\n" if as_arguments else ""
+        defines += "" if plain else "#define GENERAL_BLOBS\n"
+        geometry = f"#define SIZES_AS_ARGUMENTS\n{geometry_type(plain)}\n" if as_arguments else ""
         return defines + geometry + self._expanded
 
     @cached_property

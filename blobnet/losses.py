@@ -2,8 +2,9 @@
 
 The loss of a batch is the mean over its samples, each of which has a weight (1 unless something else was given). The
 losses of classes take a class for each position of the output, so one for each sample where it has no positions: the
-logits of (N, units, height, width) go with classes of (N, height, width). There the mean is one over all positions of
-the batch, each with the weight of its sample and of its class; a class to ignore has the weight 0.
+logits of (N, units, height, width) go with classes of (N, height, width), and with a depth in both. There the mean is
+one over all positions of the batch, each with the weight of its sample and of its class; a class to ignore has the
+weight 0.
 
 Labels reach the device as 4-byte numbers: classes as int32, targets as float32.
 """
@@ -185,7 +186,7 @@ class Loss(ABC):
 
     def _rows(self, output: Shape) -> int:
         """Rows of a sample that have losses of their own."""
-        return output.units * output.height
+        return output.planes * output.height
 
     def _walk(self, output: Shape, tuning: Tuning) -> _Walk:
         parts = _part_count(self._rows(output), output.width)
@@ -247,7 +248,7 @@ class _ClassLoss(Loss):
         return self.ignore
 
     def label_elements(self, output: Shape) -> int:
-        return output.height * output.width
+        return output.positions
 
     def check(self, output: Shape) -> None:
         if output.units < 2:
@@ -280,7 +281,7 @@ class _ClassLoss(Loss):
         return {**super().start_values(output, batch_size), "class_weights": np.ones(output.units, np.float32)}
 
     def _rows(self, output: Shape) -> int:
-        return output.height
+        return output.depth * output.height
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         values = outputs.astype(np.float64)
@@ -374,18 +375,18 @@ class Dice(_ClassLoss):
         return Loss._own_weights(self, labels, class_weights)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
-        own = {"softmax_sums": (0, 2 * output.height * output.width), "class_terms": (0, 3 * output.units)}
+        own = {"softmax_sums": (0, 2 * output.positions), "class_terms": (0, 3 * output.units)}
         return {**super().memory(output), **own}
 
     def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
         shape = output.shape
-        walk = _Walk.of(shape.height, shape.width, 1, tuning)
+        walk = _Walk.of(shape.depth * shape.height, shape.width, 1, tuning)
         sums, terms = self._array("softmax_sums", shape), self._array("class_terms", shape)
         return [
             KernelCall(
                 "loss/softmax_sums",
                 "Dice loss softmax",
-                GlobalSize(min(shape.height * shape.width, _MOST_PARTS * walk.items)),
+                GlobalSize(min(shape.positions, _MOST_PARTS * walk.items)),
                 blobs={"OUTPUT": output},
                 arrays={"SOFTMAX_SUMS": sums},
             ),
@@ -498,8 +499,8 @@ class Expression(Loss):
     each sample, whose mean is the loss. Samples have weights as with other losses.
 
     Args:
-        text: of the function, with a head; ``...`` stands for the two axes of a plane, which have the size 1 where the
-            output has fewer.
+        text: of the function, with a head; ``...`` stands for ``y, x``, of the size 1 where the output has fewer axes,
+            and for ``z, y, x`` where it has more.
         sizes: whole numbers for names that are the size of no input.
 
     Raises:
@@ -514,15 +515,15 @@ class Expression(Loss):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(sorted(dict(self.sizes).items())))
-        heads = self._function.heads
+        function = self._function()
+        heads = function.heads
         rule = "the text must have a head, with the sizes of two inputs, output and targets, and one output"
         fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
-        if not fits or len(self._function.outputs) != 1:
-            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=self._function.outputs)
+        if not fits or len(function.outputs) != 1:
+            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=function.outputs)
 
-    @property
-    def _function(self) -> Function:
-        return function(spelled_out(self.text, 2), **dict(self.sizes))
+    def _function(self, rank: int = 2) -> Function:
+        return function(spelled_out(self.text, rank), **dict(self.sizes))
 
     def check(self, output: Shape) -> None:
         try:
@@ -535,13 +536,14 @@ class Expression(Loss):
             raise ShapeError("Expression", "the text must give one value for each sample", output=output)
 
     def _program(self, output: Shape, samples: int) -> Program:
-        planes = (output.height, output.width)
+        function = self._function(3 if output.depth > 1 else 2)
         shapes = {}
-        for name, sizes in self._function.heads.items():
-            shapes[name] = (samples, output.units, *planes[4 - len(sizes or ()) :])
+        for name, sizes in function.heads.items():
+            hidden = len(output.axes) - (len(sizes or ()) - 2)  # Outer axes of one value that the text leaves out.
+            shapes[name] = (samples, output.units, *output.axes[hidden:])
             if math.prod(shapes[name]) != samples * output.elements:
-                shapes[name] = (samples, *output.dimensions)  # Too few axes: the error says which.
-        return self._function.program(**shapes)
+                shapes[name] = (samples, *output.dimensions)  # The error says which axes there are.
+        return function.program(**shapes)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
         own = {"losses": (0, 1), "loss_deltas": (0, 1), "sample_metrics": (0, self.SAMPLE_METRICS)}

@@ -55,7 +55,7 @@ class Mistakes:
         samples: how many were looked at.
         wrong: how many of them the model gets wrong.
         worst: some of these.
-        values: (M, units[, height][, width]), their samples as the model gets them, normalised.
+        values: (M, units[[[, depth], height], width]), their samples as the model gets them, normalised.
     """
 
     samples: int

@@ -478,7 +478,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> FloatArray:
-        """The model's output for every sample, in their order: (N, units[, height][, width]).
+        """The model's output for every sample, in their order: (N, units[[[, depth], height], width]).
 
         ``x`` and ``precision`` are as for :meth:`fit`; an iterable may give batches without labels. A sample's bits
         depend on the batch size of the plan and on nothing else: ``batch_size`` for at least as many samples, and for
@@ -541,7 +541,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> FloatArray:
-        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[, height][, width]).
+        """The probabilities that the outputs of :meth:`predict` stand for: (N, units[[[, depth], height], width]).
 
         A softmax over the units for the losses of classes (also where the model does not know its loss), the sigmoid of
         each output for BinaryCrossEntropy.

@@ -34,7 +34,7 @@ class Sheet:
 
     Attributes:
         numbers: (M,), the samples' numbers in the data set.
-        values: (M, units[, height][, width]), normalised and augmented.
+        values: (M, units[[[, depth], height], width]), normalised and augmented.
         labels: (M, ...).
         partners: (M, ...), the labels of those that samples are mixed with.
         shares: (M,), the part of a sample that is its partner's; 0 where nothing is mixed.
@@ -90,9 +90,7 @@ def sample_sheet(
     # A sample's partner is the next one.
     mixes = any(augmentation.mixes for augmentation in changes)
     numbers = first_numbers(len(source), seed)[: count + mixes]
-    units, *plane = source.shape[1:]
-    height, width = [None, None, *plane][-2:]
-    entry = layers.Input(units, height, width, name="input")
+    entry = layers.Input.of(Shape(*source.shape[1:]), name="input")
     shape = entry.output_shape([])
     check_fit(changes, shape, Shape.flat(1), CrossEntropy())
     mean, deviation = normalization or statistics(source, seed)
@@ -136,7 +134,7 @@ def network_inputs(
         seed: of these changes.
 
     Returns:
-        (samples, units[, height][, width]).
+        (samples, units[[[, depth], height], width]).
     """
     graph = input_graph(entry)
     if not len(numbers):

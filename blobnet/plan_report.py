@@ -80,7 +80,7 @@ def _rows(plan: Plan, layouts: Mapping[str, BlobLayout]) -> Iterator[tuple[str, 
 
 
 def _row(name: str, *, size: int, layout: BlobLayout | None = None, buffer: int | None = None) -> tuple[str, ...]:
-    planes = f"{layout.unit_memory_count}x{layout.unit_height}x{layout.unit_width}" if layout else ""
+    planes = "x".join(map(str, layout.shape.with_units(layout.unit_memory_count).dimensions)) if layout else ""
     zeros = f"{_zeros(layout) / layout.unit_memory_elements:.0%}" if layout else ""
     return name, planes, readable(size), zeros, readable(buffer) if buffer is not None else ""
 
@@ -90,7 +90,7 @@ def _bytes(plan: Plan, layout: BlobLayout) -> int:
 
 
 def _zeros(layout: BlobLayout) -> int:
-    """Elements of a plane that hold no data."""
+    """Elements of a unit that hold no data."""
     return layout.unit_memory_elements - layout.unit_elements
 
 

@@ -103,10 +103,10 @@ def classes_of_one_hot(y: Any, units: int | None = None) -> Any:
 
 def check_axes(shape: tuple[int, ...], subject: str) -> None:
     """Raises DataError unless an array of this shape holds samples."""
-    if not 2 <= len(shape) <= 4:
+    if not 2 <= len(shape) <= 5:
         raise DataError(
             subject,
-            "x must have the axes (samples, units[, height][, width])",
+            "x must have the axes (samples, units[[[, depth], height], width])",
             hint="add the missing axes, for example x[:, None] for gray images (N, H, W) or x[None] for one sample",
             shape=shape,
         )

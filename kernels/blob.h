@@ -19,15 +19,18 @@ typedef float2 accumulator_pair_t;
 #define UNROLL_ARGUMENT _Pragma("unroll")
 #endif
 
-/* index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. */
-#define BLOB_INDEX(ROLE, n, z, y, x)                                       \
-    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                 \
-     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) \
-     + ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z)) + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
+/*
+ * index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. z counts planes: it is the unit,
+ * or, where a unit has UNIT_DEPTH planes, plane z % UNIT_DEPTH of unit z / UNIT_DEPTH.
+ */
+#define BLOB_INDEX(ROLE, n, z, y, x)                                                              \
+    ((x) + ROLE##_UNIT_MEMORY_WIDTH_OFFSET                                                        \
+     + ROLE##_UNIT_MEMORY_WIDTH * (ROLE##_UNIT_MEMORY_HEIGHT_OFFSET + (y)) + PLANE_INDEX(ROLE, z) \
+     + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
 /*
- * number / ROLE_SIZE, for SIZE UNIT_COUNT, UNIT_WIDTH or UNIT_ELEMENTS, and what is left: no division where sizes are
- * arguments (blobnet/blob.py has the multiplier). Numbers are not negative.
+ * number / ROLE_SIZE, for a SIZE of those in blobnet/blob.py, and what is left: no division where sizes are
+ * arguments (there are the multipliers). Numbers are not negative.
  */
 #ifdef SIZES_AS_ARGUMENTS
 #define QUOTIENT(number, ROLE, SIZE) \
@@ -38,11 +41,40 @@ typedef float2 accumulator_pair_t;
 #define REMAINDER(number, ROLE, SIZE) ((number) % ROLE##_##SIZE)
 #endif
 
-/* The values of a sample; and how far behind the first one number `element` lies, in the order (unit, y, x). */
+/*
+ * What depends on planes within units, which the programs of most calls know nothing of (BlobLayout.is_plain):
+ *
+ *     PLANE_INDEX(ROLE, z)                   where plane z of a sample begins
+ *     PLANE_OFFSET(ROLE, z)                  how far that is behind plane 0; z is a name or a quotient
+ *     UNIT_OF(ROLE, z)                       its unit
+ *     UNIT_ROWS(ROLE)                        rows of all planes of a unit
+ *     UNIT_ROW_INDEX(ROLE, n, unit, row, x)  BLOB_INDEX in one of them
+ */
+#ifdef GENERAL_BLOBS
+#define PLANE_INDEX(ROLE, z)                                                            \
+    (ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + QUOTIENT(z, ROLE, UNIT_DEPTH)) \
+     + ROLE##_PLANE_MEMORY_ELEMENTS * (ROLE##_UNIT_MEMORY_DEPTH_OFFSET + REMAINDER(z, ROLE, UNIT_DEPTH)))
+#define PLANE_OFFSET(ROLE, z)                                    \
+    (QUOTIENT(z, ROLE, UNIT_DEPTH) * ROLE##_UNIT_MEMORY_ELEMENTS \
+     + REMAINDER(z, ROLE, UNIT_DEPTH) * ROLE##_PLANE_MEMORY_ELEMENTS)
+#define UNIT_OF(ROLE, z) QUOTIENT(z, ROLE, UNIT_DEPTH)
+#define UNIT_ROWS(ROLE) (ROLE##_UNIT_DEPTH * ROLE##_UNIT_HEIGHT)
+#define UNIT_ROW_INDEX(ROLE, n, unit, row, x)                                          \
+    BLOB_INDEX(ROLE, n, (unit) * ROLE##_UNIT_DEPTH + QUOTIENT(row, ROLE, UNIT_HEIGHT), \
+               REMAINDER(row, ROLE, UNIT_HEIGHT), x)
+#else
+#define PLANE_INDEX(ROLE, z) ROLE##_UNIT_MEMORY_ELEMENTS *(ROLE##_UNIT_OFFSET + (z))
+#define PLANE_OFFSET(ROLE, z) z *ROLE##_UNIT_MEMORY_ELEMENTS
+#define UNIT_OF(ROLE, z) z
+#define UNIT_ROWS(ROLE) ROLE##_UNIT_HEIGHT
+#define UNIT_ROW_INDEX(ROLE, n, unit, row, x) BLOB_INDEX(ROLE, n, unit, row, x)
+#endif
+
+/* The values of a sample; and how far behind the first one number `element` lies, in the order (plane, y, x). */
 #define BLOB_ELEMENTS(ROLE) (ROLE##_UNIT_COUNT * ROLE##_UNIT_ELEMENTS)
-#define BLOB_ELEMENT_OFFSET(ROLE, element)                                                            \
-    (QUOTIENT(element, ROLE, UNIT_ELEMENTS) * ROLE##_UNIT_MEMORY_ELEMENTS                             \
-     + QUOTIENT(REMAINDER(element, ROLE, UNIT_ELEMENTS), ROLE, UNIT_WIDTH) * ROLE##_UNIT_MEMORY_WIDTH \
+#define BLOB_ELEMENT_OFFSET(ROLE, element)                                                             \
+    (PLANE_OFFSET(ROLE, QUOTIENT(element, ROLE, PLANE_ELEMENTS))                                       \
+     + QUOTIENT(REMAINDER(element, ROLE, PLANE_ELEMENTS), ROLE, UNIT_WIDTH) * ROLE##_UNIT_MEMORY_WIDTH \
      + REMAINDER(element, ROLE, UNIT_WIDTH))
 
 /*

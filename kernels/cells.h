@@ -11,7 +11,8 @@
  *         }
  *     }
  *
- * with z the plane's unit, and AT(ROLE) how far behind the first cell of its plane a cell of that blob lies.
+ * with z the plane's number in the sample (UNIT_OF is its unit), and AT(ROLE) how far behind the first cell of its plane
+ * a cell of that blob lies.
  *
  * A CPU's work-item takes PLANES planes, cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
  * CELLS cells of one plane, LOCAL_WIDTH apart, so that neighbours take neighbours: all loads are under way before the
@@ -27,17 +28,17 @@
 #define SIZE_OF(ROLE, SIZE) SIZE_OF_(ROLE, SIZE)
 #define PLANE_WIDTH SIZE_OF(PLANE, UNIT_WIDTH)
 #define PLANE_HEIGHT SIZE_OF(PLANE, UNIT_HEIGHT)
-#define PLANE_CELLS SIZE_OF(PLANE, UNIT_ELEMENTS)
-#define PLANE_UNITS SIZE_OF(PLANE, UNIT_COUNT)
+#define PLANE_CELLS SIZE_OF(PLANE, PLANE_ELEMENTS)
+#define SAMPLE_PLANES SIZE_OF(PLANE, PLANE_COUNT)
 #define QUOTIENT_OF(number, ROLE, SIZE) QUOTIENT(number, ROLE, SIZE)
 
 #if PLANES == 1
-#define SAMPLE QUOTIENT_OF((int)get_global_id(2), PLANE, UNIT_COUNT)
-#define FOR_PLANES const int z = (int)get_global_id(2) - SAMPLE * PLANE_UNITS;
+#define SAMPLE QUOTIENT_OF((int)get_global_id(2), PLANE, PLANE_COUNT)
+#define FOR_PLANES const int z = (int)get_global_id(2) - SAMPLE * SAMPLE_PLANES;
 #else
-#define UNIT_STEP ((PLANE_UNITS + PLANES - 1) / PLANES)
+#define UNIT_STEP ((SAMPLE_PLANES + PLANES - 1) / PLANES)
 #define SAMPLE ((int)get_global_id(2) / UNIT_STEP)
-#define FOR_PLANES for (int z = (int)get_global_id(2) % UNIT_STEP; z < PLANE_UNITS; z += UNIT_STEP)
+#define FOR_PLANES for (int z = (int)get_global_id(2) % UNIT_STEP; z < SAMPLE_PLANES; z += UNIT_STEP)
 #endif
 
 #if LOCAL_WIDTH == 1

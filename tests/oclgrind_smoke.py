@@ -157,15 +157,15 @@ def layer_cases() -> Iterator[tuple[Any, Any, int]]:
     yield layers.Conv2D(4, (2, 3), stride=(2, 3), padding="same", groups=2, bias="position"), [Shape(2, 6, 8)], 2
     yield layers.Conv2D(3, 2, dilation=3, padding=((0, 3), (2, 1)), bias=False), [Shape(1, 4, 19)], 1
     yield layers.Conv2D(6, 1, stride=2), [Shape(7, 3, 3)], 3
-    yield layers.Conv1D(3, 4, padding="same"), [Shape(2, 1, 37, 1)], 2
-    yield layers.Conv1D(5, 3), [Shape(130, 1, 3, 1)], 2
+    yield layers.Conv1D(3, 4, padding="same"), [Shape(2, 37)], 2
+    yield layers.Conv1D(5, 3), [Shape(130, 3)], 2
     yield layers.Dense(7), [Shape.flat(19)], 5
     yield layers.Dense(3, bias=False), [Shape(2, 3, 17)], 2
     yield layers.MaxPool2D(2), [Shape(3, 5, 7)], 2
     yield layers.MaxPool2D(3, stride=2, padding=1), [Shape(2, 5, 6)], 2
     yield layers.AveragePool2D(3, stride=1, padding=1), [Shape(2, 4, 5)], 2
     yield layers.AveragePool2D((2, 3), stride=(3, 2)), [Shape(2, 8, 7)], 2
-    yield layers.MaxPool1D(3), [Shape(2, 1, 11, 1)], 2
+    yield layers.MaxPool1D(3), [Shape(2, 11)], 2
     yield layers.GlobalAveragePool(), [Shape(3, 5, 7)], 2
     yield layers.BatchNorm(), [Shape(3, 5, 7)], 3
     yield layers.Dropout(0.3), [Shape(3, 3, 5)], 2
@@ -246,7 +246,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
     convolutions = (
         (layers.Conv2D(5, 3, padding=1), Shape(2, 5, 7)),
         (layers.Conv2D(6, 3, stride=2, padding=1, groups=2), Shape(2, 5, 7)),
-        (layers.Conv1D(5, 5, padding=2), Shape(130, 1, 4, 1)),
+        (layers.Conv1D(5, 5, padding=2), Shape(130, 4)),
     )
     reached: set[str] = set()
     for kind in ("cpu", "gpu"):

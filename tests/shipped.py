@@ -20,8 +20,7 @@ def candidates_of(task: Task, settings: Tuning) -> set[str]:
     """The names of a task's candidates, on a device of these settings, behind an input of its own."""
     case = shapes.parse(task.layer)
     shape = case.input
-    height = shape.height if shape.rank == 2 else None
-    node = layers.Input(shape.units, height, shape.width if shape.rank else None)()
+    node = layers.Input.of(shape)()
     graph = from_nodes(node, case.layer(node))
     settings = replace(settings, precision=task.precision)
     plan = make_plan(graph, task.batch_size, loss=MeanSquaredError(), training=True, input_delta=True, tuning=settings)

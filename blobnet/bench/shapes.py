@@ -145,9 +145,7 @@ def parse(text: str) -> Case:
     match = _CASE.fullmatch(text.strip().lower())
     if not match:
         raise OptionError("shape", "it must be written <units>x<height>x<width>:<layer>", text=text, hint=_forms())
-    units, *plane = (int(size) for size in match["shape"].split("x"))
-    height, width = [1, 1, *plane][-2:]
-    shape = Shape(units, height, width, rank=len(plane))
+    shape = Shape(*(int(size) for size in match["shape"].split("x")))
     case = Case(_layer(match["layer"], shape, text), shape)
     _ = case.output  # what does not fit is said now
     return case

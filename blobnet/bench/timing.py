@@ -250,8 +250,7 @@ def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
     Add gets a second input from a layer that does not fuse it, so that it launches itself.
     """
     shape = case.input
-    height = shape.height if shape.rank == 2 else None
-    node = layers.Input(shape.units, height, shape.width if shape.rank else None, name="input")()
+    node = layers.Input.of(shape, name="input")()
     inputs = [node]
     if case.layer.arity[0] == 2:
         kind = layers.MaxPool1D if shape.rank == 1 else layers.MaxPool2D

@@ -25,7 +25,7 @@ from blobnet.bench.timing import (
     filled_executor,
     launch_seconds,
 )
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import AXES, FloatArray, Shape
 from blobnet.device import Device
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
@@ -358,12 +358,17 @@ class _Problem:
         return found
 
 
+#: What makes the sizes of depth, height and width odd, if they are not too many cells then.
+_ODDER = (1, 1, 3)
+
+
 def _odd_shape(shape: Shape, step: int) -> Shape:
     """Another plane of odd height and width, larger or smaller."""
-    if not shape.rank:
-        return shape
-    height = 1 if shape.rank == 1 else max(1, shape.height + step * (1 + shape.height % 2))
-    return replace(shape, height=height, width=max(1, shape.width + step * (3 + shape.width % 2)))
+    sizes = (
+        max(1, size + step * (more + size % 2))
+        for size, more in zip(shape.sizes, _ODDER[AXES - shape.rank :], strict=True)
+    )
+    return Shape(shape.units, *sizes)
 
 
 class _Arena:

@@ -8,7 +8,7 @@ the samples of a batch. Kernels are generated for all that the plan has room for
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -78,7 +78,7 @@ def halos(program: Program, blobs: Collection[str]) -> dict[str, Halo]:
     Where a blob has fewer, or no zeros can stand for what is left out (maxima), loops are clamped: slower, as exact.
     """
     needed = needed_halos(program, grouped(program), lambda name, axis: name in blobs and axis >= _LEADING)
-    return {name: _halo(needed[name][_LEADING:]) for name in blobs if name in needed}
+    return {name: Halo(*needed[name][_LEADING:]) for name in blobs if name in needed}
 
 
 def accumulating(program: Program, names: Collection[str]) -> Program:
@@ -186,19 +186,9 @@ def _layout(blob: BlobLayout, tensor: Tensor, batch: int) -> Layout:
 
 
 def _axes(blob: BlobLayout) -> list[tuple[int, int, tuple[int, int]]]:
-    """The spatial axes of a blob, outermost first: size, elements of a step, and zeros before and after the data.
-
-    The zeros behind a row are those before the next one, too.
-    """
-    rows = blob.unit_memory_height_offset, blob.unit_memory_height_padding
-    columns = blob.unit_memory_width_offset, blob.unit_memory_width - blob.unit_width
-    return [(blob.unit_height, blob.unit_memory_width, rows), (blob.unit_width, 1, columns)]
-
-
-def _halo(sides: Sequence[tuple[int, int]]) -> Halo:
-    """The halo for the spatial axes of a tensor."""
-    (top, bottom), (left, right) = [(0, 0), (0, 0), *sides][-2:]
-    return Halo(top, bottom, left, right)
+    """The spatial axes of a blob, outermost first: size, elements of a step, and zeros before and after the data."""
+    sizes = blob.unit_depth, blob.unit_height, blob.unit_width
+    return list(zip(sizes, blob.strides[_LEADING:], blob.zeros.axes, strict=True))
 
 
 def _require(tensor: Tensor, holds: bool, **received: int | tuple[int, ...]) -> None:

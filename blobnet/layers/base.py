@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import FloatArray, Halo, Shape
+from blobnet.blob import AXES, AXIS_NAMES, FloatArray, Halo, Shape
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
@@ -390,5 +390,5 @@ class Layer(ABC):
             check_count(self.subject, name, getattr(self, name))
 
     def _require_rank(self, shape: Shape, rank: int) -> None:
-        axes = {0: "(units,)", 1: "(units, width)", 2: "(units, height, width)"}[rank]
+        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)

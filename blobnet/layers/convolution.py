@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
-from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, halo, pair, size_text, window_axes
+from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
 from blobnet.layers import (
@@ -143,8 +143,8 @@ class _Convolution(_Product):
             filter=(vertical.span, horizontal.span),
             padding=(vertical.padding, horizontal.padding),
         )
-        height, width = vertical.output_size(shape.height), horizontal.output_size(shape.width)
-        return Shape(self.filters, height, width, self.rank)
+        sizes = vertical.output_size(shape.height), horizontal.output_size(shape.width)
+        return Shape(self.filters, *sizes[-self.rank :])
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         vertical, horizontal = self._axes(inputs[0])
@@ -162,7 +162,7 @@ class _Convolution(_Product):
         before, after = horizontal.input_halo(width)
         # A row of the output must fit the pitch, or two of its cells would be one position.
         after = max(after, horizontal.output_size(width) - width)
-        return halo(vertical.input_halo(inputs[0].height), (before, after))
+        return Halo(vertical.input_halo(inputs[0].height), (before, after))
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
         vertical, horizontal = self._axes(inputs[0])
@@ -170,7 +170,7 @@ class _Convolution(_Product):
         before, after = horizontal.delta_halo(width)
         # A row of the widest phase must fit the pitch, or two cells of a phase would be one position.
         after = max(after, -(-width // horizontal.stride) - horizontal.output_size(width))
-        return halo(vertical.delta_halo(inputs[0].height), (before, after))
+        return Halo(vertical.delta_halo(inputs[0].height), (before, after))
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

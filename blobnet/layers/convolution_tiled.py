@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from blobnet.blob import Shape
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Site
@@ -344,7 +345,7 @@ def _backward_data_calls(
 def _clear_call(site: Site, target: Blob, problem: Problem, phase: Phase) -> KernelCall:
     """The launch that makes a phase without taps."""
     stride_y, stride_x = problem.strides
-    size, local = elementwise_work(replace(target.shape, height=phase.height, width=phase.width), site.tuning)
+    size, local = elementwise_work(Shape(target.shape.units, phase.height, phase.width), site.tuning)
     return KernelCall(
         "convolution/clear_phase",
         f"{site.name} backward data",

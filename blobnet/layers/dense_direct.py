@@ -141,7 +141,7 @@ def _rows(layout: BlobLayout, tunables: dict[str, int]) -> tuple[dict[str, Macro
     if layout.is_contiguous:
         rows, run = 1, layout.unit_count * layout.unit_elements
     else:
-        rows, run = layout.unit_count * layout.unit_height, layout.unit_width
+        rows, run = layout.plane_count * layout.unit_height, layout.unit_width
     lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
     macros: dict[str, Macro] = {
         "ROWS": rows,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from blobnet.blob import Shape
+from blobnet.blob import AXES, AXIS_NAMES, Shape
 from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, elementwise_work
 from blobnet.kernel_source import Macro
@@ -25,7 +25,7 @@ _C_TYPES = {
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """The input of a model: samples of ``units`` x ``height`` x ``width``, normalised a unit at a time.
+    """The input of a model: samples of (units[[[, depth], height], width]), normalised a unit at a time.
 
     output = (sample - mean) / deviation. The statistics are kept with the model; they start as 0 and 1.
 
@@ -33,26 +33,37 @@ class Input(Layer):
         units: channels.
         height: rows; left out for samples of (units, width) or (units,).
         width: columns; left out for samples of (units,).
+        depth: planes of a unit, for samples of (units, depth, height, width).
+
+    Raises:
+        OptionError: a size is no int of at least 1, or there is a depth without a height, or a height without a width.
     """
 
     units: int
     height: int | None = None
     width: int | None = None
+    depth: int | None = None
     arity: ClassVar[tuple[int, int | None]] = (0, 0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {"units": self.units, "height": self.height, "width": self.width}
-        received: dict[str, Any] = dict(sizes)
+        sizes = {"units": self.units, "depth": self.depth, "height": self.height, "width": self.width}
+        received: dict[str, Any] = {name: size for name, size in sizes.items() if name != "depth" or size is not None}
         for name, size in sizes.items():
             fits = (size is None and name != "units") or is_int(size, 1)
             self._require(fits, f"{name} must be an int of at least 1", **received)
         has_width = self.height is None or self.width is not None
         self._require(has_width, "an input with a height needs a width", **received)
+        has_height = self.depth is None or self.height is not None
+        self._require(has_height, "an input with a depth needs a height", **received)
+
+    @classmethod
+    def of(cls, shape: Shape, *, name: str | None = None) -> Input:
+        """The input for samples of a shape."""
+        return cls(shape.units, **dict(zip(AXIS_NAMES[AXES - shape.rank :], shape.sizes, strict=True)), name=name)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        rank = (self.height is not None) + (self.width is not None)
-        return Shape(self.units, self.height or 1, self.width or 1, rank)
+        return Shape(self.units, *(size for size in (self.depth, self.height, self.width) if size is not None))
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.blob import Shape
@@ -63,14 +63,14 @@ class Add(Layer):
 
 @dataclass(frozen=True)
 class Concat(Layer):
-    """The inputs' units one behind the other; all inputs have the same height and width."""
+    """The inputs' units one behind the other; all inputs have the same axes otherwise."""
 
     arity: ClassVar[tuple[int, int | None]] = (1, None)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        same = all(replace(shape, units=1) == replace(inputs[0], units=1) for shape in inputs)
-        self._require_shape(same, "all inputs must have the same height and width", inputs=_listed(inputs))
-        return replace(inputs[0], units=sum(shape.units for shape in inputs))
+        same = all(shape.sizes == inputs[0].sizes for shape in inputs)
+        self._require_shape(same, "all inputs must have the same axes but for the units", inputs=_listed(inputs))
+        return inputs[0].with_units(sum(shape.units for shape in inputs))
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return True
@@ -98,7 +98,7 @@ class Concat(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """All values of a sample as one row of units, in the order (unit, y, x)."""
+    """All values of a sample as one row of units, in the order (unit[, z], y, x)."""
 
     @property
     def elementwise(self) -> bool:

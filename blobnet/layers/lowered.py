@@ -94,10 +94,10 @@ class Lowered(Layer):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = self.bound(inputs).output.shape
-        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 4
-        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
+        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 2 + len(AXES)
+        rule = "the output must have the samples as its first axis, then units and up to three spatial axes"
         self._require_shape(fits, rule, output=shape, samples=_SAMPLES)
-        return shape_of(shape[1:])
+        return Shape(*shape[1:])
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return tuple(
@@ -200,8 +200,8 @@ class Lowered(Layer):
 def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
     """The function of the contraction language that ``text`` says, where ``...`` stands for spatial axes.
 
-    They are those of ``like``: among indexes ``y, x``, ``x`` or nothing, and in capitals among sizes, which stand in
-    the head and behind ``:``.
+    They are those of ``like``: among indexes ``z, y, x``, ``y, x``, ``x`` or nothing, and in capitals among sizes, which
+    stand in the head and behind ``:``.
 
     Raises:
         ContractionError, OptionError: as for :func:`blobnet.contraction.function`.
@@ -231,13 +231,6 @@ def layer_inputs(function: Function) -> tuple[str, ...]:
     heads = function.heads
     first = next(iter(heads.values()), None)
     return tuple(name for name, sizes in heads.items() if sizes and first and sizes[0] == first[0])
-
-
-def shape_of(dimensions: Sequence[int]) -> Shape:
-    """The shape of a sample from the sizes of its axes, the units first."""
-    units, *sizes = dimensions
-    height, width = [1, 1, *sizes][-2:]
-    return Shape(units, height, width, len(sizes))
 
 
 _passes = lru_cache(1024)(passes)

@@ -14,8 +14,8 @@ from blobnet.kernel_call import (
     Tuning,
     cell_call,
     full_group,
+    planes_at_once,
     power_of_two,
-    units_at_once,
 )
 from blobnet.kernel_source import Macro
 from blobnet.layers.activation import activation_macro
@@ -107,7 +107,7 @@ class BatchNorm(Layer):
             macros = {"EPSILON": float(self.epsilon), "IN_PLACE": int(source == target), **epilogue}
             return [cell_call(kernel, label, blobs, site.tuning, arrays={**running, **_affine(site)}, macros=macros)]
         units = source.layout.unit_count
-        partials = {"PARTIALS": site.memory("partials", per_sample=3 * units)}
+        partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.layout.plane_count)}
         kernel = "normalization/forward_plane_statistics"
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
@@ -129,7 +129,8 @@ class BatchNorm(Layer):
                 arrays={**partials, "STATISTICS": _statistics(site), **running},
                 macros={
                     "UNITS": units,
-                    "CELLS": source.layout.unit_elements,
+                    "DEPTH": source.layout.unit_depth,
+                    "CELLS": source.layout.plane_elements,
                     "MOMENTUM": float(self.momentum),
                     "EPSILON": float(self.epsilon),
                 },
@@ -144,7 +145,7 @@ class BatchNorm(Layer):
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         source = site.inputs[0]
         units = source.layout.unit_count
-        partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * units)}
+        partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * source.layout.plane_count)}
         kernel = "normalization/backward_plane_sums"
         label = f"{site.name} backward parameters"
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
@@ -165,7 +166,7 @@ class BatchNorm(Layer):
                 label,
                 unit_size,
                 arrays={**partials, **_gradients(site)},
-                macros={"UNITS": units},
+                macros={"UNITS": units, "DEPTH": source.layout.unit_depth},
                 local_size=unit_local,
             ),
         ]
@@ -223,12 +224,12 @@ def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, 
     lanes = tuning.of(kernel)["LANES"]
     along_row = {"LANES": power_of_two(shape.width, lanes)}
     if not tuning.model.items_are_lanes:
-        return GlobalSize(1, 1, -(-shape.units // units_at_once(shape))), (1, 1, 1), along_row
+        return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), (1, 1, 1), along_row
     steps = shape.height * shape.width // lanes
     if steps <= 1:
-        return GlobalSize(1, 1, shape.units), full_group(1), along_row
+        return GlobalSize(1, 1, shape.planes), full_group(1), along_row
     sharers = max(count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps or count == _PLANE_SHARERS[0])
-    return GlobalSize(sharers, 1, shape.units), full_group(sharers), {"LANES": lanes}
+    return GlobalSize(sharers, 1, shape.planes), full_group(sharers), {"LANES": lanes}
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:

@@ -31,7 +31,7 @@ class _Pool(Layer):
         pair(self.subject, "stride", self._stride, self.rank)
         check_padding(self.subject, self.padding, self.rank)
         # 'same' depends on the input, and is always smaller than the window.
-        explicit = self._axes(Shape(1)) if self.padding != "same" else ()
+        explicit = self._axes(Shape(1, 1, 1)) if self.padding != "same" else ()
         smaller = all(max(axis.padding) < axis.kernel for axis in explicit)
         rule = "the padding on every side must be smaller than the window"
         self._require(smaller, rule, padding=self.padding, pool_size=self.pool_size)
@@ -56,8 +56,8 @@ class _Pool(Layer):
             pool_size=self.pool_size,
             padding=self.padding,
         )
-        height, width = vertical.output_size(shape.height), horizontal.output_size(shape.width)
-        return replace(shape, height=height, width=width)
+        sizes = vertical.output_size(shape.height), horizontal.output_size(shape.width)
+        return Shape(shape.units, *sizes[-self.rank :])
 
     def _window_macros(self, planes: Shape) -> dict[str, Macro]:
         """The macros of the window over the input's ``planes``."""
@@ -114,7 +114,7 @@ class _Pool(Layer):
         lanes = _lanes_within(end - begin, tunables["MAXIMUM_LANES"])
         if site.accumulate[0]:
             end -= (end - begin) % lanes
-        size, local = elementwise_work(replace(planes, width=end_group - first_group), site.tuning)
+        size, local = elementwise_work(Shape(planes.units, planes.height, end_group - first_group), site.tuning)
         return [
             KernelCall(
                 kernel,
@@ -268,9 +268,9 @@ class AveragePool1D(_AveragePool):
 
 @dataclass(frozen=True)
 class GlobalAveragePool(Layer):
-    """The mean of each unit's plane (Lin et al., *Network in Network*, 2013).
+    """The mean of each unit (Lin et al., *Network in Network*, 2013).
 
-        output(n, z) = sum over y, x of input(n, z, y, x) / (H * W)
+        output(n, z) = the sum of input(n, z, ...) over all its positions / their number
 
     (N, C, any axes) -> (N, C).
     """

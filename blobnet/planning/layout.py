@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blobnet.blob import BlobLayout, Halo
 from blobnet.graph import Graph, Vertex
@@ -27,7 +27,7 @@ class Layouts:
         """The blob that lies in a region."""
         storage = region.storage
         layout = BlobLayout.padded(
-            replace(storage.planes, units=region.units),
+            storage.planes.with_units(region.units),
             self.halos[storage.name],
             pitch=self.pitches[storage.name],
             unit_offset=region.unit_offset,

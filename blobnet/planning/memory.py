@@ -48,7 +48,7 @@ class Occupant(Buffer):
     blob: Blob | None = None
 
     @property
-    def plane(self) -> tuple[int, ...] | None:
+    def plane(self) -> tuple[object, ...] | None:
         """The geometry of its planes."""
         return self.blob.layout.plane if self.blob else None
 
@@ -171,7 +171,7 @@ def _to_clear(slot: _Slot) -> list[Occupant]:
     """Those of a buffer whose halos others leave behind with values."""
     if len({item.plane for item in slot}) == 1:
         return []
-    return [item for item in slot if item.blob and item.blob.layout.extent > item.blob.layout.unit_elements]
+    return [item for item in slot if item.blob and item.blob.layout.halo_elements]
 
 
 def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
@@ -180,7 +180,7 @@ def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
     local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
-    size = GlobalSize(local[0], 1, blob.shape.units)
+    size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
 

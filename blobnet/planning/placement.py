@@ -104,7 +104,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
 
 def same_plane(first: Shape, second: Shape) -> bool:
     """Whether blobs of these planes may be units of one storage."""
-    return (first.height, first.width) == (second.height, second.width)
+    return first.axes == second.axes
 
 
 def _memory_planes(graph: Graph) -> tuple[Shape, ...]:

@@ -30,11 +30,11 @@ __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output
     if (n >= count) {
         return;
     }
-    for (int y = get_global_id(1); y < VALUE_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+    for (int y = get_global_id(1); y < UNIT_ROWS(VALUE); y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < VALUE_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            __global const real_t *values = value + BLOB_INDEX(VALUE, n, 0, y, x);
-            __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
-            __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, 0, y, x);
+            __global const real_t *values = value + UNIT_ROW_INDEX(VALUE, n, 0, y, x);
+            __global const real_t *from = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, y, x);
+            __global real_t *to = input_delta + UNIT_ROW_INDEX(INPUT_DELTA, n, 0, y, x);
             accumulator_t sum = 0;
             for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
                 const real_t delta = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS];

@@ -25,10 +25,10 @@ __kernel void activation_softmax_forward(SHARED_BLOB(input), MUTABLE_BLOB(output
     if (n >= count) {
         return;
     }
-    for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
+    for (int y = get_global_id(1); y < UNIT_ROWS(OUTPUT); y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            __global const real_t *from = input + BLOB_INDEX(INPUT, n, 0, y, x);
-            __global real_t *to = output + BLOB_INDEX(OUTPUT, n, 0, y, x);
+            __global const real_t *from = input + UNIT_ROW_INDEX(INPUT, n, 0, y, x);
+            __global real_t *to = output + UNIT_ROW_INDEX(OUTPUT, n, 0, y, x);
             real_t largest = from[0];
             for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
                 largest = fmax(largest, from[z * INPUT_UNIT_MEMORY_ELEMENTS]);

@@ -7,12 +7,12 @@
  * Scalars:
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH  step along the halo cells of a plane
- *   GLOBAL_UNITS  units
+ *   GLOBAL_UNITS  planes in the memory of a sample
  * Moves:
  *   clearing halos
  * Global:
  *   width  halo cells
- *   units  units * COUNT
+ *   units  planes * COUNT
  */
 #include "blob.h"
 
@@ -21,7 +21,6 @@
     (OUTPUT_UNIT_MEMORY_HEIGHT_OFFSET * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET)
 #define GAP (OUTPUT_UNIT_MEMORY_WIDTH - OUTPUT_UNIT_WIDTH)
 #define GAPS ((OUTPUT_UNIT_HEIGHT - 1) * GAP)
-#define EXTENT (OUTPUT_UNIT_MEMORY_HEIGHT * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_MEMORY_WIDTH_OFFSET)
 #define DATA_END (LEADING + (OUTPUT_UNIT_HEIGHT - 1) * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH)
 
 __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count, const int global_width,
@@ -31,14 +30,23 @@ __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count, const int gl
     if (plane >= GLOBAL_UNITS * count) {
         return;
     }
-    __global real_t *cells = output + (size_t)OUTPUT_UNIT_MEMORY_ELEMENTS * plane;
+    __global real_t *cells = output + (size_t)OUTPUT_PLANE_MEMORY_ELEMENTS * plane;
+#ifdef GENERAL_BLOBS
+    /* Planes before and behind the data are halo alone. */
+    if ((uint)(plane % OUTPUT_UNIT_MEMORY_DEPTH - OUTPUT_UNIT_MEMORY_DEPTH_OFFSET) >= OUTPUT_UNIT_DEPTH) {
+        for (int i = get_global_id(0); i < OUTPUT_PLANE_EXTENT; i += GLOBAL_WIDTH) {
+            cells[i] = 0;
+        }
+        return;
+    }
+#endif
     for (int i = get_global_id(0); i < LEADING; i += GLOBAL_WIDTH) {
         cells[i] = 0;
     }
     for (int i = get_global_id(0); i < GAPS; i += GLOBAL_WIDTH) {
         cells[LEADING + i / GAP * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH + i % GAP] = 0;
     }
-    for (int i = DATA_END + get_global_id(0); i < EXTENT; i += GLOBAL_WIDTH) {
+    for (int i = DATA_END + get_global_id(0); i < OUTPUT_PLANE_EXTENT; i += GLOBAL_WIDTH) {
         cells[i] = 0;
     }
 }

@@ -8,9 +8,8 @@
 #define ELEMENTS (ROWS * ROW_ELEMENTS)
 #define WHOLE_CHUNKS (ROW_ELEMENTS % LANES == 0)
 /* Where vector k of the sample at n starts, in the blob ROLE and in a row of the weights. */
-#define ROW_INDEX(ROLE, row)                                  \
-    ((row) / ROLE##_UNIT_HEIGHT * ROLE##_UNIT_MEMORY_ELEMENTS \
-     + (row) % ROLE##_UNIT_HEIGHT * ROLE##_UNIT_MEMORY_WIDTH)
+#define ROW_INDEX(ROLE, row) \
+    (PLANE_OFFSET(ROLE, (row) / ROLE##_UNIT_HEIGHT) + (row) % ROLE##_UNIT_HEIGHT * ROLE##_UNIT_MEMORY_WIDTH)
 #define VECTOR_INDEX(ROLE, k) ((ROWS == 1 ? 0 : ROW_INDEX(ROLE, (k) / CHUNKS)) + (k) % CHUNKS * LANES)
 #define ELEMENT_INDEX(k) ((k) / CHUNKS * ROW_ELEMENTS + (k) % CHUNKS * LANES)
 /* The lanes of vector k that hold elements. */

@@ -4,16 +4,16 @@
  * Blobs, sizes as arguments:
  *   OUTPUT_DELTA read data alone
  * Arrays:
- *   GRADIENT write  (units, height, width)
+ *   GRADIENT write  (units[, depth], height, width)
  * Scalars:
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_UNITS   planes of a sample
  * Global:
  *   width   columns
  *   height  rows
- *   units   units
+ *   units   planes
  */
 #include "blob.h"
 

@@ -11,7 +11,7 @@
  * Blobs:
  *   OUTPUT write
  * Arrays:
- *   SAMPLES       read  (any number, units, height, width) of SAMPLE_TYPE, no padding
+ *   SAMPLES       read  (any number, units[, depth], height, width) of SAMPLE_TYPE, no padding
  *   ROWS          read  COUNT int32: which of SAMPLES
  *   MEAN          read  a unit
  *   DEVIATION     read  a unit
@@ -24,11 +24,11 @@
  *   HAS_GRAY       1: the units are red, green and blue
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_UNITS   planes of a sample
  * Global:
  *   width   columns
  *   height  rows
- *   units   units * COUNT
+ *   units   planes * COUNT
  */
 #include "blob.h"
 #include "input/samples.h"
@@ -64,15 +64,19 @@ INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bo
 
 /*
  * In the cells of a rectangle (first row and column, and those behind the last), `part` of what is there is replaced by
- * as much of unit z of a sample that is changed by a row. With a part of 1, nothing is read there.
+ * as much of plane z of a sample that is changed by a row. With a part of 1, nothing is read there.
  */
 INLINE void put_sample(__global real_t *to, __global const SAMPLE_TYPE *sample, const int z,
                        __global const real_t *row, __global const real_t *mean,
                        __global const real_t *deviation, const int4 cells, const real_t part)
 {
-    const real_t shift = mean[z];
-    const real_t scale = 1 / deviation[z];
-    __global const SAMPLE_TYPE *from = sample + OUTPUT_UNIT_ELEMENTS * z;
+    const real_t shift = mean[UNIT_OF(OUTPUT, z)];
+    const real_t scale = 1 / deviation[UNIT_OF(OUTPUT, z)];
+    __global const SAMPLE_TYPE *from = sample + OUTPUT_PLANE_ELEMENTS * z;
+#ifdef GENERAL_BLOBS
+    /* The gray is that of the same plane of all units. */
+    sample += OUTPUT_PLANE_ELEMENTS * REMAINDER(z, OUTPUT, UNIT_DEPTH);
+#endif
     const real_t a = row[0], b = row[1], c = row[2], d = row[3], e = row[4], f = row[5];
     const real_t top = row[6], left = row[7], bottom = row[8], right = row[9];
     const real_t gain = row[10], gray = row[11];
@@ -149,7 +153,7 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
     int4 cells = (int4)(0, 0, OUTPUT_UNIT_HEIGHT, OUTPUT_UNIT_WIDTH);
     for (int pass = 0; pass < (partner_part > 0 ? 2 : 1); pass++) {
         put_sample(output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
-                   ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * GLOBAL_UNITS * ARRAY(rows)[m], z,
+                   ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * GLOBAL_UNITS * ARRAY(rows)[m], z,
                    ARRAY(augmentation) + ROW_LENGTH * m, ARRAY(mean), ARRAY(deviation), cells,
                    pass ? partner_part : 1);
         m = (n + 1) % count;

@@ -4,7 +4,7 @@
  * Blobs:
  *   OUTPUT write
  * Arrays:
- *   SAMPLES    read  (any number, units, height, width) of SAMPLE_TYPE, no padding
+ *   SAMPLES    read  (any number, units[, depth], height, width) of SAMPLE_TYPE, no padding
  *   ROWS       read  COUNT int32: which of SAMPLES
  *   MEAN       read  a unit
  *   DEVIATION  read  a unit
@@ -15,11 +15,11 @@
  *   HALF_SAMPLES   1: SAMPLE_TYPE is half, which every device can load, but not every one compute with
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_UNITS   planes of a sample
  * Global:
  *   width   columns
  *   height  rows
- *   units   units * COUNT
+ *   units   planes * COUNT
  */
 #include "blob.h"
 #include "input/samples.h"
@@ -32,10 +32,10 @@ __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples)
     if (n >= count) {
         return;
     }
-    const real_t shift = ARRAY(mean)[z];
-    const real_t scale = 1 / ARRAY(deviation)[z];
+    const real_t shift = ARRAY(mean)[UNIT_OF(OUTPUT, z)];
+    const real_t scale = 1 / ARRAY(deviation)[UNIT_OF(OUTPUT, z)];
     __global const SAMPLE_TYPE *from =
-        ARRAY(samples) + (size_t)OUTPUT_UNIT_ELEMENTS * ((size_t)ARRAY(rows)[n] * GLOBAL_UNITS + z);
+        ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * ((size_t)ARRAY(rows)[n] * GLOBAL_UNITS + z);
     __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {

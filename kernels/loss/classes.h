@@ -28,8 +28,8 @@ INLINE void class_losses(__global const real_t *output, const int output_unit_of
     for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
         accumulator_t row_sums[METRICS] = {0};
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
-            __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, row, x);
-            __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, row, x);
+            __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
+            __global real_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
             const real_t largest = largest_of(logits);
             bool has_class = false;
             for (int i = 0; i < labels_of_sample; i++) {

@@ -34,12 +34,12 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
         accumulator_t row_sums[METRICS] = {0};
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
             const int label = ARRAY(labels)[((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH + x];
-            __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, row, x);
+            __global real_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
             if (!IS_CLASS(label)) {
                 CLEAR_DELTAS(deltas)
                 continue;
             }
-            __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, 0, row, x);
+            __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
             const real_t largest = largest_of(logits);
             int place;
             const accumulator_t sum = sum_and_place(logits, largest, label, &place);

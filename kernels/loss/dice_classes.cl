@@ -31,7 +31,7 @@ loss_dice_classes(SHARED_BLOB(output), READ_ARRAY(int, labels), READ_ARRAY(real_
     accumulator_t all = 0;
     for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
         const size_t first = ((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH;
-        __global const real_t *logits = output + BLOB_INDEX(OUTPUT, n, z, row, 0);
+        __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, z, row, 0);
         /* NOTE: sums of rows first, so that a large output does not lose small terms. */
         accumulator_t row_common = 0;
         accumulator_t row_all = 0;

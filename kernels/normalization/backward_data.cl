@@ -45,8 +45,8 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
     FOR_PLANES
     {
         LOAD_STATISTICS(z);
-        const accumulator_t delta_mean = ARRAY(shift_gradient)[z] / values;
-        const accumulator_t slope = inverse * (ARRAY(scale_gradient)[z] / values);
+        const accumulator_t delta_mean = ARRAY(shift_gradient)[UNIT_OF(INPUT, z)] / values;
+        const accumulator_t slope = inverse * (ARRAY(scale_gradient)[UNIT_OF(INPUT, z)] / values);
         __global const real_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));

@@ -36,7 +36,8 @@ __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BL
     }
     FOR_PLANES
     {
-        const accumulator_t factor = ARRAY(scale)[z] / sqrt(ARRAY(running_variance)[z] + EPSILON);
+        const accumulator_t factor = ARRAY(scale)[UNIT_OF(INPUT_DELTA, z)]
+                                     / sqrt(ARRAY(running_variance)[UNIT_OF(INPUT_DELTA, z)] + EPSILON);
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS

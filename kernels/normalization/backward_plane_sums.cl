@@ -10,7 +10,7 @@
  *   STATISTICS  read   (3, units): mean, what its rounding lost, 1 / sqrt(variance + epsilon)
  *   SCALE       read   (units)
  *   SHIFT       read   (units)
- *   PARTIALS    write  (2, units, COUNT): both sums
+ *   PARTIALS    write  (2, planes, COUNT): both sums
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -61,7 +61,7 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
         if (n < count && get_local_id(0) == 0) {
             __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
             partial[0] = total.s0;
-            partial[(size_t)INPUT_UNIT_COUNT * count] = total.s1 * inverse;
+            partial[(size_t)INPUT_PLANE_COUNT * count] = total.s1 * inverse;
         }
     }
 }

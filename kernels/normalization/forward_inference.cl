@@ -42,7 +42,7 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
     }
     FOR_PLANES
     {
-        const running_norm_t norm = RUNNING_NORM(z);
+        const running_norm_t norm = RUNNING_NORM(UNIT_OF(OUTPUT, z));
         __global const real_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
         __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         __global const real_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));

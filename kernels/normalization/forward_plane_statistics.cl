@@ -7,7 +7,7 @@
  * Blobs, sizes as arguments:
  *   INPUT  read
  * Arrays:
- *   PARTIALS  write  (3, units, COUNT): mean, what its rounding lost, sum of squared deviations
+ *   PARTIALS  write  (3, planes, COUNT): mean, what its rounding lost, sum of squared deviations
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -62,8 +62,8 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
             const accumulator_t mean = origin + relative;
             __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
             partial[0] = mean;
-            partial[(size_t)INPUT_UNIT_COUNT * count] = (origin - mean) + relative;
-            partial[(size_t)INPUT_UNIT_COUNT * count * 2] = fmax(total.s1 - total.s0 * relative, 0.0f);
+            partial[(size_t)INPUT_PLANE_COUNT * count] = (origin - mean) + relative;
+            partial[(size_t)INPUT_PLANE_COUNT * count * 2] = fmax(total.s1 - total.s0 * relative, 0.0f);
         }
     }
 }

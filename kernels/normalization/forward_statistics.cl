@@ -11,7 +11,7 @@
  * A single value (M = 1) has variance 0, in running_variance too.
  *
  * Arrays:
- *   PARTIALS          read    (3, UNITS, COUNT): mean, what its rounding lost, squares of a plane
+ *   PARTIALS          read    (3, UNITS, DEPTH, COUNT): mean, what its rounding lost, squares of a plane
  *   STATISTICS        write   (3, UNITS): mean, what its rounding lost, 1 / sqrt(variance + EPSILON)
  *   RUNNING_MEAN      update  (UNITS)
  *   RUNNING_VARIANCE  update  (UNITS)
@@ -20,6 +20,7 @@
  *   UNITS
  *   CELLS        values in a plane
  * Macros:
+ *   DEPTH        planes of a unit
  *   MOMENTUM     weight of this batch in the running statistics
  *   EPSILON      added to the variance
  *   LOCAL_WIDTH  work-items that share a unit
@@ -33,6 +34,7 @@
  */
 #include "blob.h"
 #include "group_sum.h"
+#include "normalization/unit_planes.h"
 
 __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials),
                                                WRITE_ARRAY(real_t, statistics),
@@ -43,26 +45,26 @@ __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partial
     __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
-    __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * count;
-    __global const accumulator_t *lost = means + (size_t)UNITS * count;
-    __global const accumulator_t *squares = lost + (size_t)UNITS * count;
+    __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * UNIT_PLANES;
+    __global const accumulator_t *lost = means + (size_t)UNITS * UNIT_PLANES;
+    __global const accumulator_t *squares = lost + (size_t)UNITS * UNIT_PLANES;
     /* Means are taken relative to the first: their differences are small where the data's mean is large. */
     const accumulator_t origin = means[0];
     accumulator_t sum = 0;
-    for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
+    for (int n = get_local_id(0); n < UNIT_PLANES; n += LOCAL_WIDTH) {
         sum += (means[n] - origin) + lost[n];
     }
-    const accumulator_t relative = GROUP_SUM(sum, group) / count;
+    const accumulator_t relative = GROUP_SUM(sum, group) / UNIT_PLANES;
     accumulator_t within = 0;
     accumulator_t between = 0;
-    for (int n = get_local_id(0); n < count; n += LOCAL_WIDTH) {
+    for (int n = get_local_id(0); n < UNIT_PLANES; n += LOCAL_WIDTH) {
         const accumulator_t deviation = (means[n] - origin) + lost[n] - relative;
         within += squares[n];
         between += deviation * deviation;
     }
     const accumulator_t sum_of_squares = GROUP_SUM(within, group) + CELLS * GROUP_SUM(between, group);
     if (z < UNITS && get_local_id(0) == 0) {
-        const accumulator_t values = (accumulator_t)count * CELLS;
+        const accumulator_t values = (accumulator_t)UNIT_PLANES * CELLS;
         const accumulator_t mean = origin + relative;
         ARRAY(statistics)[z] = mean;
         ARRAY(statistics)[UNITS + z] = (origin - mean) + relative;

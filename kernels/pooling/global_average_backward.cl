@@ -1,5 +1,5 @@
 /*
- * Global average pooling, backward: input_delta = output_delta(z) / (height * width) in all of plane z.
+ * Global average pooling, backward: input_delta = output_delta(z) / the positions of a unit, in all of unit z.
  *
  * Blobs, sizes as arguments:
  *   OUTPUT_DELTA read
@@ -8,13 +8,13 @@
  *   COUNT  samples in this batch
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
- *   GLOBAL_UNITS   units
+ *   GLOBAL_UNITS   planes of a sample
  * Macros:
  *   ACCUMULATE     1: add to INPUT_DELTA
  * Global:
  *   width   columns
  *   height  rows
- *   units   units * COUNT
+ *   units   planes * COUNT
  */
 #include "blob.h"
 #include "put.h"
@@ -28,7 +28,8 @@ __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLO
     if (n >= count) {
         return;
     }
-    const real_t share = output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0)] / INPUT_DELTA_UNIT_ELEMENTS;
+    const real_t share =
+        output_delta[BLOB_INDEX(OUTPUT_DELTA, n, UNIT_OF(INPUT_DELTA, z), 0, 0)] / INPUT_DELTA_UNIT_ELEMENTS;
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
         for (int x = get_global_id(0); x < INPUT_DELTA_UNIT_WIDTH; x += GLOBAL_WIDTH) {

@@ -1,5 +1,5 @@
 /*
- * Global average pooling, forward: output(z) = the mean of plane z.
+ * Global average pooling, forward: output(z) = the mean of unit z.
  *
  * Blobs, sizes as arguments:
  *   INPUT  read
@@ -22,8 +22,8 @@ __kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output
     }
     const int8 lane = (int8)(0, 1, 2, 3, 4, 5, 6, 7);
     float8 sums = 0;
-    for (int y = 0; y < INPUT_UNIT_HEIGHT; ++y) {
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, y, 0);
+    for (int y = 0; y < UNIT_ROWS(INPUT); ++y) {
+        __global const real_t *from = input + UNIT_ROW_INDEX(INPUT, n, z, y, 0);
         for (int x = 0; x < INPUT_UNIT_WIDTH; x += 8) {
             /* What lies behind the row, perhaps NaN, is loaded and thrown away. */
             sums += select((float8)0, vload8(0, from + x), lane < INPUT_UNIT_WIDTH - x);

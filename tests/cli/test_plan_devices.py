@@ -286,7 +286,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
 
 def test_bytes_of_a_launch() -> None:
     """Data cells of blobs; of what clears halos, all but these."""
-    layout = BlobLayout.padded(Shape(3, 4, 5), Halo(1, 2, 1, 1), slack=7)
+    layout = BlobLayout.padded(Shape(3, 4, 5), Halo((1, 2), (1, 1)), slack=7)
     clearing = KernelCall(ZERO_HALO, "clear", GlobalSize(1, 1, 3), {"OUTPUT": Blob("a", layout)})
     assert clearing.bytes(6) == 4 * 6 * 3 * layout.halo_mask().sum()
     (copying,) = copy_call("copy", Blob("a", layout), Blob("b", BlobLayout.padded(Shape(3, 4, 5))), Tuning())

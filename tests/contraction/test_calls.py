@@ -11,7 +11,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.blob import AXES, BlobLayout, Halo, Shape
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import delta_names, differentiate
@@ -72,7 +72,8 @@ class _Contracted(Layer):
 
     def bound(self, site: Site, name: str = "") -> Program:
         rank = self.text.split("]")[0].count(",") - 1
-        planes = replace(site.inputs[0].shape, rank=rank)
+        shape = site.inputs[0].shape
+        planes = Shape(shape.units, *shape.axes[AXES - rank :])
         batch = site.batch_size + self.spare
         return self.gradient([planes], name, batch) if name else self.program([planes], batch)
 
@@ -129,7 +130,19 @@ LAYERS = {
     ),
     "one axis": (
         "R[n, o, x : N, 5, 11] = +(I[n, i, x + b - 2] * W[o, i, b])",
-        Shape(3, 1, 11, rank=1), Shape(5, 1, 11, rank=1), (5, 3, 5),
+        Shape(3, 11), Shape(5, 11), (5, 3, 5),
+    ),
+    "three axes": (
+        "R[n, o, z, y, x : N, 4, 3, 4, 5] = +(I[n, i, z + c - 1, y + a - 1, x + b - 1] * W[o, i, c, a, b])",
+        Shape(2, 3, 4, 5), Shape(4, 3, 4, 5), (4, 2, 3, 3, 3),
+    ),
+    "three axes, strided": (
+        "R[n, o, z, y, x : N, 3, 2, 2, 5] = +(I[n, i, 2*z + c, 2*y + a - 1, x + b] * W[o, i, c, a, b])",
+        Shape(2, 5, 4, 5), Shape(3, 2, 2, 5), (3, 2, 2, 3, 1),
+    ),
+    "maximum of three axes": (
+        "R[n, c, z, y, x : N, 2, 2, 2, 3] = >(I[n, c, 2*z + k - 1, 2*y + a, 2*x + b - 1]), k < 3, a < 2, b < 3",
+        Shape(2, 3, 4, 5), Shape(2, 2, 2, 3), (),
     ),
     "dense": ("R[n, o] = +(I[n, i] * W[o, i])", Shape.flat(23), Shape.flat(19), (19, 23)),
     "transposed": (
@@ -154,7 +167,8 @@ LAYERS = {
 
 
 def wrapped(text: str, axes: int, has_weight: bool = True) -> str:
-    return f"function (I[{', '.join('NCYX'[:axes])}]{', W' if has_weight else ''}) -> (R) {{ {text}; }}"
+    names = ", ".join("NCYX"[:axes] if axes < 5 else "NCZYX")
+    return f"function (I[{names}]{', W' if has_weight else ''}) -> (R) {{ {text}; }}"
 
 
 def make(name: str, spare: int = 1) -> tuple[_Contracted, Shape]:
@@ -247,7 +261,7 @@ def test_calls_know_what_they_touch() -> None:
 
 def small_calls(layer: _Contracted, shape: Shape, tuning: Tuning | None = None, **changed: Blob | Array):  # type: ignore[no-untyped-def]
     operands: dict[str, Blob | Array] = {
-        "I": Blob("i", BlobLayout.padded(shape, Halo(1, 1, 1, 1))),
+        "I": Blob("i", BlobLayout.padded(shape, Halo((1, 1), (1, 1)))),
         "R": Blob("r", BlobLayout.padded(layer.shape)),
         "W": Array("w", 1000),
     }
@@ -274,14 +288,14 @@ def test_what_a_driver_does_not_build_is_made_without_vectors() -> None:
 
 def test_calls_that_make_no_sense() -> None:
     layer, shape = make("padded")
-    wide = Blob("i", BlobLayout.padded(replace(shape, width=6)))
+    wide = Blob("i", BlobLayout.padded(Shape(shape.units, shape.height, 6)))
     with pytest.raises(ShapeError, match=r"tensor I: must have the shape of its operand, samples first. .*6"):
         small_calls(layer, shape, I=wide)
     with pytest.raises(ShapeError, match=r"tensor W: must have the shape of its operand"):
         small_calls(layer, shape, W=Array("w", 10))
     with pytest.raises(KernelError, match=r"conv forward: every input and output .* missing=W"):
         small_calls(layer, shape, W=None)  # type: ignore[arg-type]
-    beside = Blob("i", BlobLayout.padded(layer.shape, Halo(1, 1, 1, 1), unit_offset=4))
+    beside = Blob("i", BlobLayout.padded(layer.shape, Halo((1, 1), (1, 1)), unit_offset=4))
     with pytest.raises(KernelError, match=r"an output must not lie over another operand. .*output=R, operand=I"):
         small_calls(layer, shape, R=beside)
     mixed = function("function (I[N, C]) -> (R) { R[n, c : N, C] = +(I[m, c]); }").program(I=(4, 3))

@@ -38,6 +38,7 @@ class Arrangement:
     Attributes:
         name: for messages.
         tight: exactly the halos that the layer asks for, no slack and no units of others, as in most plans.
+        own_zeros: every row has zeros of its own on both sides, and a pitch of its own.
         same_pitch: one row pitch for all blobs, so that flat-plane kernels are chosen.
         beside: output and input 0 are units of one storage, and so are their deltas, where their planes match.
         in_place_of: the output is this input's blob.
@@ -50,6 +51,7 @@ class Arrangement:
 
     name: str
     tight: bool = False
+    own_zeros: bool = False
     same_pitch: bool = False
     beside: bool = False
     in_place_of: int | None = None
@@ -66,7 +68,7 @@ class Arrangement:
 class Problem:
     """A layer with its data: all that does not depend on an arrangement.
 
-    ``inputs`` are (count, units, height, width); ``shared`` fills arrays of the trainer's (``samples``, ``step``).
+    ``inputs`` are (count, units[, depth], height, width); ``shared`` fills arrays of the trainer's.
     """
 
     layer: Layer
@@ -94,6 +96,11 @@ class Problem:
         return f"{self.layer} on {' '.join(str(shape) for shape in self.shapes)}, count {self.count}, seed {self.seed}"
 
 
+def in_memory(shape: Shape) -> tuple[int, ...]:
+    """The axes of data in memory: (units, height, width), or (units, depth, height, width)."""
+    return BlobLayout.padded(shape).shape.dimensions
+
+
 def make_problem(
     layer: Layer,
     shapes: Sequence[Shape],
@@ -111,7 +118,7 @@ def make_problem(
     named = layer if layer.name else replace(layer, name="tested")
 
     def normal(shape: Shape) -> FloatArray:
-        return generator.standard_normal((count, shape.units, shape.height, shape.width)).astype(np.float32)
+        return generator.standard_normal((count, *in_memory(shape))).astype(np.float32)
 
     made = [normal(shape) for shape in shapes]
     made_delta = normal(named.output_shape(shapes))
@@ -153,7 +160,7 @@ class EpilogueValues:
     def __init__(self, problem: Problem) -> None:
         generator = np.random.default_rng([problem.seed, 3])
         shape, roles = problem.output_shape, ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
-        self.residual = generator.standard_normal((problem.count, shape.units, shape.height, shape.width), np.float32)
+        self.residual = generator.standard_normal((problem.count, *in_memory(shape)), np.float32)
         self.statistics = generator.standard_normal((4, shape.units), np.float32)
         self.statistics[1] = generator.uniform(0.25, 2, shape.units)
         arrays = {
@@ -163,8 +170,8 @@ class EpilogueValues:
         self.norm = Norm(arrays, self.EPSILON)
 
     def normalized(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Values (count, units, height, width) after the norm."""
-        mean, variance, scale, shift = self.statistics.astype(np.float64)[:, :, None, None]
+        """Values (count, units[, depth], height, width) after the norm."""
+        mean, variance, scale, shift = self.statistics.astype(np.float64).reshape(4, -1, *(1,) * (values.ndim - 2))
         return (values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift
 
 
@@ -274,7 +281,7 @@ class Bench:
         for owner in owners:
             members = [(first, key) for key, (home, first) in places.items() if home == owner]
             units = max(first + planes[key].units for first, key in members)
-            layouts[owner] = self._layout(replace(planes[owner], units=units), wishes[owner], pitch)
+            layouts[owner] = self._layout(planes[owner].with_units(units), wishes[owner], pitch)
         blobs = {}
         for key, (owner, first) in places.items():
             planes_in_memory = planes[owner] if self._is_shared(key) else planes[key]
@@ -294,7 +301,7 @@ class Bench:
         layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
         output = self.problem.output_shape
         places: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}
-        if arrangement.beside and (output.height, output.width) == (shapes[0].height, shapes[0].width):
+        if arrangement.beside and output.axes == shapes[0].axes:
             places["output", 0] = (("input", 0), shapes[0].units + 1)
             places["input delta", 0] = (("output delta", 0), output.units + 1)
         if not arrangement.by_placement:
@@ -320,21 +327,26 @@ class Bench:
         """A halo at least as wide: other readers may ask for more."""
         if self.arrangement.tight:
             return halo
-        top, bottom, left, right = (int(more) for more in self._generator.choice([0, 0, 1, 2], 4))
-        return Halo(halo.top + top, halo.bottom + bottom, halo.left + left, halo.right + right)
+        more = self._generator.choice([0, 0, 1, 2], 4).reshape(2, 2)
+        has_depth = any(shape.rank == 3 for shape in (*self.problem.shapes, self.problem.output_shape))
+        depth = self._generator.choice([0, 0, 1, 2], 2) if has_depth else (0, 0)
+        return Halo(*np.add(halo.axes, [depth, *more]))
 
     def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
         if self.arrangement.tight:
             return BlobLayout.padded(shape, halo, pitch=pitch)
-        own_pitch = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        own_pitch: int | None = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        if self.arrangement.own_zeros:
+            own_pitch = None
         before, after = (int(units) for units in self._generator.integers(0, 3, 2))
         return BlobLayout.padded(
             shape,
             halo,
             pitch=pitch if self.arrangement.same_pitch else own_pitch,
-            slack=int(self._generator.choice([0, 1, 5, 16])),
+            slack=0 if self.arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
             unit_offset=before,
             unit_memory_count=before + shape.units + after,
+            own_zeros=self.arrangement.own_zeros,
         )
 
     # -- arrays and buffers ------------------------------------------------------------------------------------------
@@ -540,7 +552,7 @@ class Bench:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def values(self, blob: Blob) -> FloatArray:
-        """The data of a blob as it was after the last phase: (count, units, height, width)."""
+        """The data of a blob as it was after the last phase: (count, units[, depth], height, width)."""
         return self._data(blob).copy()
 
     def finished(self, output: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -18,7 +18,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
-from tests.layers.layer_bench import Arrangement, Bench, Problem, make_problem, placed
+from tests.layers.layer_bench import Arrangement, Bench, Problem, in_memory, make_problem, placed
 from tests.reference.activation import named
 from tests.reference.compare import assert_close
 
@@ -146,6 +146,7 @@ def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
         Arrangement("tight", tight=True, same_pitch=True, training=training),
         Arrangement("one pitch", same_pitch=True, beside=inputs > 0, training=training),
         Arrangement("own pitches", accumulate=True, training=training),
+        Arrangement("own zeros", own_zeros=True, training=training),
     ]
     if inputs > 1 and training:
         found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))
@@ -181,7 +182,7 @@ class _References:
         delta = problem.delta.astype(np.float64)
         self.output = np.asarray(forward(inputs, parameters))
         declared = problem.output_shape
-        full = (problem.count, declared.units, declared.height, declared.width)
+        full = (problem.count, *in_memory(declared))
         short = (problem.count, *declared.dimensions)
         shape = self.output.shape
         assert shape in (full, short), f"{problem.name}: declared shape {declared}, the reference's is {shape}"

@@ -16,13 +16,14 @@ from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Placement
 from tests.kinds import tuning_for
+from tests.layers.layer_bench import in_memory
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation as reference
 
 #: Every function, and those with numbers of their own.
 FUNCTIONS = (*ACTIVATIONS, "leaky_relu(0.3)", "leaky_relu(0)", "relu(1.5)")
 
-SHAPES = [Shape(4, 1, 9, rank=1), Shape.flat(11), Shape(1, 1, 1), Shape(2, 33, 17)]
+SHAPES = [Shape(4, 9), Shape.flat(11), Shape(1, 1, 1), Shape(2, 33, 17), Shape(2, 3, 4, 5)]
 
 
 def contract(
@@ -35,7 +36,7 @@ def contract(
 ) -> ContractReport:
     forward, backward = reference.named(function)
     if values is None:
-        values = 3 * np.random.default_rng(1).standard_normal((3, shape.units, shape.height, shape.width))
+        values = 3 * np.random.default_rng(1).standard_normal((3, *in_memory(shape)))
     return run_layer_contract(
         device,
         Activation(function),

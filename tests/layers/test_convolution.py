@@ -229,7 +229,7 @@ def random_case(rank: int, number: int) -> Case:
 
     return Case(
         layer=Conv1D(filters, **values) if rank == 1 else Conv2D(filters, **values),
-        shape=Shape(groups * group_units, size[0], size[1], rank),
+        shape=Shape(groups * group_units, *size[2 - rank :]),
         count=one_of(generator, 1, 2, 3),
         arrangement=random_arrangement(generator, "tight", "one pitch", "own pitches", "own pitches"),
         overrides=random_overrides(generator, KERNELS, tunables),
@@ -386,7 +386,7 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "dilation over the stride": (Conv2D(2, 3, stride=2, dilation=3, padding="same"), Shape(1, 7, 8), 1),
     # Positions are one fewer than a vector has lanes, and no zeros lie between the units.
     "many units": (Conv2D(37, 1), Shape(41, 3, 5), 2),
-    "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 1, 131, 1), 1),
+    "one long row": (Conv1D(2, 5, padding="same"), Shape(3, 131), 1),
 }
 
 
@@ -410,7 +410,7 @@ def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) 
     [
         (Conv2D(3, (3, 2), padding=(2, 1), bias="position"), Shape(2, 4, 5)),
         (Conv2D(4, 3, stride=(1, 2), padding="same", dilation=(2, 1), groups=2), Shape(4, 6, 7)),
-        (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 1, 9, 1)),
+        (Conv1D(3, 3, stride=2, padding=(0, 2)), Shape(2, 9)),
     ],
     ids=str,
 )
@@ -453,7 +453,7 @@ def test_shapes_and_parameters() -> None:
     assert {name: spec.shape for name, spec in specs.items()} == {"weight": (8, 3, 3, 5), "bias": (8, 5, 10)}
     assert specs["weight"].decayed
     assert not specs["bias"].decayed
-    specs = {spec.name: spec for spec in Conv1D(4, 3, bias="position").parameters([Shape(2, 1, 7, 1)])}
+    specs = {spec.name: spec for spec in Conv1D(4, 3, bias="position").parameters([Shape(2, 7)])}
     assert {name: spec.shape for name, spec in specs.items()} == {"weight": (4, 2, 3), "bias": (4, 5)}
     assert [spec.name for spec in Conv2D(4, 3, bias=False).parameters([Shape(2, 7, 7)])] == ["weight"]
     assert [spec.shape for spec in Conv2D(4, 3).parameters([Shape(2, 7, 7)])] == [(4, 2, 3, 3), (4,)]
@@ -558,7 +558,7 @@ def test_a_filter_larger_than_its_padded_input() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "axes"),
     [
-        (Conv2D(4, 3), Shape(3, 1, 9, 1), r"\(units, height, width\)\. Received input=\(3, 9\)"),
+        (Conv2D(4, 3), Shape(3, 9), r"\(units, height, width\)\. Received input=\(3, 9\)"),
         (Conv2D(4, 3), Shape.flat(9), r"\(units, height, width\)\. Received input=\(9\)"),
         (Conv1D(4, 3), Shape(3, 9, 9), r"\(units, width\)\. Received input=\(3, 9, 9\)"),
     ],

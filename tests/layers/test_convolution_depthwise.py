@@ -32,7 +32,7 @@ CASES: dict[str, Case] = {
     "one cell": (Conv2D(3, 1, groups=3), Shape(3, 1, 1), 2),
     "two columns at stride 2": (Conv2D(3, 3, stride=2, padding=1, groups=3), Shape(3, 4, 4), 2),
     "one input unit": (Conv2D(1, 3, padding="same"), Shape(1, 6, 7), 4),
-    "one axis": (Conv1D(5, 4, stride=2, groups=5, padding=(1, 2)), Shape(5, 1, 37, 1), 3),
+    "one axis": (Conv1D(5, 4, stride=2, groups=5, padding=(1, 2)), Shape(5, 37), 3),
 }  # fmt: skip
 
 

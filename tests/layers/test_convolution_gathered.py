@@ -36,7 +36,7 @@ CASES: dict[str, Case] = {
     "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8), 9),
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias=False), Shape(54, 4, 5), 2),
     "outputs of zeros alone": (Conv2D(2, 2, padding=((3, 2), (2, 4))), Shape(2, 3, 3), 1),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 37, 1), 6),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 37), 6),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1), 1),
     "whole panels of a tap": (Conv2D(50, 1, bias=False), Shape(64, 5, 3), 2),
     "a tap, strides": (Conv2D(33, 1, stride=(2, 3)), Shape(37, 6, 7), 3),

@@ -27,7 +27,7 @@ CASES: dict[str, Case] = {
     "stride over the filter": (Conv2D(3, (1, 2), stride=(3, 4)), Shape(2, 8, 11), 2),
     "dilation": (Conv2D(7, (3, 2), padding=((2, 0), (0, 1)), dilation=(2, 1)), Shape(20, 5, 6), 3),
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias=False), Shape(54, 4, 5), 2),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 37, 1), 6),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 37), 6),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1), 1),
 }
 

@@ -123,7 +123,7 @@ MORE_CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "phases without taps": (Conv2D(8, 1, stride=2), Shape(9, 5, 6)),
     "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
     "stride over the filter": (Conv2D(40, (1, 2), stride=(3, 4)), Shape(50, 8, 11)),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 150, 1)),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 150)),
     "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
 }
 

@@ -32,7 +32,7 @@ TILED: Layers = {
     "phases without taps": (Conv2D(8, 1, stride=2), Shape(9, 5, 6)),
     "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias="position"), Shape(15, 4, 5)),
-    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 1, 150, 1)),
+    "one row": (Conv1D(10, 5, padding="same"), Shape(24, 150)),
     "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
 }
 #: Few units a group.
@@ -43,7 +43,7 @@ STRIPS: Layers = {
     "image": (Conv2D(2, 3, stride=2, padding=1), Shape(3, 9, 7)),
     "stride over the filter": (Conv2D(3, (1, 2), stride=(3, 4)), Shape(2, 8, 11)),
     "dilation over the stride": (Conv2D(4, 3, stride=2, dilation=3, padding="same", groups=2), Shape(4, 7, 8)),
-    "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 1, 70, 1)),
+    "one row": (Conv1D(3, 4, padding=(3, 0), groups=3), Shape(3, 70)),
     "one cell": (Conv2D(1, 1), Shape(1, 1, 1)),
 }
 
@@ -57,18 +57,18 @@ DOTS: Layers = {
 }
 #: Of several: weights through local memory.
 LOCAL_DOTS: Layers = {
-    "one row": (Conv1D(9, 5, padding=2), Shape(130, 1, 4, 1)),
-    "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 1, 4, 1)),
-    "several rounds": (Conv1D(3, 5), Shape(1100, 1, 9, 1)),
+    "one row": (Conv1D(9, 5, padding=2), Shape(130, 4)),
+    "one row in pairs": (Conv1D(4, 3, padding=1, bias="position"), Shape(128, 4)),
+    "several rounds": (Conv1D(3, 5), Shape(1100, 9)),
     "strides, dilation": (Conv2D(5, (3, 2), stride=(2, 1), dilation=(1, 2), padding="same"), Shape(200, 3, 4)),
     "groups": (Conv2D(10, 1, groups=2, bias=False), Shape(290, 2, 3)),
     "many taps": (Conv2D(2, 5, padding=2), Shape(300, 1, 3)),
-    "a whole round": (Conv1D(4, 5, padding=2), Shape(256, 1, 4, 1)),
-    "rounds of single weights": (Conv1D(3, 5), Shape(1101, 1, 9, 1)),
+    "a whole round": (Conv1D(4, 5, padding=2), Shape(256, 4)),
+    "rounds of single weights": (Conv1D(3, 5), Shape(1101, 9)),
     "one tap, one warp": (Conv2D(8, 1), Shape(128, 1, 2)),
-    "two taps": (Conv1D(8, 2), Shape(160, 1, 3, 1)),
-    "one tap": (Conv1D(8, 1), Shape(128, 1, 4, 1)),
-    "several samples": (Conv1D(3, 5), Shape(600, 1, 6, 1)),
+    "two taps": (Conv1D(8, 2), Shape(160, 3)),
+    "one tap": (Conv1D(8, 1), Shape(128, 4)),
+    "several samples": (Conv1D(3, 5), Shape(600, 6)),
     "uneven padding": (
         Conv2D(4, (2, 3), padding=((0, 2), (3, 0)), stride=2, dilation=(1, 2), groups=2),
         Shape(262, 2, 3),

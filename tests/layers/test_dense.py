@@ -101,7 +101,7 @@ def random_case(number: int) -> Case:
 
     return Case(
         layer=Dense(int(generator.integers(1, 24)), bias=one_of(generator, False, True)),
-        shape=Shape(units, height, width, rank),
+        shape=Shape(units, *(height, width)[2 - rank :]),
         count=one_of(generator, 1, 2, 3, 7, 9),
         arrangement=random_arrangement(generator, "tight", "tight", "one pitch", "own pitches"),
         overrides=random_overrides(generator, KERNELS, tunables),
@@ -212,13 +212,13 @@ def test_edges(device: Device, edge: str) -> None:
     contract(device, Dense(units), shape, ["own pitches"], count=count)
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9)], ids=str)
+@pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9), Shape(2, 3, 2, 9)], ids=str)
 def test_the_defaults_of_the_other_class_of_device(device: Device, shape: Shape) -> None:
     tuning = tuning_for("gpu" if device.kind == "cpu" else "cpu")
     contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=tuning)
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(17), Shape(2, 3, 5)], ids=str)
+@pytest.mark.parametrize("shape", [Shape.flat(17), Shape(2, 3, 5), Shape(2, 3, 2, 5)], ids=str)
 def test_slopes(device: Device, shape: Shape) -> None:
     check_central_differences(device, Dense(6), [shape])
 
@@ -226,7 +226,7 @@ def test_slopes(device: Device, shape: Shape) -> None:
 # -- shapes, parameters, arguments -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(24), Shape(2, 3, 4), Shape(6, 1, 4, 1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape.flat(24), Shape(2, 3, 4), Shape(6, 4), Shape(2, 3, 2, 2)], ids=str)
 def test_shapes_and_parameters(shape: Shape) -> None:
     layer = Dense(5)
     assert layer.flattens_input

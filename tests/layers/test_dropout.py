@@ -23,9 +23,17 @@ from tests.reference.compare import assert_close
 TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
 SEED = 0xFEDCBA9876543210
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own test.
-IN_TRAINING = ("tight", "one pitch", "own pitches", "by placement (in place 0, delta in place)")
+IN_TRAINING = ("tight", "one pitch", "own pitches", "own zeros", "by placement (in place 0, delta in place)")
 #: Odd planes, rows of one, one row, more than one work-item.
-SHAPES = [Shape(3, 5, 7), Shape(2, 3, 1), Shape(4, 1, 9, rank=1), Shape.flat(11), Shape(1, 1, 1), Shape(5, 9, 31)]
+SHAPES = [
+    Shape(3, 5, 7),
+    Shape(2, 3, 1),
+    Shape(4, 9),
+    Shape.flat(11),
+    Shape(1, 1, 1),
+    Shape(5, 9, 31),
+    Shape(2, 3, 4, 5),
+]
 
 
 def step_array(seed: int = SEED, step: int = 3) -> npt.NDArray[np.uint32]:

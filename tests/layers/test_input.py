@@ -12,19 +12,20 @@ from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.layers import Input
 from tests.kinds import tuning_for
+from tests.layers.layer_bench import in_memory
 from tests.layers.layer_contract import run_layer_contract
 
-LAYERS = [Input(3, 5, 7), Input(2, width=11), Input(9), Input(1, 1, 1), Input(2, 4, 67)]
+LAYERS = [Input(3, 5, 7), Input(2, width=11), Input(9), Input(1, 1, 1), Input(2, 4, 67), Input(2, 3, 5, depth=4)]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_contract(device: Device, layer: Input, device_class: str) -> None:
     shape = layer.output_shape([])
-    samples = np.random.default_rng(5).normal(100, 50, (3, shape.units, shape.height, shape.width)).astype(np.float32)
+    samples = np.random.default_rng(5).normal(100, 50, (3, *in_memory(shape))).astype(np.float32)
     mean = np.linspace(50, 130, layer.units, dtype=np.float32)
     deviation = np.linspace(3, 60, layer.units, dtype=np.float32)
-    axes = (1, -1, 1, 1)
+    axes = (1, -1, *(1 for _ in in_memory(shape)[1:]))
     report = run_layer_contract(
         device,
         layer,
@@ -45,7 +46,7 @@ def test_contract(device: Device, layer: Input, device_class: str) -> None:
 
 def test_shapes() -> None:
     shapes = [layer.output_shape([]) for layer in LAYERS[:3]]
-    assert shapes == [Shape(3, 5, 7), Shape(2, 1, 11, rank=1), Shape.flat(9)]
+    assert shapes == [Shape(3, 5, 7), Shape(2, 11), Shape.flat(9)]
 
 
 def test_statistics_are_kept_but_not_trained() -> None:

@@ -60,15 +60,16 @@ def test_add(device: Device) -> None:
         assert run.kernels == ["join/add"] * (count - 1)
 
 
-@pytest.mark.parametrize("shape", [Shape(2, 1, 19, rank=1), Shape.flat(5), Shape(1, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(2, 19), Shape.flat(5), Shape(1, 1, 1), Shape(2, 3, 4, 5)], ids=str)
 def test_shapes_of_add(device: Device, shape: Shape) -> None:
     contract(device, Add(), [shape] * 2, ["own pitches"])
 
 
 CONCATENATED = [
-    [Shape(3, 1, 9, rank=1), Shape(1, 1, 9, rank=1)],
+    [Shape(3, 9), Shape(1, 9)],
     [Shape.flat(3), Shape.flat(1), Shape.flat(6)],
     [Shape(2, 3, 3)],
+    [Shape(2, 3, 4, 5), Shape(1, 3, 4, 5)],
 ]
 
 
@@ -89,7 +90,7 @@ def test_flatten(device: Device) -> None:
     assert report.runs["by placement (shared 0, delta shared)"].kernels == []
 
 
-@pytest.mark.parametrize("shape", [Shape(4, 1, 9, rank=1), Shape.flat(6), Shape(1, 40, 1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(4, 9), Shape.flat(6), Shape(1, 40, 1), Shape(2, 3, 4, 5)], ids=str)
 def test_shapes_of_flatten(device: Device, shape: Shape) -> None:
     contract(device, Flatten(), [shape], ["own pitches"])
 
@@ -114,5 +115,7 @@ def test_add_takes_equal_shapes() -> None:
 
 
 def test_concat_takes_equal_planes() -> None:
-    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same height and width.*\(2, 3\) \(2, 4\)"):
-        Concat().output_shape([Shape(2, 1, 3, rank=1), Shape(2, 1, 4, rank=1)])
+    with pytest.raises(
+        ShapeError, match=r"Concat: all inputs must have the same axes but for the units.*\(2, 3\) \(2, 4\)"
+    ):
+        Concat().output_shape([Shape(2, 3), Shape(2, 4)])

@@ -33,8 +33,8 @@ SHAPES: dict[str, list[tuple[Conv1D | Conv2D, Shape]]] = {
         (Conv2D(18, (3, 2), stride=(1, 2), dilation=(2, 3), padding=(1, 2), bias="position"), Shape(3, 6, 11)),
     ],
     "002": [
-        (Conv1D(3, 5, padding=2), Shape(21, 1, 4, 1)),
-        (Conv1D(5, 3, stride=2, dilation=3, padding=(2, 0), bias="position"), Shape(33, 1, 23, 1)),
+        (Conv1D(3, 5, padding=2), Shape(21, 4)),
+        (Conv1D(5, 3, stride=2, dilation=3, padding=(2, 0), bias="position"), Shape(33, 23)),
     ],
     "004": [
         (Conv2D(7, 1, bias=False), Shape(9, 3, 5)),
@@ -82,7 +82,7 @@ def test_every_rung(device: Device, rung: Rung, convolution: Conv1D | Conv2D, sh
 @pytest.mark.parametrize("channels", [1, 2, 16])
 def test_rounds_of_channels(device: Device, channels: int, items: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder, "_MOST_ITEMS", items)
-    convolution, shape = Conv1D(3, 4, padding=(1, 2)), Shape(67, 1, 5, 1)
+    convolution, shape = Conv1D(3, 4, padding=(1, 2)), Shape(67, 5)
     stand_in = RUNGS["002 local memory" if channels == 1 else f"002 {channels} channels"].layer(convolution)
     report = contract(device, convolution, shape, ["tight"], stand_in=stand_in, training=False)
     assert report.runs["tight"].calls["forward"][0].local_size == (items, 1, 1)

@@ -35,7 +35,7 @@ def test_a_correct_layer_passes(device: Device, monkeypatch: pytest.MonkeyPatch)
     use_kernels(monkeypatch)
     report = contract(device, ToyLayer())
     assert report.kernels == {"toy/forward", "toy/backward"}
-    assert list(report.runs) == ["tight", "one pitch", "own pitches"]
+    assert list(report.runs) == ["tight", "one pitch", "own pitches", "own zeros"]
     check_central_differences(device, ToyLayer(), [SHAPE])
 
 
@@ -106,7 +106,7 @@ class _Wrong(ToyLayer):
     mistake: str = ""
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        return replace(inputs[0], units=inputs[0].units + 1) if self.mistake == "shape" else inputs[0]
+        return inputs[0].with_units(inputs[0].units + 1) if self.mistake == "shape" else inputs[0]
 
     def placement(self, training: bool) -> Placement:
         return Placement.SHARED if self.mistake == "shared" else Placement.SEPARATE
@@ -115,7 +115,7 @@ class _Wrong(ToyLayer):
         return Placement.SHARED if self.mistake == "shared delta" else Placement.SEPARATE
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        return Halo(right=1) if self.mistake == "" else Halo()
+        return Halo((0, 1)) if self.mistake == "" else Halo()
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         if self.mistake == "unwanted delta" and site.input_deltas[0] is None:

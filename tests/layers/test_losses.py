@@ -34,13 +34,13 @@ from blobnet.losses import (
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import poison
+from tests.layers.layer_bench import in_memory, poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
 SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.
 LOSS, WEIGHT, RIGHT, FIVE, COUNTED = range(SUMS)
-SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 1, 9, 1), Shape.flat(1)]
+SHAPES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape.flat(1), Shape(3, 2, 4, 5)]
 
 
 def _name(value: object) -> str:
@@ -83,7 +83,7 @@ class LossBench:
         self._write("totals", np.zeros(SUMS + 1, np.float32))
 
     def _layout(self, shape: Shape) -> BlobLayout:
-        halo = Halo(*(int(side) for side in self._generator.integers(0, 3, 4)))
+        halo = Halo(*self._generator.integers(0, 3, (3 if shape.rank == 3 else 2, 2)))
         return BlobLayout.padded(shape, halo, slack=3, unit_offset=2, unit_memory_count=shape.units + 3)
 
     def _elements(self, name: str) -> int:
@@ -168,7 +168,7 @@ def smoothed_binary_cross_entropy(
 def random_batch(shape: Shape, count: int, seed: int, scale: float = 2) -> tuple[FloatArray, FloatArray]:
     """Outputs and targets from 0 to 1."""
     generator = np.random.default_rng(seed)
-    size = (count, shape.units, shape.height, shape.width)
+    size = (count, *in_memory(shape))
     return (scale * generator.standard_normal(size)).astype(np.float32), generator.random(size).astype(np.float32)
 
 
@@ -256,7 +256,9 @@ PLANES = [
     (Shape.flat(3), "cpu"),
     (Shape(4, 3, 5), "cpu"),
     (Shape(2, 7, 1), "gpu"),
-    (Shape(6, 1, 11, 1), "gpu"),
+    (Shape(6, 11), "gpu"),
+    (Shape(3, 2, 4, 5), "cpu"),
+    (Shape(3, 4, 5, 7), "gpu"),
     (Shape(3, 67, 131), "cpu"),
     (Shape(3, 67, 131), "gpu"),
 ]
@@ -349,7 +351,7 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
 # -- samples that are mixed --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 1, 9, 1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 9)], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize(
     ("loss", "gamma"), [(CrossEntropy(), 0), (CrossEntropy(0.2, ignore=1), 0), (Focal(1.5, 0.1), 1.5)], ids=str
@@ -690,7 +692,7 @@ def test_wrong_arguments(build: Callable[[], Loss], message: str) -> None:
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 4, 4), Shape(1, 1, 4, 1), Shape.flat(1)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(1, 4, 4), Shape(1, 4), Shape.flat(1)], ids=str)
 def test_outputs_that_are_no_logits(shape: Shape) -> None:
     rule = r"^CrossEntropy: the model's output must be one logit for each of at least 2 classes\. Received output="
     with pytest.raises(ShapeError, match=rule):
@@ -705,11 +707,11 @@ def test_outputs_that_are_no_logits(shape: Shape) -> None:
 
 def test_outputs_that_fit() -> None:
     for loss in (CrossEntropy(), Focal(), Dice()):
-        for shape in (Shape.flat(2), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
+        for shape in (Shape.flat(2), Shape(3, 4, 5), Shape(2, 4)):
             loss.check(shape)
             assert loss.label_elements(shape) == shape.height * shape.width
     for loss in (BinaryCrossEntropy(), MeanSquaredError(), MeanAbsoluteError(), Huber()):
-        for shape in (Shape.flat(1), Shape(3, 4, 5), Shape(2, 1, 4, 1)):
+        for shape in (Shape.flat(1), Shape(3, 4, 5), Shape(2, 4)):
             loss.check(shape)
             assert loss.label_elements(shape) == shape.elements
 

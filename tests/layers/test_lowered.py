@@ -25,7 +25,7 @@ from tests.layers.torch_contract import run_torch_contract
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"
 
 
-@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(3, 1, 6, rank=1), Shape.flat(4)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(2, 3, 2, 4), Shape(3, 6), Shape(4)], ids=str)
 def test_a_layer_of_one_line(device: Device, shape: Shape) -> None:
     layer = layers.Contraction(DENSE, sizes={"F": 5})
     run_torch_contract(
@@ -40,7 +40,7 @@ def test_several_inputs(device: Device) -> None:
     }"""
     layer = layers.Contraction(text)
     assert layer.arity == (2, 2)
-    shapes = [Shape(3, 5, 4), Shape.flat(3)]
+    shapes = [Shape(3, 5, 4), Shape(3)]
     assert [(spec.name, spec.initializer) for spec in layer.parameters(shapes)] == [("scale", "ones")]
     run_torch_contract(
         device,
@@ -53,7 +53,7 @@ def test_several_inputs(device: Device) -> None:
 
 def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
     layer = layers.Contraction("function (A[N, C], B[N, C]) -> (O) { O[n, c] = +(A[n, c] * floor(B[n, c])); }")
-    run_torch_contract(device, layer, [Shape.flat(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
+    run_torch_contract(device, layer, [Shape(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
 
 
 @pytest.mark.parametrize(
@@ -214,21 +214,19 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
         r"mix \(Contraction\): the sizes of a parameter must be those of inputs, or given. Received parameter=W, .*'F'",
     ),
     "another rank": (
-        lambda: layers.Contraction("function (I[N, C, Y, X]) -> (O) { O = exp(I); }").output_shape([Shape.flat(3)]),
+        lambda: layers.Contraction("function (I[N, C, Y, X]) -> (O) { O = exp(I); }").output_shape([Shape(3)]),
         ShapeError,
         r"(?s)Contraction: its contraction must fit its inputs. Received inputs=\(3\)\..*'I' must have 4 axes.*\^\^\^",
     ),
     "samples mixed": (
         lambda: layers.Contraction("function (I[N, C]) -> (O) { O[c, d : C, C] = +(I[n, c] * I[n, d]); }").output_shape(
-            [Shape.flat(3)]
+            [Shape(3)]
         ),
         ShapeError,
         r"the output must have the samples as its first axis",
     ),
     "two outputs": (
-        lambda: layers.Contraction("function (I[N, C]) -> (O, P) { O = exp(I); P = exp(O); }").output_shape(
-            [Shape.flat(3)]
-        ),
+        lambda: layers.Contraction("function (I[N, C]) -> (O, P) { O = exp(I); P = exp(O); }").output_shape([Shape(3)]),
         OptionError,
         r"its function must have one output. Received outputs=\('O', 'P'\)",
     ),

@@ -28,14 +28,16 @@ Arrays = Sequence[npt.NDArray[np.float64]]
 Parameters = Mapping[str, npt.NDArray[np.float64]]
 TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own tests.
-IN_TRAINING = ("tight", "one pitch", "own pitches", "by placement (separate 0, delta in place)")
+IN_TRAINING = ("tight", "one pitch", "own pitches", "own zeros", "by placement (separate 0, delta in place)")
 #: With samples: odd planes, more than one step of lanes and more than a GPU's group in a plane, one row, one value.
 SHAPES = [
     (Shape(3, 5, 7), 3),
     (Shape(2, 13, 33), 2),
     (Shape(5, 9, 16), 1),
-    (Shape(4, 1, 9, rank=1), 3),
+    (Shape(4, 9), 3),
     (Shape(7, 1, 1), 2),
+    (Shape(3, 2, 5, 7), 3),
+    (Shape(2, 5, 9, 9), 2),
     (Shape.flat(150), 41),
 ]
 TRAINING = [

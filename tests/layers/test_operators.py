@@ -25,13 +25,12 @@ def sizes(random: Random, count: int, least: int = 1, most: int = 7) -> list[int
 
 
 def matrix(rows: int, columns: int) -> Shape:
-    return Shape(rows, 1, columns, rank=1)
+    return Shape(rows, columns)
 
 
 def any_rank(random: Random, units: int, least: int = 0) -> Shape:
     """A shape of so many units and a random number of axes."""
-    height, width = sizes(random, 2, 2)
-    return [Shape.flat(units), matrix(units, width), Shape(units, height, width)][int(random.integers(least, 3))]
+    return Shape(units, *sizes(random, int(random.integers(least, 4)), 2, 5))
 
 
 def functional() -> Any:
@@ -184,12 +183,82 @@ def conv_transpose_1d(random: Random) -> Case:
     )
 
 
+def volume(random: Random, units: int, least: int = 2) -> Shape:
+    return Shape(units, *sizes(random, 3, least, 5))
+
+
+def conv_transpose_3d(random: Random) -> Case:
+    groups, each, filters = sizes(random, 3, 1, 3)
+    kernel, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple((size - 1) // 2 for size in kernel)
+    return (
+        layers.ConvTranspose3D(groups * filters, kernel, stride, padding, groups=groups),
+        [volume(random, groups * each)],
+        lambda x, p: functional().conv_transpose3d(x[0], p["weight"], p["bias"], stride, padding, groups=groups),
+    )
+
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+
+def conv_3d(random: Random) -> Case:
+    groups, each, filters = sizes(random, 3, 1, 3)
+    kernel, stride, dilation = (tuple(sizes(random, 3, 1, 3)) for _ in range(3))
+    padding = tuple(dilation[axis] * (kernel[axis] - 1) for axis in range(3))
+    bias = bool(random.integers(2))
+    layer = layers.Conv3D(groups * filters, kernel, stride, padding, dilation, groups, bias)
+
+    def module(x: list[Any], p: dict[str, Any]) -> Any:
+        return functional().conv3d(x[0], p["weight"], p.get("bias"), stride, padding, dilation, groups)
+
+    return layer, [volume(random, groups * each)], module
+
+
+def conv_3d_same(random: Random) -> Case:
+    """With an odd zero behind the data."""
+    return (
+        layers.Conv3D(3, (2, 3, 4), padding="same"),
+        [volume(random, 2)],
+        lambda x, p: functional().conv3d(functional().pad(x[0], (1, 2, 1, 1, 0, 1)), p["weight"], p["bias"]),
+    )
+
+
+def max_pool_3d(random: Random) -> Case:
+    size, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple(extent // 2 for extent in size)
+    return (
+        layers.MaxPool3D(size, stride, padding),
+        [volume(random, 3, 3)],
+        lambda x, p: functional().max_pool3d(x[0], size, stride, padding),
+    )
+
+
+def average_pool_3d(random: Random) -> Case:
+    size, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple(extent // 2 for extent in size)
+    counts = bool(random.integers(2))
+    return (
+        layers.AveragePool3D(size, stride, padding, counts),
+        [volume(random, 3, 3)],
+        lambda x, p: functional().avg_pool3d(x[0], size, stride, padding, count_include_pad=counts),
+    )
+
+
+def upsample_trilinear(random: Random) -> Case:
+    scales = tuple(sizes(random, 3, 1, 3))
+    return (
+        layers.Upsample(scales, "bilinear"),
+        [volume(random, 2)],
+        lambda x, p: functional().interpolate(x[0], scale_factor=scales, mode="trilinear"),
+    )
+
+
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
 def multiply(random: Random) -> Case:
     shape = Shape(*sizes(random, 3, 2))
-    others = [shape, Shape.flat(shape.units), Shape(1, shape.height, shape.width), Shape(shape.units, 1, shape.width)]
+    others = [shape, Shape(shape.units), Shape(1, shape.height, shape.width), Shape(shape.units, 1, shape.width)]
     chosen = [others[int(place)] for place in random.permutation(4)[:2]]
     return layers.Multiply(), [shape, *chosen], lambda x, p: x[0] * of_rank(x[1], 4) * of_rank(x[2], 4)
 
@@ -199,7 +268,7 @@ def of_rank(values: Any, rank: int) -> Any:
 
 
 def multiply_vectors(random: Random) -> Case:
-    shape = Shape.flat(sizes(random, 1)[0])
+    shape = Shape(sizes(random, 1)[0])
     return layers.Multiply(), [shape, shape], lambda x, p: x[0] * x[1]
 
 
@@ -290,7 +359,8 @@ CASES: dict[str, Callable[[Random], Case]] = {
         layer_norm, group_norm, instance_norm, local_response_norm,
         upsample_nearest, upsample_bilinear, upsample_linear, depth_to_space, space_to_depth,
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
-        conv_transpose_1d, conv_transpose_2d,
+        conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
+        conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
         multiply, multiply_vectors, prelu, squeeze_excite, matmul, attention,
         permute, pad, slice_,
     )

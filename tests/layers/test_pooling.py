@@ -138,7 +138,7 @@ def random_configuration(seed: int) -> tuple[Pool, Shape, Sides, int, FloatArray
         height, width = 1 if rank == 1 else number(1, 14), number(1, 14)
         if height + sum(sides[0]) >= size[0] and width + sum(sides[1]) >= size[1]:
             break
-    shape = Shape(number(1, 4), height, width, rank=rank)
+    shape = Shape(number(1, 4), *(height, width)[2 - rank :])
     count = number(1, 4)
     inputs = generator.integers(-3, 0 if seed % 3 == 0 else 3, (count, shape.units, height, width)).astype(np.float32)
     layer: Pool
@@ -195,8 +195,8 @@ def test_random_configurations_cover_what_they_should() -> None:
         (AveragePool2D(2), Shape(2, 5, 70), NO_PADDING),
         (AveragePool2D(3, 1, 1, False), Shape(2, 4, 18), ((1, 1), (1, 1))),
         (AveragePool2D((1, 4), (2, 3), "valid"), Shape(2, 4, 40), NO_PADDING),
-        (MaxPool1D(3, 2, (0, 2)), Shape(2, 1, 11, rank=1), ((0, 0), (0, 2))),
-        (AveragePool1D(4, padding="same", count_include_pad=False), Shape(2, 1, 10, rank=1), ((0, 0), (1, 1))),
+        (MaxPool1D(3, 2, (0, 2)), Shape(2, 11), ((0, 0), (0, 2))),
+        (AveragePool1D(4, padding="same", count_include_pad=False), Shape(2, 10), ((0, 0), (1, 1))),
     ],
     ids=str,
 )
@@ -217,7 +217,9 @@ def test_all_lanes(device: Device, lanes: int) -> None:
     [
         (Shape(3, 5, 7), "cpu", None),
         (Shape(2, 3, 16), "gpu", ["own pitches"]),
-        (Shape(2, 1, 21, rank=1), "cpu", ["own pitches"]),
+        (Shape(2, 21), "cpu", ["own pitches"]),
+        (Shape(2, 3, 4, 5), "cpu", ["own pitches", "own zeros"]),
+        (Shape(2, 3, 4, 5), "gpu", ["own pitches"]),
         (Shape.flat(5), "cpu", ["own pitches"]),
     ],
     ids=str,
@@ -366,7 +368,7 @@ def test_lists_become_tuples() -> None:
         ),
         (
             AveragePool1D(3),
-            Shape(2, 1, 2, rank=1),
+            Shape(2, 2),
             "AveragePool1D: the window must not be larger than the padded input. "
             "Received input=(2, 2), pool_size=3, padding=0.",
         ),
@@ -392,7 +394,7 @@ def test_same_padding_is_always_smaller_than_the_window() -> None:
     for size in range(1, 6):
         for stride in range(1, 7):
             for width in range(1, 14):
-                shape = MaxPool1D(size, stride, "same").output_shape([Shape(1, 1, width, rank=1)])
+                shape = MaxPool1D(size, stride, "same").output_shape([Shape(1, width)])
                 assert shape.width == -(-width // stride)
 
 

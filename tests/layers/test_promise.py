@@ -70,7 +70,7 @@ def _bench(device: Device) -> Bench:
         bench = Bench(device, problem, Arrangement(f"arrangement {number}"))
         layout = bench.output.layout
         sides = (layout.unit_memory_height_offset, layout.unit_memory_height_padding, layout.unit_memory_width_offset)
-        room = (layout.unit_offset, layout.unit_padding, layout.unit_memory_elements - layout.extent)
+        room = (layout.unit_offset, layout.unit_padding, layout.unit_memory_elements - layout.plane_extent)
         delta = bench.input_deltas[0]
         if delta and min(*sides, *room, layout.unit_memory_width_padding, delta.layout.unit_offset) > 0:
             bench.load()

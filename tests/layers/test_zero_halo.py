@@ -17,11 +17,15 @@ from tests.kinds import tuning_for
 from tests.layers.layer_bench import poison
 
 LAYOUTS = [
-    BlobLayout.padded(Shape(3, 5, 7), Halo(1, 2, 3, 1), slack=5),
-    BlobLayout.padded(Shape(2, 1, 90), Halo(0, 0, 2, 2), pitch=95),
-    BlobLayout.padded(Shape(4, 3, 3), Halo(0, 0, 0, 1)),
-    BlobLayout.padded(Shape(1, 2, 200), Halo(1, 0, 0, 0), slack=3),
-    BlobLayout.padded(Shape(5, 1, 1), Halo(2, 2, 2, 2), slack=1),
+    BlobLayout.padded(Shape(3, 5, 7), Halo((1, 2), (3, 1)), slack=5),
+    BlobLayout.padded(Shape(2, 1, 90), Halo((0, 0), (2, 2)), pitch=95),
+    BlobLayout.padded(Shape(4, 3, 3), Halo((0, 0), (0, 1))),
+    BlobLayout.padded(Shape(1, 2, 200), Halo((1, 0), (0, 0)), slack=3),
+    BlobLayout.padded(Shape(5, 1, 1), Halo((2, 2), (2, 2)), slack=1),
+    BlobLayout.padded(Shape(3, 4, 2, 5), Halo((1, 2), (0, 1), (2, 1)), slack=3),
+    BlobLayout.padded(Shape(2, 2, 1, 1), Halo((0, 1), (0, 0), (0, 0))),
+    BlobLayout.padded(Shape(3, 5, 7), Halo((1, 2), (3, 1)), own_zeros=True),
+    BlobLayout.padded(Shape(2, 3, 2), Halo((0, 0), (2, 1)), own_zeros=True),
 ]
 
 

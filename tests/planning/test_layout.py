@@ -37,10 +37,10 @@ def test_a_storage_has_the_most_that_any_reader_asks_for_of_the_halos_that_are_g
     halos = possible_halos(request.graph, found.places, found.deltas)
     small, large = ((found.index(name), "node output") for name in ("small", "large"))
     both = lay_out(request, found.places, found.deltas, halos)
-    assert both.halos["node output"] == Halo(1, 1, 1, 3) == halos[small].merged(halos[large])
+    assert both.halos["node output"] == Halo((1, 1), (1, 3)) == halos[small].merged(halos[large])
     assert both.pitches["node output"] == 5 + 3
     one = lay_out(request, found.places, found.deltas, {small: halos[small]})
-    assert one.halos["node output"] == Halo(1, 1, 1, 1)
+    assert one.halos["node output"] == Halo((1, 1), (1, 1))
     assert one.pitches["node output"] == 5 + 1
     none = lay_out(request, found.places, found.deltas, {})
     assert set(none.halos.values()) == {Halo()}
@@ -62,4 +62,4 @@ def test_a_blob_is_the_units_of_its_region() -> None:
     blob = found.layouts.blob(found.places.regions[found.index("part4")])
     assert (blob.storage, blob.shape.units) == ("join output", 4)
     assert (blob.layout.unit_offset, blob.layout.unit_memory_count) == (3, 7)
-    assert blob.layout.holds(Halo(1, 1, 1, 1))
+    assert blob.layout.holds(Halo((1, 1), (1, 1)))

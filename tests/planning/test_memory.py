@@ -18,7 +18,7 @@ SMALL, LARGE = Shape(2, 3, 4), Shape(2, 6, 8)
 
 
 def blob(name: str, planes: Shape = SMALL) -> Blob:
-    return Blob(name, BlobLayout.padded(planes, Halo(1, 1, 1, 1)))
+    return Blob(name, BlobLayout.padded(planes, Halo((1, 1), (1, 1))))
 
 
 def copies(*names: Blob) -> list[tuple[str, KernelCall]]:

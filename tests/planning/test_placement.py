@@ -82,4 +82,4 @@ def test_a_flat_vertex_keeps_planes_if_its_readers_can_do_with_them() -> None:
     read_by_dense, _ = places_of(from_nodes(images, layers.Dense(2)(flat)))
     assert read_by_dense.planes[2] == Shape(3, 4, 5)
     result, _ = places_of(from_nodes(images, flat))
-    assert result.planes[2] == Shape(60, rank=0)
+    assert result.planes[2] == Shape(60)

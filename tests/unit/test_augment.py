@@ -82,7 +82,7 @@ def test_crops_shift_by_whole_cells_all_alike() -> None:
         shifts, counts = np.unique(made[:, column], return_counts=True)
         assert shifts.tolist() == [-2, -1, 0, 1, 2]
         assert np.all(np.abs(counts - len(MANY) / 5) < 100)
-    assert np.all(rows(RandomCrop(2), shape=Shape(3, 1, 9, rank=1))[:, 2] == 0)
+    assert np.all(rows(RandomCrop(2), shape=Shape(3, 9))[:, 2] == 0)
 
 
 def test_every_other_picture_is_flipped() -> None:
@@ -185,7 +185,7 @@ def test_mixup_takes_all_cells_by_a_beta_distribution() -> None:
 
 
 def test_cutmix_pastes_rectangles_whose_area_is_the_share() -> None:
-    for shape in (SHAPE, Shape(2, 1, 33, rank=1)):
+    for shape in (SHAPE, Shape(2, 33)):
         made = rows(CutMix(), shape=shape)
         top, left, bottom, right = made[:, 14:18].T
         assert np.array_equal(made[:, 14:18], np.rint(made[:, 14:18]))
@@ -198,7 +198,7 @@ def test_cutmix_pastes_rectangles_whose_area_is_the_share() -> None:
         sides = np.linspace(0, 1, 20001) ** (1 / shape.rank)
         assert shares.mean() == pytest.approx(np.mean((sides - sides**2 / 4) ** shape.rank), abs=0.02)
         assert shares.max() > 0.9
-    assert np.all(rows(CutMix(), shape=Shape(2, 1, 33, rank=1))[:, [14, 16]] == [0, 1])
+    assert np.all(rows(CutMix(), shape=Shape(2, 33))[:, [14, 16]] == [0, 1])
     there = partner_shares(rows(CutMix(1, 0.4)), SHAPE) > 0
     assert 0.33 < np.mean(there) < 0.43
 
@@ -265,8 +265,8 @@ def test_words_and_descriptions() -> None:
         (lambda: from_descriptions([{"kind": "Spin"}], "resume"), "resume: what the interrupted training says"),
         (lambda: RandomCrop(5).check(Shape(1, 5, 9)), r"padding must be smaller than the picture.*padding=5"),
         (lambda: RandomCrop(1).check(Shape.flat(9)), "the model's input must have a width"),
-        (lambda: RandomAffine(1).check(Shape(1, 1, 9, rank=1)), "must have a height and a width"),
-        (lambda: Flip(vertical=True).check(Shape(1, 1, 9, rank=1)), "must have a height"),
+        (lambda: RandomAffine(1).check(Shape(1, 9)), "must have a height and a width"),
+        (lambda: Flip(vertical=True).check(Shape(1, 9)), "must have a height"),
         (lambda: Saturation().check(Shape(1, 5, 5)), "three units: red, green and blue"),
     ],
 )

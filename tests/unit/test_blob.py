@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.blob import GEOMETRY_TYPE, BlobLayout, Halo, Shape
+from blobnet.blob import BlobLayout, Halo, Shape, geometry_type
 from blobnet.errors import ShapeError
 
 SEEDS = pytest.mark.parametrize("seed", range(60), ids="seed{}".format)
@@ -22,50 +23,69 @@ COUNT = 3
 
 
 def random_case(seed: int) -> tuple[Shape, Halo, int, BlobLayout]:
-    """(shape, halo, slack, layout) with random everything; every fourth has the smallest pitch there is."""
+    """(shape, halo, slack, layout) with random everything; every fourth has the smallest pitch there is.
+
+    Every third has planes within its units, and a third of all each row with zeros of its own.
+    """
     random = np.random.default_rng(seed)
-    units, height, width, top, bottom, left, right, slack, offset, behind = random.integers(
-        [1, 1, 1, 0, 0, 0, 0, 0, 0, 0], [5, 7, 8, 4, 4, 5, 5, 6, 4, 3]
+    units, depth, height, width, slack, offset, behind = random.integers(
+        [1, 1, 1, 1, 0, 0, 0], [5, 4, 7, 8, 6, 4, 3]
     ).tolist()
-    shape, halo = Shape(units, height, width), Halo(top, bottom, left, right)
-    pitch = None if seed % 4 == 0 else width + max(left, right) + int(random.integers(0, 4))
+    sides = random.integers(0, [[3], [4], [5]], (3, 2))
+    shape, halo = Shape(units, height, width), Halo(*sides[1:])
+    if seed % 3 == 0:
+        shape, halo = Shape(units, depth, height, width), Halo(*sides)
+    own_zeros = seed % 9 in (0, 1, 2)
+    pitch = None
+    if seed % 4:
+        pitch = (
+            width + (halo.left + halo.right if own_zeros else max(halo.left, halo.right)) + int(random.integers(0, 4))
+        )
     layout = BlobLayout.padded(
-        shape, halo, pitch=pitch, slack=slack, unit_offset=offset, unit_memory_count=offset + units + behind
+        shape,
+        halo,
+        pitch=pitch,
+        slack=slack,
+        unit_offset=offset,
+        unit_memory_count=offset + units + behind,
+        own_zeros=own_zeros,
     )
     return shape, halo, slack, layout
 
 
 def enumerated(shape: Shape, layout: BlobLayout) -> npt.NDArray[np.int64]:
-    """A buffer in which data cell number i of (n, z, y, x) in C order holds i, and every other cell -1.
+    """A buffer in which data cell number i of (n, z, y, x) in C order holds i, and every other cell -1; z are planes.
 
-    Built from rows and columns, without the index equation.
+    Built from planes, rows and columns, without the index equation.
     """
-    buffer = np.full((COUNT, layout.unit_memory_count, layout.unit_memory_elements), -1, dtype=np.int64)
+    sizes = COUNT, layout.unit_memory_count, layout.unit_memory_depth, layout.plane_memory_elements
+    buffer = np.full(sizes, -1, dtype=np.int64)
     numbers = iter(range(COUNT * shape.elements))
     rows = layout.unit_memory_height * layout.unit_memory_width
-    for n, z in itertools.product(range(COUNT), range(shape.units)):
-        plane = buffer[n, layout.unit_offset + z, :rows].reshape(layout.unit_memory_height, layout.unit_memory_width)
+    for n, unit, depth in itertools.product(range(COUNT), range(shape.units), range(shape.depth)):
+        memory = buffer[n, layout.unit_offset + unit, layout.unit_memory_depth_offset + depth, :rows]
+        plane = memory.reshape(layout.unit_memory_height, layout.unit_memory_width)
         for y, x in itertools.product(range(shape.height), range(shape.width)):
             plane[layout.unit_memory_height_offset + y, layout.unit_memory_width_offset + x] = next(numbers)
     return buffer
 
 
 def all_cells(shape: Shape) -> tuple[npt.NDArray[np.int64], ...]:
-    """n, z, y, x of every data cell."""
-    return tuple(np.indices((COUNT, shape.units, shape.height, shape.width)))
+    """n, z, y, x of every data cell; z are planes."""
+    return tuple(np.indices((COUNT, shape.planes, shape.height, shape.width)))
 
 
 def reads_only_zeros(layout: BlobLayout, halo: Halo) -> bool:
-    """Whether every cell that ``halo`` asks for lies in the plane and is no data cell."""
+    """Whether every cell that ``halo`` asks for lies in the unit and is no data cell, nor slack."""
     mask = layout.halo_mask()
-    own = replace(layout, unit_offset=0)
-    rows = range(-halo.top, layout.unit_height + halo.bottom)
-    columns = range(-halo.left, layout.unit_width + halo.right)
-    for y, x in itertools.product(rows, columns):
-        if 0 <= y < layout.unit_height and 0 <= x < layout.unit_width:
+    start = replace(layout, unit_offset=0).index(0, 0, 0, 0)
+    sizes = layout.unit_depth, layout.unit_height, layout.unit_width
+    ranges = (range(-before, size + after) for (before, after), size in zip(halo.axes, sizes, strict=True))
+    for cell in itertools.product(*ranges):
+        if all(0 <= place < size for place, size in zip(cell, sizes, strict=True)):
             continue
-        position = own.index(0, 0, y, x)
-        if not 0 <= position < layout.extent or not mask[position]:
+        position = start + sum(place * stride for place, stride in zip(cell, layout.strides[2:], strict=True))
+        if not 0 <= position < mask.size or not mask[position]:
             return False
     return True
 
@@ -78,19 +98,21 @@ def test_index(seed: int) -> None:
     assert (found.reshape(-1) == np.arange(COUNT * shape.elements)).all()
     assert len(np.unique(positions)) == positions.size
     assert type(layout.index(0, 0, 0, 0)) is int
-    within = positions % layout.memory_elements % layout.unit_memory_elements
-    assert (within < layout.extent).all()
+    within = positions % layout.memory_elements % layout.unit_memory_elements % layout.plane_memory_elements
+    assert (within < layout.plane_extent).all()
 
 
 @SEEDS
 def test_halo_mask(seed: int) -> None:
     """Everything in the extent that is not data is halo; the rest is slack."""
-    shape, _, slack, layout = random_case(seed)
-    plane = enumerated(shape, layout)[0, layout.unit_offset]
-    mask = layout.halo_mask()
+    shape, halo, _, layout = random_case(seed)
+    unit = enumerated(shape, layout)[0, layout.unit_offset]
+    mask = layout.halo_mask().reshape(unit.shape)
     assert mask.dtype == np.bool_
-    assert layout.unit_memory_elements - layout.extent == slack
-    assert (mask == ((plane == -1) & (np.arange(plane.size) < layout.extent))).all()
+    rows = layout.unit_memory_height * layout.unit_memory_width
+    assert layout.plane_extent == min(rows + halo.left, layout.plane_memory_elements)
+    assert (mask == ((unit == -1) & (np.arange(layout.plane_memory_elements) < layout.plane_extent))).all()
+    assert layout.halo_elements == mask.sum()
 
 
 @SEEDS
@@ -99,9 +121,12 @@ def test_zeros_around_the_data(seed: int) -> None:
     _, halo, _, layout = random_case(seed)
     assert layout.holds(halo)
     assert reads_only_zeros(layout, halo)
-    wider = replace(halo, right=layout.unit_memory_width - layout.unit_width)
+    behind = layout.plane_extent - layout.unit_memory_height * layout.unit_memory_width
+    most = layout.unit_memory_width_padding + behind
+    wider = Halo(*halo.axes[:2], (halo.left, most))
     assert layout.holds(wider)
     assert reads_only_zeros(layout, wider)
+    assert not layout.holds(Halo(*halo.axes[:2], (halo.left, most + 1)))
 
 
 @SEEDS
@@ -109,12 +134,14 @@ def test_holds_is_safe(seed: int) -> None:
     """Whatever halo a layout claims to hold really is zeros; one more on any side is refused."""
     _, halo, _, layout = random_case(seed)
     for sides in itertools.product(range(4), repeat=4):
-        other = Halo(*sides)
+        other = Halo(sides[:2], sides[2:])
         if layout.holds(other):
             assert reads_only_zeros(layout, other), other
-    for side in ("top", "bottom", "left"):
-        assert not layout.holds(replace(halo, **{side: getattr(halo, side) + 1})), side
-    assert not layout.holds(replace(halo, right=layout.unit_memory_width - layout.unit_width + 1))
+    for axis, side in itertools.product(range(3), range(2)):
+        if (axis, side) != (2, 1):  # Rows may have more zeros behind them than they were asked for.
+            sides = np.array(halo.axes)
+            sides[axis, side] += 1
+            assert not layout.holds(Halo(*sides)), (axis, side)
 
 
 @SEEDS
@@ -123,14 +150,15 @@ def test_data(seed: int) -> None:
     shape, _, _, layout = random_case(seed)
     buffer = enumerated(shape, layout)
     view = layout.data(buffer, COUNT)
-    assert view.shape == (COUNT, shape.units, shape.height, shape.width)
+    depth = (shape.depth,) if shape.depth > 1 else ()
+    assert view.shape == (COUNT, shape.units, *depth, shape.height, shape.width)
     assert (view.reshape(-1) == np.arange(COUNT * shape.elements)).all()
     assert layout.data(buffer, 1).shape[0] == 1
     view[:] = -1
     assert (buffer == -1).all()
     for dtype in (np.float32, np.uint8):
         flat = np.arange(COUNT * layout.memory_elements).astype(dtype)
-        assert (layout.data(flat, COUNT) == flat[layout.index(*all_cells(shape))]).all()
+        assert (layout.data(flat, COUNT).reshape(-1) == flat[layout.index(*all_cells(shape)).reshape(-1)]).all()
 
 
 @SEEDS
@@ -141,7 +169,7 @@ def test_slice_units(seed: int) -> None:
         for count in range(1, shape.units - first + 1):
             part = layout.slice_units(first, count)
             assert (part.data(buffer, COUNT) == layout.data(buffer, COUNT)[:, first : first + count]).all()
-            assert part.index(1, 0, 2, 3) == layout.index(1, first, 2, 3)
+            assert part.index(1, 0, 2, 3) == layout.index(1, first * shape.depth, 2, 3)
             assert part.unit_padding == layout.unit_memory_count - layout.unit_offset - first - count
             assert (part.halo_mask() == layout.halo_mask()).all()
 
@@ -149,15 +177,23 @@ def test_slice_units(seed: int) -> None:
 @SEEDS
 def test_sizes(seed: int) -> None:
     shape, halo, slack, layout = random_case(seed)
-    assert layout.unit_elements == shape.height * shape.width
+    depth = (shape.depth,) if shape.depth > 1 else ()
+    assert layout.shape == Shape(shape.units, *depth, shape.height, shape.width)
+    assert layout.plane_elements == shape.height * shape.width
+    assert layout.unit_elements == shape.positions
+    assert layout.plane_count == shape.units * shape.depth
+    assert layout.unit_memory_depth == halo.axes[0][0] + shape.depth + halo.axes[0][1]
+    assert layout.unit_memory_depth_padding == halo.axes[0][1]
     assert layout.unit_memory_height == halo.top + shape.height + halo.bottom
     assert layout.unit_memory_height_padding == halo.bottom
-    assert layout.unit_memory_elements == layout.extent + slack
+    tail = 0 if seed % 9 in (0, 1, 2) else halo.left
+    assert layout.plane_memory_elements == layout.unit_memory_height * layout.unit_memory_width + tail + slack
+    assert layout.unit_memory_elements == layout.unit_memory_depth * layout.plane_memory_elements
     assert layout.memory_elements == layout.unit_memory_count * layout.unit_memory_elements
     columns = layout.unit_memory_width_offset + shape.width + layout.unit_memory_width_padding
     assert columns == layout.unit_memory_width
     assert layout.unit_offset + layout.unit_count + layout.unit_padding == layout.unit_memory_count
-    assert layout.is_contiguous == (layout.unit_memory_elements == shape.height * shape.width)
+    assert layout.is_contiguous == (layout.unit_memory_elements == shape.positions)
 
 
 def test_contiguous() -> None:
@@ -166,17 +202,38 @@ def test_contiguous() -> None:
     assert layout.is_contiguous
     assert not layout.halo_mask().any()
     assert (layout.index(*all_cells(shape)).reshape(-1) == np.arange(COUNT * 60)).all()
-    for changes in ({"slack": 1}, {"pitch": 6}, {"halo": Halo(top=1)}, {"halo": Halo(left=1)}):
+    for changes in ({"slack": 1}, {"pitch": 6}, {"halo": Halo((1, 0), (0, 0))}, {"halo": Halo((1, 0))}):
         assert not BlobLayout.padded(shape, **changes).is_contiguous
 
 
 def test_shared_row_pitch() -> None:
     """The example of docs/memory_layout.md."""
-    layout = BlobLayout.padded(Shape(1, 3, 4), Halo(1, 1, 1, 1), slack=1)
+    layout = BlobLayout.padded(Shape(1, 3, 4), Halo((1, 1), (1, 1)), slack=1)
     assert (layout.unit_memory_width, layout.unit_memory_height) == (5, 5)
-    assert (layout.extent, layout.unit_memory_elements) == (26, 27)
+    assert (layout.plane_extent, layout.unit_memory_elements) == (26, 27)
     assert layout.index(0, 0, 0, 4) == layout.index(0, 0, 1, -1)
-    assert layout.index(0, 0, 3, 4) == layout.extent - 1
+    assert layout.index(0, 0, 3, 4) == layout.plane_extent - 1
+
+
+def test_rows_with_zeros_of_their_own() -> None:
+    """The blob of Hedberg 2015, figure 1: UNIT_MEMORY_ELEMENTS is the memory height times the memory width."""
+    layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 2), (2, 1)), own_zeros=True)
+    assert (layout.unit_memory_width, layout.unit_memory_height) == (2 + 4 + 1, 1 + 3 + 2)
+    assert layout.unit_memory_elements == 7 * 6 == layout.plane_extent
+    assert layout.unit_memory_width_padding == 1
+    assert not layout.is_plain
+
+
+@pytest.mark.parametrize("own_zeros", [False, True])
+@pytest.mark.parametrize("align", [1, 4, 16])
+def test_rounded_up(own_zeros: bool, align: int) -> None:
+    shape, halo = Shape(3, 5, 7), Halo((1, 0), (2, 2))
+    layout = BlobLayout.padded(shape, halo, own_zeros=own_zeros, align=align)
+    assert layout.unit_memory_width % align == layout.unit_memory_elements % align == 0
+    smallest = BlobLayout.padded(shape, halo, own_zeros=own_zeros)
+    assert 0 <= layout.unit_memory_width - smallest.unit_memory_width < align
+    assert layout.holds(halo)
+    assert reads_only_zeros(layout, halo)
 
 
 # -- macros ----------------------------------------------------------------------------------------------------------
@@ -187,37 +244,61 @@ NAMES = {
     *("UNIT_MEMORY_WIDTH", "UNIT_MEMORY_HEIGHT", "UNIT_MEMORY_ELEMENTS", "UNIT_MEMORY_WIDTH_PADDING"),
     *("UNIT_MEMORY_HEIGHT_PADDING", "UNIT_MEMORY_WIDTH_OFFSET", "UNIT_MEMORY_HEIGHT_OFFSET", "MEMORY_ELEMENTS"),
 }
+#: The same for a third axis, and what a plane is.
+PLANE_NAMES = {
+    *("UNIT_DEPTH", "UNIT_MEMORY_DEPTH", "UNIT_MEMORY_DEPTH_PADDING", "UNIT_MEMORY_DEPTH_OFFSET"),
+    *("PLANE_COUNT", "PLANE_ELEMENTS", "PLANE_MEMORY_ELEMENTS", "PLANE_EXTENT"),
+}
+
+
+class Numbers(dict[str, Any]):
+    """What macros come to: those that name others too."""
+
+    def __init__(self, macros: Mapping[str, int | str], known: Mapping[str, Any]) -> None:
+        super().__init__(known)
+        self.macros = macros
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self.macros:
+            raise KeyError(name)
+        return eval(str(self.macros[name]), {}, self)
 
 
 @SEEDS
 def test_macros(seed: int) -> None:
     """Complete, and with the unit offset given as the kernel argument, equal to the layout's own values."""
     _, _, _, layout = random_case(seed)
-    macros = layout.macros("INPUT_DELTA")
-    assert set(macros) == {f"INPUT_DELTA_{name}" for name in NAMES}
-    for name in NAMES:
-        value = eval(str(macros[f"INPUT_DELTA_{name}"]), {"input_delta_unit_offset": layout.unit_offset})
-        assert value == getattr(layout, name.lower()), name
+    for plain in {layout.is_plain, False}:
+        macros = layout.macros("INPUT_DELTA", plain=plain)
+        assert set(macros) == {f"INPUT_DELTA_{name}" for name in NAMES | PLANE_NAMES}
+        numbers = Numbers(macros, {"input_delta_unit_offset": layout.unit_offset})
+        for name in NAMES | PLANE_NAMES:
+            assert numbers[f"INPUT_DELTA_{name}"] == getattr(layout, name.lower()), name
 
 
 @SEEDS
 def test_geometry_is_what_the_macros_of_an_argument_read(seed: int) -> None:
     _, _, _, layout = random_case(seed)
-    fields = re.fullmatch(r"typedef struct { int (.*); } geometry_t;", GEOMETRY_TYPE)
-    assert fields
-    argument = SimpleNamespace(**dict(zip(fields[1].split(", "), layout.geometry.tolist(), strict=True)))
-    names = {"input_geometry": argument, "input_unit_offset": layout.unit_offset}
-    macros = layout.macros("INPUT", as_argument=True)
-    for name in sorted(NAMES - {"UNIT_PADDING"}):
-        assert eval(str(macros[f"INPUT_{name}"]), {}, names) == getattr(layout, name.lower()), name
-    known = {name: eval(str(macros[name]), {}, names) for name in ("INPUT_UNIT_MEMORY_COUNT", "INPUT_UNIT_COUNT")}
-    assert eval(str(macros["INPUT_UNIT_PADDING"]), known, names) == layout.unit_padding
+    for plain in {layout.is_plain, False}:
+        fields = re.fullmatch(r"typedef struct { int (.*); } geometry_t;", geometry_type(plain))
+        assert fields
+        values = layout.geometry(plain).tolist()
+        argument = SimpleNamespace(**dict(zip(fields[1].split(", "), values, strict=True)))
+        macros = layout.macros("INPUT", as_argument=True, plain=plain)
+        numbers = Numbers(macros, {"input_geometry": argument, "input_unit_offset": layout.unit_offset})
+        for name in sorted(NAMES | PLANE_NAMES):
+            assert numbers[f"INPUT_{name}"] == getattr(layout, name.lower()), name
+        for name in ("UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS", "PLANE_COUNT", "PLANE_ELEMENTS"):
+            number = np.arange(1000, dtype=np.int64)
+            multiplier, shift = (np.uint32(numbers[f"INPUT_{name}_{part}"] % 2**32) for part in ("MULTIPLIER", "SHIFT"))
+            found = ((2 * number.astype(np.uint64) * np.uint64(multiplier)) >> np.uint64(32)) >> np.uint64(shift)
+            assert (found == number // numbers[f"INPUT_{name}"]).all(), name
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 28, 49, 64, 223, 12544, 50176, (1 << 24) + 1, (1 << 30) - 1, 1 << 30])
 def test_quotients_without_a_division(size: int) -> None:
     """The kernels' QUOTIENT, for numbers up to what an int holds: at the borders, and random ones."""
-    fields = BlobLayout.padded(Shape(1, 1, size)).geometry[-4:].view(np.uint32).astype(np.uint64)
+    fields = BlobLayout.padded(Shape(1, 1, size)).geometry(plain=True)[-4:].view(np.uint32).astype(np.uint64)
     rng = np.random.default_rng(size)
     multiples = rng.integers(0, (1 << 31) // size + 1, 1000) * size
     numbers = np.concatenate([multiples - 1, multiples, multiples + 1, rng.integers(0, 1 << 31, 1000), [0, 2**31 - 1]])
@@ -236,15 +317,25 @@ def test_index_of_the_kernels() -> None:
     header = (Path(__file__).parents[2] / "kernels" / "blob.h").read_text().replace("\\\n", " ")
     found = re.search(r"#define BLOB_INDEX\(ROLE, n, z, y, x\)(.*)", header)
     assert found
-    expression = " ".join(found[1].replace("ROLE##", "OUTPUT").replace("(size_t)", "").split())
-    for seed in range(20):
+    parts = re.search(r"#ifdef GENERAL_BLOBS(.*?)#else(.*?)#endif", header, re.DOTALL)
+    assert parts
+    role = SimpleNamespace()
+    for seed in range(40):
         shape, _, _, layout = random_case(seed)
         n, z, y, x = all_cells(shape)
-        macros: dict[str, Any] = {
-            name: eval(str(value), {"output_unit_offset": layout.unit_offset})
-            for name, value in layout.macros("OUTPUT").items()
-        }
-        assert (eval(expression, {**macros, "n": n, "z": z, "y": y, "x": x}) == layout.index(n, z, y, x)).all()
+        for plain in {layout.is_plain, False}:
+            macros = layout.macros("OUTPUT", plain=plain)
+            numbers = Numbers(
+                macros, {"output_unit_offset": layout.unit_offset, "ROLE": role, "UNIT_DEPTH": "UNIT_DEPTH"}
+            )
+            numbers["QUOTIENT"] = lambda number, _, size, known=numbers: number // known[f"OUTPUT_{size}"]
+            numbers["REMAINDER"] = lambda number, _, size, known=numbers: number % known[f"OUTPUT_{size}"]
+            plane_index = re.search(r"#define PLANE_INDEX\(ROLE, z\)(.*)", parts[2 if plain else 1])
+            assert plane_index
+            index = found[1].replace("PLANE_INDEX(ROLE, z)", plane_index[1])
+            expression = " ".join(index.replace("ROLE##", "OUTPUT").replace("(size_t)", "").split())
+            numbers |= {"n": n, "z": z, "y": y, "x": x}
+            assert (eval(expression, {}, numbers) == layout.index(n, z, y, x)).all()
 
 
 # -- shapes, halos, errors -------------------------------------------------------------------------------------------
@@ -252,28 +343,39 @@ def test_index_of_the_kernels() -> None:
 
 def test_shape() -> None:
     assert Shape(3, 4, 5).dimensions == (3, 4, 5)
-    assert Shape(3, 1, 5, rank=1).dimensions == (3, 5)
+    assert Shape(3, 5).dimensions == (3, 5)
     assert Shape.flat(3).dimensions == (3,)
-    assert [str(shape) for shape in (Shape(3, 4, 5), Shape(3, 1, 5, rank=1), Shape.flat(3))] == [
+    volume = Shape(3, 2, 4, 5)
+    assert (volume.dimensions, volume.rank, volume.planes, volume.positions) == ((3, 2, 4, 5), 3, 6, 40)
+    assert (volume.depth, volume.height, volume.width) == volume.axes == (2, 4, 5)
+    assert [shape.axes for shape in (Shape(3, 4, 5), Shape(3, 5), Shape(3))] == [(1, 4, 5), (1, 1, 5), (1, 1, 1)]
+    assert (volume.with_units(7), volume.one_unit) == (Shape(7, 2, 4, 5), Shape(1, 8, 5))
+    with pytest.raises(
+        ShapeError, match=r"^shape: there are at most 3 spatial axes\. Received units=1, sizes=\(2, 3, 4, 5\)"
+    ):
+        Shape(1, 2, 3, 4, 5)
+    assert [str(shape) for shape in (Shape(3, 4, 5), Shape(3, 5), Shape.flat(3))] == [
         "(3, 4, 5)",
         "(3, 5)",
         "(3)",
     ]
-    assert [shape.elements for shape in (Shape(3, 4, 5), Shape(3, 1, 5, rank=1), Shape.flat(3))] == [60, 15, 3]
+    assert [shape.elements for shape in (Shape(3, 4, 5), Shape(3, 5), Shape.flat(3))] == [60, 15, 3]
 
 
 def test_merged_halo() -> None:
-    assert Halo(1, 2, 3, 4).merged(Halo(4, 3, 2, 1)) == Halo(4, 3, 3, 4)
-    assert Halo().merged(Halo(1, 0, 2, 0)) == Halo(1, 0, 2, 0)
+    assert Halo((1, 2), (3, 4)).merged(Halo((4, 3), (2, 1))) == Halo((4, 3), (3, 4))
+    assert Halo((1, 2)).merged(Halo((0, 1), (3, 0), (0, 4))) == Halo((0, 1), (3, 0), (1, 4))
+    assert Halo((0, 0), (0, 0), (1, 2)) == Halo((1, 2)) != Halo() == Halo((0, 0), (0, 0))
+    assert Halo().merged(Halo((1, 0), (2, 0))) == Halo((1, 0), (2, 0))
 
 
 @pytest.mark.parametrize(
     ("halo", "pitch"),
     [
         (Halo(), 3),
-        (Halo(right=2), 5),
-        (Halo(left=2), 5),
-        (Halo(left=2), 4),
+        (Halo((0, 2)), 5),
+        (Halo((2, 0)), 5),
+        (Halo((2, 0)), 4),
     ],
     ids=str,
 )
@@ -287,15 +389,15 @@ def test_pitch_too_small(halo: Halo, pitch: int) -> None:
 
 def test_layouts_of_one_plane_share_their_halo() -> None:
     """Equal ``plane``, whatever the units around: the same cells are halo."""
-    layout = BlobLayout.padded(Shape(2, 3, 4), Halo(1, 1, 2, 1))
-    moved = BlobLayout.padded(Shape(5, 3, 4), Halo(1, 1, 2, 1), unit_offset=3, unit_memory_count=11)
+    layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 1), (2, 1)))
+    moved = BlobLayout.padded(Shape(5, 3, 4), Halo((1, 1), (2, 1)), unit_offset=3, unit_memory_count=11)
     assert layout.plane == moved.plane
     assert (layout.halo_mask() == moved.halo_mask()).all()
-    assert layout.plane != BlobLayout.padded(Shape(2, 3, 4), Halo(1, 1, 1, 2)).plane
+    assert layout.plane != BlobLayout.padded(Shape(2, 3, 4), Halo((1, 1), (1, 2))).plane
 
 
 def test_slack_is_no_halo() -> None:
     """One layout's halo may not be another's slack, which may hold anything, if their planes are equal."""
-    halo, slack = BlobLayout.padded(Shape(1, 2, 2), Halo(bottom=1)), BlobLayout.padded(Shape(1, 2, 2), slack=2)
+    halo, slack = BlobLayout.padded(Shape(1, 2, 2), Halo((0, 1), (0, 0))), BlobLayout.padded(Shape(1, 2, 2), slack=2)
     assert (halo.halo_mask() != slack.halo_mask()).any()
     assert halo.plane != slack.plane

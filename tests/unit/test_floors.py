@@ -26,7 +26,8 @@ FLOORS = """
     layers.candidates
     layers.base
     layers.activation layers.blocking layers.lowered layers.tile schedules
-    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed \
+    layers.views layers.volumes
     layers.convolution_problem layers.gradients layers.product
     layers.convolution_depthwise layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
     layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Halo
 from blobnet.errors import OptionError
-from blobnet.geometry import WindowAxis, check_padding, halo, pair, window_axes
+from blobnet.geometry import WindowAxis, check_padding, pair, window_axes
 
 SIZES = range(1, 17)
 STRIDES = range(1, 5)
@@ -154,7 +153,3 @@ def test_bad_pair(value: Any, rank: int) -> None:
     with pytest.raises(OptionError) as caught:
         pair("conv1 (Conv2D)", "stride", value, rank)
     assert str(caught.value) == f"conv1 (Conv2D): stride must be {numbers} of at least 1. Received stride={value}."
-
-
-def test_halo_of_a_pair_of_axes() -> None:
-    assert halo((1, 2), (3, 4)) == Halo(top=1, bottom=2, left=3, right=4)

@@ -208,5 +208,5 @@ def test_neighbours_must_fit() -> None:
         layers.Add()(layers.Input(3)())
     with pytest.raises(ShapeError, match=r"Dense: the layer takes 1 input\(s\)\. Received inputs=2"):
         layers.Dense(3)([layers.Input(3)()] * 2)
-    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same height and width"):
+    with pytest.raises(ShapeError, match=r"Concat: all inputs must have the same axes but for the units"):
         layers.Concat()([layers.Input(3, 2, 2)(), layers.Input(3, 2, 3)()])

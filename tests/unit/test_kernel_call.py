@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blobnet import kernel_source
-from blobnet.blob import GEOMETRY_TYPE, BlobLayout, Halo, Shape
+from blobnet.blob import BlobLayout, Halo, Shape, geometry_type
 from blobnet.device_model import GENERIC
 from blobnet.errors import KernelError
 from blobnet.kernel_call import (
@@ -24,7 +24,7 @@ from blobnet.kernel_call import (
 from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)
-LAYOUT = BlobLayout.padded(SHAPE, Halo(1, 2, 3, 1), slack=5, unit_offset=4, unit_memory_count=9)
+LAYOUT = BlobLayout.padded(SHAPE, Halo((1, 2), (3, 1)), slack=5, unit_offset=4, unit_memory_count=9)
 
 
 def call() -> KernelCall:
@@ -64,14 +64,14 @@ def test_sizes_may_be_arguments() -> None:
     assert (found["LOCAL_WIDTH"], found["CELLS"]) == ("4", "1")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "input_geometry.unit_memory_width"
     assert found["INPUT_UNIT_PADDING"] == "(INPUT_UNIT_MEMORY_COUNT - INPUT_UNIT_COUNT - input_unit_offset)"
-    assert GEOMETRY_TYPE in text
+    assert geometry_type(plain=True) in text
     smaller = Shape(2, 4, 3)
-    blobs = {role: Blob(role, BlobLayout.padded(smaller, Halo(1, 1, 1, 1))) for role in ("INPUT", "OUTPUT")}
+    blobs = {role: Blob(role, BlobLayout.padded(smaller, Halo((1, 1), (1, 1)))) for role in ("INPUT", "OUTPUT")}
     other = replace(call(), blobs=blobs, global_size=GlobalSize(8, 5, 2))
     assert other.assemble() == text
     constant = replace(other, constant_sizes=True)
     assert constant.assemble() != replace(call(), constant_sizes=True).assemble()
-    assert GEOMETRY_TYPE not in constant.assemble()
+    assert geometry_type(plain=True) not in constant.assemble()
 
 
 def test_programs_of_a_class_of_device() -> None:
@@ -87,7 +87,9 @@ def test_moving_a_blob_compiles_nothing() -> None:
 
 
 def test_the_batch_is_no_macro() -> None:
-    assert not any("COUNT" in name and "UNIT" not in name for name in defines(call().assemble()))
+    assert not any(
+        "COUNT" in name and "UNIT" not in name and "PLANE" not in name for name in defines(call().assemble())
+    )
 
 
 @pytest.mark.parametrize("role", ["blobs", "arrays", "macros"])

@@ -200,7 +200,7 @@ def _without_comments(text: str) -> str:
 
 def _blob_macros(kernel: KernelSource) -> set[str]:
     layout = BlobLayout.padded(Shape(1, 1, 1))
-    return {name for role in kernel.blobs for name in layout.macros(role, kernel.sizes_as_arguments)}
+    return {name for role in kernel.blobs for name in layout.macros(role, as_argument=kernel.sizes_as_arguments)}
 
 
 def test_header_is_complete(kernel: KernelSource) -> None:
@@ -264,7 +264,7 @@ def test_capital_names_are_declared(kernel: KernelSource) -> None:
     words = (
         set(kernel.blobs)
         | set(kernel.arrays)
-        | {"ROLE", "UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS", "NAN", "INFINITY"}
+        | {"ROLE", "UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS", "UNIT_DEPTH", "NAN", "INFINITY"}
     )
     parameters = {
         name.strip() for arguments in re.findall(r"#\s*define \w+\(([^)]*)\)", body) for name in arguments.split(",")

@@ -25,7 +25,7 @@ from blobnet.moved_labels import move_labels
 from tests.reference.augmentation import augmented
 
 COUNT = 9
-SHAPES = pytest.mark.parametrize("shape", [Shape(2, 7, 11), Shape(1, 1, 9, rank=1), Shape(3, 1, 1, rank=2)], ids=str)
+SHAPES = pytest.mark.parametrize("shape", [Shape(2, 7, 11), Shape(1, 9), Shape(3, 1, 1)], ids=str)
 
 
 def moves(shape: Shape) -> list[list[Augmentation]]:
