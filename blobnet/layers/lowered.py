@@ -200,8 +200,8 @@ class Lowered(Layer):
 def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
     """The function of the contraction language that ``text`` says, where ``...`` stands for spatial axes.
 
-    They are those of ``like``: among indexes ``z, y, x``, ``y, x``, ``x`` or nothing, and in capitals among sizes, which
-    stand in the head and behind ``:``.
+    They are those of ``like``: among indexes ``z, y, x``, ``y, x``, ``x`` or nothing, and in capitals among sizes, that
+    is in the head and behind ``:``.
 
     Raises:
         ContractionError, OptionError: as for :func:`blobnet.contraction.function`.
