@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in blobnet.interrupt, which comes next and must not wait
 if TYPE_CHECKING:
+    from typing import Any
+
     from blobnet import (
         augment,
         callbacks,
@@ -50,6 +50,8 @@ def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used, so that ``blobnet --help`` waits for neither NumPy nor OpenCL."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     module = importlib.import_module("blobnet.model" if name in _OF_MODEL else f"blobnet.{name}")
     value = getattr(module, name) if name in _OF_MODEL else module
     globals()[name] = value

@@ -1,13 +1,14 @@
 import sys
 
-from blobnet.interrupt import while_importing
+from blobnet.interrupt import at_once
 
 
 def main() -> int:
     """The command line as a process: see blobnet.cli.main."""
-    with while_importing():
+    with at_once():
         from blobnet import cli
-    return cli.main()
+
+        return cli.main()
 
 
 if __name__ == "__main__":

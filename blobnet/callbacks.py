@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobnet.blob import FloatArray
 from blobnet.checkpoint import ModelFile, check_writable, save
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count
@@ -63,6 +62,9 @@ class Checkpoint(Callback):
         class_names: names of the classes, kept with the model; those of the model itself if there are none.
         every_steps: also save in the middle of epochs, whenever so many steps are done, counted over all epochs; a
             training that is resumed from there leaves out what the epoch has seen, and goes on with its metrics.
+        keep_best: whether the file's weights are those of the best epoch, where an EarlyStopping in front of this
+            callback restores that one; the last ones then lie beside them, for resuming. Without, a training that is
+            resumed behind its best epoch cannot restore it.
 
     Raises:
         FileError: (before the first epoch) the file cannot be written.
@@ -74,15 +76,17 @@ class Checkpoint(Callback):
         every: int = 1,
         class_names: tuple[str, ...] = (),
         every_steps: int | None = None,
+        keep_best: bool = False,
     ) -> None:
         self.path = path
+        self.keep_best = keep_best
         self.every = check_count("Checkpoint", "every", every)
         self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
         self.class_names = class_names
         self._saved = 0
 
     def begin(self, progress: Progress) -> None:
-        _check_room(self.path, progress)
+        _check_room(self.path, progress, copies=1 + self.keep_best)
 
     def step_end(self, progress: Progress) -> None:
         if self.every_steps and progress.trainer.step.number % self.every_steps == 0:
@@ -91,7 +95,7 @@ class Checkpoint(Callback):
     def _save_within(self, progress: Progress) -> None:
         """Saves in the middle of an epoch; a training that has come apart leaves the last file as it is."""
         progress.trainer.check()
-        _save(self.path, progress, self.class_names)
+        _save(self.path, progress, self.class_names, self.keep_best)
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
@@ -103,33 +107,37 @@ class Checkpoint(Callback):
             self._save(progress)
 
     def _save(self, progress: Progress) -> None:
-        _save(self.path, progress, self.class_names)
+        _save(self.path, progress, self.class_names, self.keep_best)
         self._saved = progress.trainer.epoch
 
 
-def _check_room(path: str | os.PathLike[str], progress: Progress) -> None:
-    """Raises FileError if :func:`_save` will not be able to write."""
+def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 1) -> None:
+    """Raises FileError if :func:`_save` will not be able to write, with so many weights."""
     step = progress.trainer.step
     table, slots = step.parameters.table, len(step.optimizer.state_slots)
-    elements = table.elements * (1 + (step.average is not None)) + table.trainable_elements * slots
+    elements = table.elements * copies * (1 + (step.average is not None)) + table.trainable_elements * slots
     # The new file is complete before the old one goes.
     files = 1 if Path(path).exists() else 2
     check_writable(path, files * 4 * elements)
 
 
-def _save(path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...]) -> None:
-    """The model of now, with what resuming needs."""
+def _save(
+    path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...], keep_best: bool = False
+) -> None:
+    """The model of now, or if it is wanted and there is one, that of the best epoch; with what resuming needs."""
     trainer = progress.trainer
+    now = trainer.weights()
+    kept = progress.best if keep_best and progress.best is not None else now
     loss = trainer.step.loss
     save(
         path,
         ModelFile(
             description=trainer.step.graph.description(),
-            weights=trainer.weights(),
+            weights=kept,
             class_names=class_names or progress.class_names,
             history=progress.history,
             loss={"kind": type(loss).__name__, "config": loss.config()},
-            training=trainer.state(),
+            training=trainer.state(is_whole=kept is not now),
         ),
     )
 
@@ -286,30 +294,35 @@ class EarlyStopping(_Monitor):
         super().__init__(monitor, minimum_change, falls)
         self.patience = check_count("EarlyStopping", "patience", patience)
         self.restore_best = restore_best
-        self._weights: dict[str, FloatArray] = {}
 
     def begin(self, progress: Progress) -> None:
-        self._weights = {}
         super().begin(progress)
-        # The best epoch's weights are there only if it was the last one.
+        trainer = progress.trainer
         if progress.history.get(self.monitor) and self.restore_best:
-            if self.waited or progress.trainer.batches:
+            # The best epoch's weights are there if it was the last one, or if the file kept them.
+            is_last = not self.waited and not trainer.batches
+            if not is_last and trainer.best is None:
                 rule = "a training that was interrupted after its best epoch cannot restore that epoch's weights"
-                hint = "resume from the best epoch's file, or give restore_best=False."
+                hint = "resume from the best epoch's file, or from one of Checkpoint(keep_best=True)."
                 raise OptionError("EarlyStopping", rule, epochs_since=self.waited, hint=hint)
-            self._weights = progress.trainer.weights()
+            progress.best = trainer.weights() if is_last else trainer.best
+        if not trainer.batches:
+            self._stop(progress)
 
     def epoch_end(self, progress: Progress) -> None:
         super().epoch_end(progress)
-        if not self.waited:
-            self._weights = progress.trainer.weights() if self.restore_best else {}
-        elif self.waited >= self.patience:
+        if not self.waited and self.restore_best:
+            progress.best = progress.trainer.weights()
+        self._stop(progress)
+
+    def _stop(self, progress: Progress) -> None:
+        if self.waited >= self.patience:
             best = "NaN" if self._best is None else f"{self._best:.4f}"
             progress.stop = f"{self.monitor} has not become better than {best} for {self.patience} epochs"
 
     def end(self, progress: Progress) -> None:
-        if self._weights:
-            progress.trainer.step.result.write(self._weights)
+        if progress.best is not None:
+            progress.trainer.step.result.write(progress.best)
             progress.is_resumable = not self.waited
 
 

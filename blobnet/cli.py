@@ -21,17 +21,27 @@ from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
-from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, while_importing
+from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.tuning import LEVELS
 
 _MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50 or mobilenet_v2; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
-_DATASET += "and y.npy, of a folder that holds a folder of pictures for each class, or of a CSV file with the columns "
-_DATASET += "path and label"
+_DATASET += (
+    "and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, or of a "
+)
+_DATASET += "CSV file with the columns path and label"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
-_LOSSES = ("cross-entropy", "focal", "mean-squared-error", "mean-absolute-error", "huber", "binary-cross-entropy")
+_LOSSES = (
+    "cross-entropy",
+    "focal",
+    "dice",
+    "mean-squared-error",
+    "mean-absolute-error",
+    "huber",
+    "binary-cross-entropy",
+)
 
 _MAIN_EPILOG = """\
 first steps:
@@ -159,7 +169,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _printed_warnings():
             status = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
     except BlobnetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -211,9 +220,11 @@ def _run(arguments: Sequence[str]) -> int:
         _check_train(command, options)
     elif options.command == "bench":
         _check_bench(command, options)
-    with while_importing():
+    with at_once():
         run = importlib.import_module(f"blobnet.command_line.{options.command}").run
-    status: int = run(options)
+    with as_exception():
+        status: int = run(options)
+        sys.stdout.flush()
     return status
 
 
@@ -285,7 +296,7 @@ def _add_train(parser: Parser) -> None:
         "--loss",
         metavar="NAME",
         choices=_LOSSES,
-        help="cross-entropy or focal for classes; mean-squared-error, mean-absolute-error, huber or "
+        help="cross-entropy, focal or dice for classes; mean-squared-error, mean-absolute-error, huber or "
         "binary-cross-entropy for targets (default: the first of each)",
     )
     group.add_argument(
@@ -461,6 +472,13 @@ def _add_predict(parser: Parser) -> None:
         "--csv", metavar="FILE", type=Path, help="write all probabilities, a line a picture, instead of printing"
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all probabilities as JSON instead of printing")
+    parser.add_argument(
+        "--masks",
+        metavar="DIR",
+        type=Path,
+        help="for a model that gives a class for each position: write PNG files whose palette's indices are the "
+        "classes, in the pictures' sizes",
+    )
     _add_device_and_precision(parser)
 
 
@@ -699,7 +717,5 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")
-    if options.checkpoint_steps and (options.early_stopping or options.save_best):
-        parser.error("--checkpoint-steps goes without --early-stopping and --save-best, whose file is the best epoch")
     if options.momentum is not None and options.optimizer not in ("sgd", "rmsprop"):
         parser.error("--momentum needs --optimizer sgd or rmsprop")

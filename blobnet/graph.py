@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from blobnet.blob import FloatArray, Shape
-from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.errors import FileError, OptionError, ShapeError, near_matches
 from blobnet.geometry import plain
 from blobnet.layers.base import Layer, Node, ParameterSpec
 
@@ -94,14 +94,22 @@ class Graph:
         Args:
             weights: all parameters by name.
             replaced: layers to put in the place of others, by name; these carry no weights.
+
+        Raises:
+            ShapeError: behind a layer that was replaced, one needs weights of other shapes than its own.
         """
         nodes: list[Node] = []
         for vertex in self.vertices:
             layer = (replaced or {}).get(vertex.name, vertex.layer)
             node = layer(*(nodes[source] for source in vertex.inputs))
             if layer is vertex.layer:
-                own = {spec.name: weights[f"{vertex.name}/{spec.name}"] for spec in self.parameters(vertex)}
-                node = replace(node, weights=own)
+                shapes = {spec.name: spec.shape for spec in self.parameters(vertex)}
+                wanted = {spec.name: spec.shape for spec in layer.parameters([item.shape for item in node.inputs])}
+                if shapes != wanted:
+                    rule = "its weights must fit what the layers before it give now"
+                    hint = "a GlobalAveragePool in front of dense layers makes weights that fit any size."
+                    raise ShapeError(vertex.name, rule, weights=shapes, wanted=wanted, hint=hint)
+                node = replace(node, weights={name: weights[f"{vertex.name}/{name}"] for name in shapes})
             nodes.append(node)
         return {vertex.name: node for vertex, node in zip(self.vertices, nodes, strict=True)}
 

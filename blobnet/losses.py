@@ -69,6 +69,10 @@ class Loss(ABC):
         """The label that takes no part, if there is one."""
         return None
 
+    def ignoring(self, label: int | None) -> Loss:
+        """The same loss, but if it takes classes and ignores none, without the positions that have this one."""
+        return self
+
     def label_elements(self, output: Shape) -> int:
         """Label values for one sample."""
         return output.elements
@@ -246,6 +250,9 @@ class _ClassLoss(Loss):
     @property
     def ignored_label(self) -> int | None:
         return self.ignore
+
+    def ignoring(self, label: int | None) -> Loss:
+        return self if self.ignore is not None else replace(self, ignore=label)
 
     def label_elements(self, output: Shape) -> int:
         return output.positions

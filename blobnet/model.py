@@ -27,7 +27,7 @@ from blobnet.geometry import check_count, is_int
 from blobnet.inference import Evaluator, Evaluators, LabelledData, samples_for
 from blobnet.kernel_call import Tuning
 from blobnet.labels import prepare_labels
-from blobnet.layers import Layer, Node
+from blobnet.layers import Input, Layer, Node
 from blobnet.loader import IndexedReader, Reader, StreamReader
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.metrics import Metric, Report, measured, named
@@ -174,17 +174,26 @@ class Model:
         trainable = {parameter.rpartition("/")[0] for parameter in self.graph.trainable}
         return [item.name for item in self.graph.up_to(name, "layers_until") if item.name in trainable]
 
-    def with_classes(self, classes: int, class_names: Sequence[str] = (), *, seed: int = 0) -> Model:
+    def with_classes(
+        self,
+        classes: int,
+        class_names: Sequence[str] = (),
+        *,
+        size: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> Model:
         """The same layers and weights, but for the last one with weights: it has ``classes`` outputs, and starts anew.
 
         Args:
             classes: outputs of the new model.
             class_names: their names.
+            size: (height, width), or (width,), of its samples, if it is another one.
             seed: of the weights of the last layer.
 
         Raises:
             OptionError: that layer cannot have another number of outputs (it is no Dense or convolution).
-            ShapeError: the layers behind it do not take that, or make another number of outputs of it.
+            ShapeError: the layers behind it do not take that, or make another number of outputs of it; or the size is
+                none of samples of this model, too small, or one that the weights of a layer do not fit.
         """
         check_count("with_classes", "classes", classes)
         owners = [vertex for vertex in self.graph.vertices if self.graph.parameters(vertex)][1:]
@@ -193,7 +202,14 @@ class Model:
                 "with_classes", "the model must have a layer with weights", layers=len(self.graph.vertices)
             )
         head = owners[-1]
-        nodes = self.graph.nodes(self._weights, {head.name: head.layer.with_outputs(classes)})
+        replaced: dict[str, Layer] = {head.name: head.layer.with_outputs(classes)}
+        start, now = self.graph.input, self.graph.input.shape.dimensions
+        if size is not None and tuple(size) != now[1:]:
+            if len(size) != len(now) - 1:
+                rule = "the size must have as many axes as samples have besides their units"
+                raise ShapeError("with_classes", rule, size=tuple(size), input=start.shape)
+            replaced[start.name] = Input(now[0], *[None, None, *size][-2:], name=start.name)
+        nodes = self.graph.nodes(self._weights, replaced)
         output = nodes[self.graph.output.name]
         if output.shape.units != classes:
             rule = "the model's outputs must be those of its last layer with weights"

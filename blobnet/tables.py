@@ -56,3 +56,12 @@ class Table:
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
         return f'<div style="{_FRAME}">{table}</div>' + (f"<table>{facts}</table>" if facts else "")
+
+
+def floor_percent(floor: float, seconds: float) -> str:
+    """How much of a time its floor is, in percent; ``>100`` where the time is less, so that the floor was none.
+
+    Floors are bytes by the bandwidth of memory, or a direct convolution's operations by the peak (bench/roofline.py):
+    what stays in a cache, and minimal filtering, need less.
+    """
+    return ">100" if floor > seconds else f"{100 * floor / seconds:.0f}"

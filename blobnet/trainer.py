@@ -54,6 +54,7 @@ class Progress:
         metrics: the names that every epoch adds a value to; a callback that adds others names them in its ``begin``.
         class_names: names of the model's outputs, for files.
         is_resumable: whether the trainer's state belongs to its weights; not after going back to an earlier epoch's.
+        best: the weights that the training would end with, where a callback keeps those of its best epoch.
     """
 
     trainer: Trainer
@@ -63,6 +64,7 @@ class Progress:
     metrics: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
     is_resumable: bool = True
+    best: dict[str, FloatArray] | None = None
 
 
 class Trainer:
@@ -78,6 +80,7 @@ class Trainer:
         samples: theirs.
         rate_factor: what callbacks multiply the schedule's learning rates by.
         learning_rate: that of the last step.
+        best: the weights of the best epoch in what was restored, where those are not the last one's.
     """
 
     def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
@@ -86,6 +89,7 @@ class Trainer:
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
+        self.best: dict[str, FloatArray] | None = None
         weights = None if step.class_weights is None else [float(weight) for weight in step.class_weights]
         self._settings: dict[str, Any] = {
             "batch_size": step.batch_size,
@@ -107,8 +111,8 @@ class Trainer:
             self._weights = version, self.step.result.read()
         return self._weights[1]
 
-    def state(self) -> TrainingState:
-        """What resuming needs, besides the weights; to be asked for behind a step."""
+    def state(self, *, is_whole: bool = False) -> TrainingState:
+        """What resuming needs, besides the weights (with them if ``is_whole``); to be asked for behind a step."""
         place: dict[str, Any] = {}
         if self.batches:
             place = {"batches": self.batches, "samples": self.samples, "learning_rate": self.learning_rate}
@@ -118,7 +122,7 @@ class Trainer:
             step=self.step.number,
             seed=self.step.seed,
             optimizer=self.step.optimizer.description(),
-            optimizer_state=self.step.optimizer_state(),
+            optimizer_state=self.step.optimizer_state(is_whole=is_whole),
             settings=dict(self._settings),
             place=place,
         )
@@ -138,7 +142,9 @@ class Trainer:
                 raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
         self._settle(state.settings, self._settings)
         self.epoch = state.epoch
-        self.step.restore(state.step, state.optimizer_state)
+        before = self.weights()
+        if self.step.restore(state.step, state.optimizer_state):
+            self.best = before
         if state.place:
             self._restore_place(state.place)
 

@@ -32,8 +32,9 @@ from blobnet.weight_buffers import (
     finish_sum_call,
 )
 
-#: The name of the parameters themselves among the optimizer's slots, in files of a training with averaged weights.
-_PARAMETERS = "parameters"
+#: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
+#: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
+_PARAMETERS, _AVERAGES = "parameters", "averages"
 
 
 def fitting_plan(
@@ -285,29 +286,43 @@ class TrainingStep:
         flat = self.device.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
         return table.unpack_gradients(flat)
 
-    def optimizer_state(self) -> dict[str, FloatArray]:
-        """A flat array for each slot of the optimizer; with an average also the parameters themselves."""
+    def optimizer_state(self, *, is_whole: bool = False) -> dict[str, FloatArray]:
+        """A flat array for each slot of the optimizer; with an average also the parameters themselves.
+
+        ``is_whole``: with all parameters, and their averages, for a file that holds others.
+        """
         table = self.parameters.table
         slots = {
             slot: self.device.read(self._slot(slot), table.trainable_elements) for slot in self.optimizer.state_slots
         }
-        if self.average is not None:
+        if self.average is not None or is_whole:
             slots[_PARAMETERS] = self.device.read(self.parameters.buffer, table.elements)
+        if self.average is not None and is_whole:
+            slots[_AVERAGES] = self.device.read(self.result.buffer, table.elements)
         return slots
 
-    def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> None:
-        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit."""
+    def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> bool:
+        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit.
+
+        Returns:
+            Whether it was whole, so that :attr:`result` holds other weights than before.
+        """
         table = self.parameters.table
         wanted = dict.fromkeys(self.optimizer.state_slots, table.trainable_elements)
-        wanted |= {} if self.average is None else {_PARAMETERS: table.elements}
+        is_whole = (_PARAMETERS if self.average is None else _AVERAGES) in optimizer_state
+        wanted |= {_PARAMETERS: table.elements} if self.average is not None or is_whole else {}
+        wanted |= {_AVERAGES: table.elements} if self.average is not None and is_whole else {}
         sizes = {slot: values.size for slot, values in optimizer_state.items()}
         if sizes != wanted:
             rule = "the optimizer's state must be that of the parameters that are trained"
             raise OptionError("resume", rule, saved=sizes, wanted=wanted)
         self.number = number
+        places = {_PARAMETERS: self.parameters.buffer, _AVERAGES: self.result.buffer}
         for slot, values in optimizer_state.items():
-            self.device.write(self.parameters.buffer if slot == _PARAMETERS else self._slot(slot), values)
-        self.parameters.changed()
+            self.device.write(places[slot] if slot in places else self._slot(slot), values)
+        for parameters in {self.parameters, self.result}:
+            parameters.changed()
+        return is_whole
 
     def _slot(self, slot: str) -> Any:
         return self._state[self.optimizer.storage(slot)]

@@ -66,6 +66,15 @@ def check_label_shape(shape: tuple[int, ...], x_shape: tuple[int, ...], subject:
         raise DataError(subject, "y must have no axis of size 0", shape=shape)
 
 
+def label_positions(y: Any, x_shape: tuple[int, ...], classes: int | None) -> tuple[int, ...]:
+    """The shape of a sample's labels in files, where they are class numbers for each of its positions; else ().
+
+    Those are as many axes as the sample has besides its units: (N, height, width) for images, or (N, width).
+    """
+    is_mask = 3 <= len(x_shape) == len(y.shape) + 1
+    return tuple(y.shape[1:]) if is_mask and (classes is not None or y.dtype.kind != "f") else ()
+
+
 def check_label_values(
     y: npt.NDArray[Any] | Source,
     classes: int | None,

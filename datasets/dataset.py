@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 
 # Values that are widened to float64 at a time: 8 MB, whatever the size of the data set.
 CHUNK_ELEMENTS = 1 << 20
+#: The class number of positions that take no part, in files of masks (that of Pascal VOC), unless a class has it.
+IGNORED_LABEL = 255
 #: Bytes of samples that are no array that statistics look at, at most about twice as many.
 STATISTICS_BYTES = 1 << 28
+
+
+def ignored_label(positions: tuple[int, ...], classes: int | None) -> int | None:
+    """The class number that takes no part in labels in files: IGNORED_LABEL, where a position has one."""
+    return IGNORED_LABEL if positions and (classes or 0) <= IGNORED_LABEL else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,8 +32,9 @@ class Split:
     """Samples and what they should become.
 
     ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C): an array, or a :class:`Source` of samples that are
-    read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), or float32
-    targets (N, ...). Where a file is too large for memory, ``y`` is a source too, and both have the file's types.
+    read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), whole numbers
+    of any type where each position has one (N, height, width), or float32 targets (N, ...). Where a file is too large
+    for memory, ``y`` is a source too, and both have the file's types.
     """
 
     x: npt.NDArray[Any] | Source
@@ -80,6 +88,7 @@ class Dataset:
     def __repr__(self) -> str:
         count = " + ".join(str(len(split)) for split in (self.train, self.validation, self.test) if split is not None)
         goal = f"{self.classes} classes" if self.classes else f"targets of {tuple(self.train.y.shape[1:])}"
+        goal += f" for each of {self.positions} positions" if self.positions else ""
         return f"{self.name}: {count} samples of {self.shape}, {goal}"
 
     @property
@@ -91,6 +100,16 @@ class Dataset:
     def classes(self) -> int:
         """How many classes there are; 0 where ``y`` holds targets."""
         return len(self.class_names)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The (height, width) of a sample's labels, where each position has a class; else ()."""
+        return tuple(self.train.y.shape[1:]) if self.classes else ()
+
+    @property
+    def ignored_label(self) -> int | None:
+        """The class number of positions that take no part; None if all do."""
+        return ignored_label(self.positions, self.classes)
 
     def statistics(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Mean and standard deviation of each unit (channel) of the training split, two float64 arrays (C,).

@@ -1,17 +1,23 @@
-"""A data set that is a folder with one folder of pictures for each class, or a table of pictures and labels."""
+"""A data set that is a folder of pictures for each class, a folder of pictures and masks, or a table of pictures."""
 
 from __future__ import annotations
 
 import csv
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from blobnet.datasets.dataset import Dataset, Split
+from blobnet.datasets.checks import chunks
+from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_label
 from blobnet.datasets.picture_source import PictureSource
-from blobnet.datasets.picture_workers import PictureWorkers
-from blobnet.datasets.source import KEPT_BYTES
+from blobnet.datasets.picture_workers import Form, PictureWorkers
+from blobnet.datasets.source import KEPT_BYTES, Source
+from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, warn
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -25,9 +31,16 @@ _PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label",
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
 
+#: The folders of pictures and of their masks, and what masks may be: kinds of files that keep values as they are.
+PICTURES, MASKS, MASK_SUFFIXES = "images", "masks", (".png", ".bmp")
+
 _KINDS = "PNG, JPEG, WebP or BMP"
 
+#: Pictures with their class numbers, and pictures with the files of their masks.
 Pictures = list[tuple[Path, int]]
+Masked = list[tuple[Path, Path]]
+_Label = TypeVar("_Label", int, Path)
+_Parts = Mapping[str, list[tuple[Path, _Label]]]
 
 
 def read_image_folder(
@@ -40,6 +53,11 @@ def read_image_folder(
     picture is gray, else (N, 3, H, W): an array if that takes up to 64 MB, else a :class:`Source` that decodes
     pictures when they are asked for. Files that are no pictures by their name, and hidden ones, are left out.
 
+    Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size and of its
+    name, but for the suffix: a PNG or BMP whose gray values, or indices into a palette, are the class numbers of the
+    positions, or 255 for those that take no part. ``classes.txt`` then names the numbers. y is uint8, (N, H, W); where
+    pictures are resized, masks take the nearest position's number.
+
     Args:
         folder: what to read.
         size: (height, width) to which every picture is resized; None demands that all have one size.
@@ -50,7 +68,8 @@ def read_image_folder(
     Raises:
         OptionError: the size is not a pair of positive numbers, or the number of workers is negative.
         FileError: a picture cannot be read (it is named), or Pillow is not installed.
-        DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes.
+        DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
+            a picture without a mask, a mask of another size, or with a number that is no class.
     """
     found = [part.name for part in _subfolders(folder)]
     is_split = "train" in found and set(found) <= set(PARTS)
@@ -59,6 +78,10 @@ def read_image_folder(
         raise DataError(str(folder), rule, found=[name for name in found if PARTS[name] == "validation"])
     folders = {PARTS[name]: folder / name for name in found} if is_split else {"train": folder}
     trained = [part.name for part in _subfolders(folders["train"])]
+    if {PICTURES, MASKS} <= set(trained):
+        masked: dict[str, Masked] = {part: _find_masked(folders[part]) for part in folders}
+        name = folder.resolve().name
+        return _masked_dataset(name, masked, _listed_classes(folder), size, workers, skip_unreadable)
     if not trained:
         raise DataError(str(folders["train"]), f"it must hold one folder of {_KINDS} pictures for each class")
     class_names = _listed_classes(folder) or trained
@@ -166,15 +189,34 @@ def _find_pictures(folder: Path, part: str, class_names: Sequence[str]) -> Pictu
         if subfolder.name not in class_names:
             rule = f"every class of the {part} split must be trained"
             raise DataError(str(subfolder), rule, classes=class_names)
-        pictures = sorted(
-            path
-            for path in subfolder.iterdir()
-            if path.suffix.lower() in PICTURE_SUFFIXES and not path.name.startswith(".")
-        )
+        pictures = _files(subfolder, PICTURE_SUFFIXES)
         if not pictures:
             raise DataError(str(subfolder), f"the folder of a class must hold {_KINDS} pictures")
         found += [(path, class_names.index(subfolder.name)) for path in pictures]
     return found
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The files in a folder that end so, sorted, without hidden ones."""
+    return sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith(".")
+    )
+
+
+def _find_masked(folder: Path) -> Masked:
+    """The pictures of a folder, each with its mask."""
+    for name in (PICTURES, MASKS):
+        if not (folder / name).is_dir():
+            raise DataError(str(folder), f"it must hold the folders {PICTURES} and {MASKS}", missing=name)
+    pictures = _files(folder / PICTURES, PICTURE_SUFFIXES)
+    if not pictures:
+        raise DataError(str(folder / PICTURES), f"it must hold {_KINDS} pictures")
+    masks = {path.stem: path for path in _files(folder / MASKS, MASK_SUFFIXES)}
+    missing = [path for path in pictures if path.stem not in masks]
+    if missing:
+        rule = "each picture must have a mask of its name, a PNG or BMP file"
+        raise DataError(str(folder / MASKS), rule, missing=len(missing), of=len(pictures), first=missing[0].stem)
+    return [(path, masks[path.stem]) for path in pictures]
 
 
 def _dataset(
@@ -185,46 +227,124 @@ def _dataset(
     workers: int | None,
     skip_unreadable: bool,
 ) -> Dataset:
-    """Pictures as a data set."""
+    """Pictures with class numbers as a data set."""
+    crew = _crew(parts, size, workers)
+    paths = [path for pictures in parts.values() for path, _ in pictures]
+    forms = crew.forms(paths, has_size=size is None, is_whole=skip_unreadable)
+    kept, unreadable = _readable(name, parts, forms, skip_unreadable)
+    gone = {label for _, label in parts["train"]} - {label for _, label in kept["train"]}
+    if gone:
+        rule = "every class must hold a picture to train on that can be read"
+        raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
+    x, _ = _pictures(name, kept, _common_form(kept, forms, size), crew, workers)
+    splits = {part: Split(x[part], np.array([label for _, label in kept[part]], np.int64)) for part in kept}
+    return Dataset(name, splits["train"], splits.get("test"), tuple(class_names), splits.get("validation"))
+
+
+def _masked_dataset(
+    name: str,
+    parts: Mapping[str, Masked],
+    class_names: Sequence[str],
+    size: tuple[int, int] | None,
+    workers: int | None,
+    skip_unreadable: bool,
+) -> Dataset:
+    """Pictures with masks as a data set."""
+    crew = _crew(parts, size, workers)
+    pairs = [pair for pictures in parts.values() for pair in pictures]
+    each = crew.forms([path for pair in pairs for path in pair], has_size=True, is_whole=skip_unreadable)
+    # What is wrong with either of a pair is wrong with it.
+    forms = [mine if isinstance(theirs, tuple) else theirs for mine, theirs in zip(each[::2], each[1::2], strict=True)]
+    kept, _ = _readable(name, parts, forms, skip_unreadable)
+    for (picture, mask), mine, theirs in zip(pairs, each[::2], each[1::2], strict=True):
+        if isinstance(mine, tuple) and isinstance(theirs, tuple) and mine[1:] != theirs[1:]:
+            rule = "a mask must have the height and width of its picture"
+            raise DataError(str(mask), rule, mask=theirs[1:], picture=f"{mine[1:]} in {picture}")
+    form = _common_form(kept, forms, size)
+    x, crew = _pictures(name, kept, form, crew, workers)
+    masks = {part: [mask for _, mask in members] for part, members in kept.items()}
+    y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
+    splits = {part: Split(x[part], y[part]) for part in kept}
+    for part, split in splits.items():
+        _check_masks(split, masks[part], class_names)
+    largest = largest_class(name, [*splits.values()])
+    if not largest:
+        rule = "masks must hold at least two classes, to learn what tells them apart"
+        hint = f"{IGNORED_LABEL} takes no part: masks of 0 and 255 must become masks of 0 and 1."
+        raise DataError(name, rule, found=0, hint=hint)
+    names = class_names or [str(number) for number in range(largest + 1)]
+    return Dataset(name, splits["train"], splits.get("test"), tuple(names), splits.get("validation"))
+
+
+def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]) -> None:
+    """Raises DataError for the first number in masks that is none of the classes, if these have names."""
+    if not class_names:
+        return
+    ignored = ignored_label(split.shape[1:], len(class_names))
+    for first, rows in chunks(split.y):
+        is_wrong = rows >= len(class_names)
+        if ignored is not None:
+            is_wrong &= rows != ignored
+        if is_wrong.any():
+            number, *place = (int(axis) for axis in np.unravel_index(int(is_wrong.argmax()), rows.shape))
+            rule = f"class numbers must be below {len(class_names)}, as many as {CLASS_FILE} names, or {IGNORED_LABEL}"
+            label = rows[number, place[0], place[1]]
+            raise DataError(str(masks[first + number]), rule, position=tuple(place), label=label)
+
+
+def _crew(parts: _Parts[_Label], size: tuple[int, int] | None, workers: int | None) -> PictureWorkers:
+    """The processes to look at pictures with."""
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise OptionError("size", "it must be a height and a width of at least 1", size=size)
-    pictures = [(part, path, label) for part, members in parts.items() for path, label in members]
-    is_few = workers is None and len(pictures) <= FEW_PICTURES
-    crew = PictureWorkers(0 if is_few else workers)
-    forms = crew.forms([path for _, path, _ in pictures], has_size=size is None, is_whole=skip_unreadable)
+    return PictureWorkers(0 if workers is None and sum(map(len, parts.values())) <= FEW_PICTURES else workers)
+
+
+def _readable(
+    name: str, parts: _Parts[_Label], forms: Sequence[Form | FileError], skip_unreadable: bool
+) -> tuple[dict[str, list[tuple[Path, _Label]]], int]:
+    """The pictures that can be read, and how many cannot."""
     errors = [form for form in forms if isinstance(form, FileError)]
     if errors and not skip_unreadable:
-        rule = f"{len(errors)} of {len(pictures)} pictures cannot be read"
+        rule = f"{len(errors)} of {len(forms)} pictures cannot be read"
         hint = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
         raise FileError(name, rule, first=str(errors[0]).rstrip("."), hint=hint)
     if errors:
-        rule = f"{len(errors)} of {len(pictures)} pictures cannot be read and are left out"
+        rule = f"{len(errors)} of {len(forms)} pictures cannot be read and are left out"
         warn(name, rule, first=str(errors[0]).rstrip("."))
-    readable = [(picture, form) for picture, form in zip(pictures, forms, strict=True) if isinstance(form, tuple)]
-    pictures, kept = [picture for picture, _ in readable], [form for _, form in readable]
-    if {part for part, _, _ in pictures} != set(parts):
+    left = iter(forms)
+    kept = {
+        part: [picture for picture in pictures if isinstance(next(left), tuple)] for part, pictures in parts.items()
+    }
+    if not all(kept.values()):
         raise DataError(name, "every split must hold pictures that can be read", unreadable=len(errors))
-    gone = {label for _, label in parts["train"]} - {label for part, _, label in pictures if part == "train"}
-    if gone:
-        rule = "every class must hold a picture to train on that can be read"
-        raise DataError(name, rule, unreadable=len(errors), **{"class": class_names[min(gone)]})
-    for (_, path, _), form in zip(pictures, kept, strict=True):
-        if size is None and form[1:] != kept[0][1:]:
+    return kept, len(errors)
+
+
+def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], size: tuple[int, int] | None) -> Form:
+    """The form of all pictures that can be read, resized to a size, or of that size by themselves."""
+    read: list[Form] = [form for form in forms if isinstance(form, tuple)]
+    paths = [path for pictures in parts.values() for path, _ in pictures]
+    for path, form in zip(paths, read, strict=True):
+        if size is None and form[1:] != read[0][1:]:
             rule = "all pictures must have one size"
             hint = "give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them"
-            example = f"{kept[0][1:]} in {pictures[0][1]}"
-            raise DataError(str(path), rule, size=form[1:], first=example, hint=hint)
-    units = max(form[0] for form in kept)
-    size = kept[0][1:] if size is None else size
-    is_large = len(pictures) * units * size[0] * size[1] > KEPT_BYTES
-    if is_large and is_few:
-        crew = PictureWorkers(workers)
-    source = PictureSource([path for _, path, _ in pictures], size, units, crew, name)
-    x = source if is_large else np.asarray(source)
-    splits: dict[str, Split] = {}
-    first = 0
-    for part in parts:
-        y = np.array([label for member, _, label in pictures if member == part], np.int64)
-        splits[part] = Split(x[first : first + len(y)], y)
-        first += len(y)
-    return Dataset(name, splits["train"], splits.get("test"), tuple(class_names), splits.get("validation"))
+            raise DataError(str(path), rule, size=form[1:], first=f"{read[0][1:]} in {paths[0]}", hint=hint)
+    height, width = read[0][1:] if size is None else size
+    return max(form[0] for form in read), height, width
+
+
+def _pictures(
+    name: str, parts: _Parts[_Label], form: Form, crew: PictureWorkers, workers: int | None
+) -> tuple[dict[str, npt.NDArray[np.uint8] | Source], PictureWorkers]:
+    """The pictures of each part, and the processes that decode them."""
+    paths = [path for pictures in parts.values() for path, _ in pictures]
+    if not crew.count and workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
+        crew = PictureWorkers()  # They are few, but large.
+    return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name)), crew
+
+
+def _parted(parts: Mapping[str, Sequence[object]], source: PictureSource) -> dict[str, npt.NDArray[np.uint8] | Source]:
+    """The pictures or masks of each part, in memory unless they are too many."""
+    values = source if source.bytes > KEPT_BYTES else np.asarray(source)
+    ends = np.cumsum([len(pictures) for pictures in parts.values()])
+    return {part: values[end - len(parts[part]) : end] for part, end in zip(parts, ends, strict=True)}

@@ -26,7 +26,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.pictures import picture_form, read_picture, with_units
+from blobnet.datasets.pictures import picture_form, read_mask, read_picture, with_units
 from blobnet.errors import DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
@@ -88,7 +88,9 @@ class PictureWorkers:
         return found
 
     def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
-        """Decodes pictures into ``out``, (len(paths), units, height, width), resized.
+        """Decodes pictures into ``out``, (len(paths), units, height, width), or masks: (len(paths), height, width).
+
+        They are resized.
 
         Raises:
             FileError: a picture cannot be read.
@@ -280,8 +282,9 @@ def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_who
 
 
 def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
-    units, height, width = out.shape
-    out[:] = with_units(read_picture(path, (height, width)), units, path)
+    *units, height, width = out.shape
+    size = height, width
+    out[:] = with_units(read_picture(path, size), units[0], path) if units else read_mask(path, size)
 
 
 def serve(number: int) -> None:

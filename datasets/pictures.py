@@ -55,6 +55,19 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     return with_units(read_picture(path, (height, width)), units, path)
 
 
+def image_size(path: str | Path) -> tuple[int, int]:
+    """The (height, width) that a file for :func:`read_image` has by itself.
+
+    Raises:
+        FileError: the file cannot be read, or Pillow is not installed.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".npy":
+        height, width = np.load(path, mmap_mode="r").shape[-2:]
+        return height, width
+    return picture_form(path)[1:]
+
+
 def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
     """Decode a picture to (1, H, W) if it is gray, else to (3, H, W).
 
@@ -68,6 +81,73 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray
     """
     from_file = functools.partial(_planes, size=size)
     return _opened(path, from_file, None if size is None else 2 * max(size))
+
+
+def read_mask(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+    """Decode a mask, which holds a class number for each position, to (H, W).
+
+    The numbers are the gray values of a picture, or the indices into its palette, whatever its colours are.
+
+    Args:
+        path: the mask.
+        size: (height, width) to which it is resized; a position takes the number of the nearest one.
+
+    Raises:
+        FileError: the mask cannot be read, it has colours, values above 255, or loses some of them (JPEG); or Pillow is
+            not installed.
+    """
+    from_file = functools.partial(_class_numbers, path=path, size=size)
+    return _opened(path, from_file)
+
+
+def _class_numbers(picture: Any, path: Path, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    if picture.format == "JPEG" or not (picture.mode in ("1", "L", "P") or picture.mode.startswith("I")):
+        rule = "a mask must be gray or have a palette, and be no JPEG, which changes values"
+        raise FileError(str(path), rule, format=picture.format, mode=picture.mode)
+    values = np.asarray(ImageOps.exif_transpose(picture))
+    if values.max() > 0xFF or values.min() < 0:
+        raise FileError(str(path), "class numbers of a mask must be from 0 to 255", largest=values.max())
+    values = values.astype(np.uint8)
+    if size is None or values.shape == size:
+        return values
+    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] | None = None) -> None:
+    """Write class numbers (H, W) as a PNG with a palette, whose indices they are (:func:`read_mask` reads it).
+
+    Args:
+        path: the file.
+        classes: the numbers.
+        size: (height, width) to which it is resized, as by :func:`read_mask`.
+
+    Raises:
+        FileError: it cannot be written, or Pillow is not installed.
+    """
+    _require_pillow(path)
+    from PIL import Image
+
+    picture = Image.fromarray(classes)
+    if size is not None and size != classes.shape:
+        picture = picture.resize(size[::-1], Image.Resampling.NEAREST)
+    picture.putpalette(_palette())
+    try:
+        picture.save(path, "PNG")
+    except OSError as error:
+        raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
+
+
+def _palette() -> bytes:
+    """256 colours, black first, neighbours far apart: the bits of a number, the lowest first, are spread over them.
+
+    So are those of Pascal VOC (Everingham et al., 2010), of whose masks they are.
+    """
+    colours = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        colours[:, bit % 3] |= (((np.arange(256) >> bit) & 1) << (7 - bit // 3)).astype(np.uint8)
+    return colours.tobytes()
 
 
 def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, int, int]:
@@ -104,6 +184,8 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
             if least_side is not None:
                 picture.draft(None, (least_side, least_side))
             return use(picture)
+    except FileError:
+        raise
     # Pillow's decoders let the errors of what they are made of through.
     except (
         OSError,

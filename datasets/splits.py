@@ -15,15 +15,17 @@ from blobnet.datasets.checks import (
     check_label_shape,
     check_label_values,
     classes_of_one_hot,
+    label_positions,
 )
-from blobnet.datasets.dataset import Split
+from blobnet.datasets.dataset import Split, ignored_label
 from blobnet.datasets.source import Source
 
 
 def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes: int | None, subject: str) -> Split:
     """Checks samples and labels, and brings arrays into the types of a :class:`Split`.
 
-    Samples of a source, and targets of one, are checked when they are read; class numbers are gone through once.
+    Samples of a source, and targets of one, are checked when they are read; class numbers are gone through once. Those
+    of masks keep their type, of which there are many.
 
     Raises:
         DataError: as :func:`check_arrays`.
@@ -40,8 +42,10 @@ def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes
     if not isinstance(x, Source):
         check_finite(x, "x", subject)
         x = np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32)
+    positions = label_positions(y, x.shape, classes)
     if not (has_targets and isinstance(y, Source)):
-        check_label_values(y, classes, subject)
+        check_label_values(y, classes, subject, positions=positions, ignore=ignored_label(positions, classes))
     if not isinstance(y, Source):
-        y = np.ascontiguousarray(y, dtype=np.float32 if has_targets else np.int64)
+        kept = y.dtype if positions and y.dtype.kind in "iu" else np.int64
+        y = np.ascontiguousarray(y, dtype=np.float32 if has_targets else kept)
     return Split(x, y)

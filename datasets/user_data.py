@@ -10,15 +10,15 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import chunks
-from blobnet.datasets.dataset import Dataset, Split
+from blobnet.datasets.checks import chunks, label_positions
+from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split
 from blobnet.datasets.file_source import FileSource, npy_header
 from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Source, UnitsFirst, source_of
 from blobnet.datasets.splits import as_split
@@ -47,11 +47,12 @@ def read_npz(path: Path) -> Dataset:
     """Read the arrays ``x`` and ``y``, and optionally ``x_test``, ``y_test`` and ``class_names``, of a .npz file.
 
     x is (N, C, H, W), (N, C, L) or (N, C); uint8 stays uint8, other types become float32. Integers in y are class
-    numbers, or rows of one 1 among 0s; floats are targets unless ``class_names`` is there. ``x_val`` and ``y_val`` (or
+    numbers, one for each sample or for each of its positions (N, H, W), where 255 takes no part unless it is a class;
+    or rows of one 1 among 0s. Floats are targets unless ``class_names`` is there. ``x_val`` and ``y_val`` (or
     ``valid``, ``validation``) are the validation split.
 
     With the names ``x_train`` and ``y_train`` the axes are Keras's: x is (N, H, W), or (N, H, W, C) unless C can only
-    be the second axis, since that one is 1 or 3 and the last one is not; y may be (N, 1).
+    be the second axis, since that one is 1 or 3 and the last one is not; y may be (N, 1) or (N, H, W, 1).
 
     Arrays that take more than KEPT_BYTES are read batch by batch, unless they are compressed or in Fortran's order.
 
@@ -239,7 +240,7 @@ def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
             _check_alike(path, train, other, part, has_targets=classes is None)
             others[part] = other
     if class_names is None:
-        class_names = _numbers(path, [split.y for split in (train, *others.values())])
+        class_names = _numbers(path, [train, *others.values()])
     name = path.resolve().name if path.is_dir() else path.stem
     return Dataset(name, train, others.get("test"), class_names, others.get("val"))
 
@@ -268,9 +269,14 @@ def _renamed(path: Path, arrays: Arrays, found: list[str]) -> Arrays:
         renamed[plain] = array
         if is_keras and plain.startswith("x"):
             renamed[plain] = _units_first(array)
-        elif is_keras and plain.startswith("y") and array.shape[1:] == (1,) and array.dtype.kind in "iu":
-            renamed[plain] = np.asarray(array)[:, 0]
+        elif is_keras and plain.startswith("y") and _is_one_label(array.shape) and array.dtype.kind in "iu":
+            renamed[plain] = np.asarray(array)[..., 0]
     return renamed
+
+
+def _is_one_label(shape: tuple[int, ...]) -> bool:
+    """Whether Keras's labels, (N, 1) or (N, H, W, 1), have an axis too many."""
+    return len(shape) in (2, 4) and shape[-1] == 1
 
 
 def _units_first(x: Array) -> Array:
@@ -283,21 +289,38 @@ def _units_first(x: Array) -> Array:
     return x[:, None] if axes == 3 else x.transpose(0, 3, 1, 2)
 
 
-def _numbers(path: Path, labels: list[Array]) -> tuple[str, ...]:
+def _numbers(path: Path, splits: list[Split]) -> tuple[str, ...]:
     """Names for classes that have none: their numbers; no names for targets."""
-    if labels[0].dtype.kind == "f":
+    if splits[0].y.dtype.kind == "f":
         return ()
-    spans = [(int(rows.min()), int(rows.max())) for y in labels for _, rows in chunks(y)]
-    # as_split turned an unsigned number beyond int64 into a negative one.
-    last = max(span[1] for span in spans) if min(span[0] for span in spans) >= 0 else np.iinfo(np.int64).max
+    return tuple(str(number) for number in range(largest_class(str(path), splits) + 1))
+
+
+def largest_class(subject: str, splits: Sequence[Split]) -> int:
+    """The largest class number in splits, but for that of positions that take no part.
+
+    Raises:
+        DataError: it is too large, or no position takes part.
+    """
+    last = -1
+    for split in splits:
+        has_positions = bool(label_positions(split.y, split.x.shape, None))
+        for _, rows in chunks(split.y):
+            counted = rows[rows != IGNORED_LABEL] if has_positions else rows
+            if counted.size:
+                # as_split turned an unsigned number beyond int64 into a negative one.
+                last = max(last, int(counted.max()) if int(counted.min()) >= 0 else np.iinfo(np.int64).max)
+    if last < 0:
+        rule = f"a position must have a class, and not all be {IGNORED_LABEL}, which takes no part"
+        raise DataError(subject, rule)
     if last >= MAXIMUM_UNNAMED_CLASSES:
         raise DataError(
-            str(path),
+            subject,
             f"class numbers must be below {MAXIMUM_UNNAMED_CLASSES} if class_names is not given",
             hint="number the classes from 0 on; targets must be of a float type",
             largest=last,
         )
-    return tuple(str(number) for number in range(last + 1))
+    return last
 
 
 def _class_names(path: Path, values: npt.NDArray[Any]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Roofline:
         object.__setattr__(self, "bandwidth", max(self.copy, self.read))
 
     def floor(self, flops: float, size: float) -> tuple[float, str]:
-        """The seconds that ``flops`` and ``size`` bytes take at least, and which of the two decides."""
+        """The seconds that ``flops`` and ``size`` bytes from and to memory take, and which of the two decides."""
         compute, memory = flops / self.flops, size / self.bandwidth
         return (compute, "compute") if compute >= memory else (memory, "memory")
 

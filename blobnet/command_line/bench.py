@@ -25,11 +25,14 @@ from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.plan_report import readable
+from blobnet.tables import floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
 BATCH_SIZES = {True: 8, False: 64}
 _ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
-_LEGEND = "floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms; n: launches"
+_LEGEND = """\
+floor: bytes once at the measured bandwidth, or flops at the measured peak; n: launches; %: floor/ms, >100 where it was
+none: data stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead)"""
 #: Kernels of a step that are listed by name.
 _SHOWN_KERNELS = 12
 
@@ -190,7 +193,7 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     say("\n" + "\n".join([_LEGEND, *tile_legend(results)]))
     for direction, total in _totals(results).items():
         mean = f"; geometric mean of the ratios {means[direction]:.2f}" if direction in means else ""
-        part = f"floor {short(total['floor_ms'])} ms, {total['floor_ms'] / total['ms']:.0%}"
+        part = f"floor {short(total['floor_ms'])} ms, {floor_percent(total['floor_ms'], total['ms'])} %"
         say(f"{direction}: {short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
     if options.plot is not None:
         points: dict[str, list[tuple[float, float]]] = {}
@@ -214,7 +217,7 @@ def _result_line(item: Result) -> str:
         short(item.work.flops / item.seconds / 1e9),
         short(item.work.bytes / item.seconds / 1e9),
         short(1e3 * item.floor),
-        f"{100 * item.floor / item.seconds:.0f}",
+        floor_percent(item.floor, item.seconds),
         item.bound,
         len(item.calls),
         item.work_items,
@@ -229,7 +232,8 @@ def _totals(results: Iterable[Result]) -> dict[str, dict[str, float]]:
     for item in results:
         total = totals.setdefault(item.direction, {"ms": 0.0, "floor_ms": 0.0})
         total["ms"] += 1e3 * item.case.count * item.seconds
-        total["floor_ms"] += 1e3 * item.case.count * item.floor
+        # What passes its floor saves no time of others.
+        total["floor_ms"] += 1e3 * item.case.count * min(item.floor, item.seconds)
     return totals
 
 
@@ -376,7 +380,7 @@ def _share_lines(shares: list[network.KernelShare], total: float) -> list[str]:
     """Every kernel with all of its launches, the slowest first."""
     lines = [
         f"{1e3 * share.seconds:9.3f} ms {share.seconds / total:6.1%}  {share.kernel} "
-        f"({share.launches} launches, floor {share.floor / share.seconds:.0%} by {share.bound})"
+        f"({share.launches} launches, floor {floor_percent(share.floor, share.seconds)} % by {share.bound})"
         for share in shares[:_SHOWN_KERNELS]
     ]
     rest = sum(share.seconds for share in shares[_SHOWN_KERNELS:])

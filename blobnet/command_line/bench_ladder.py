@@ -15,6 +15,7 @@ from blobnet.command_line.bench_text import kernel_text, result_record, short, t
 from blobnet.errors import BuildError, DeviceError, OptionError
 from blobnet.layers import Activation, Conv1D, Conv2D
 from blobnet.layers.candidates import FORWARD
+from blobnet.tables import floor_percent
 
 _BIASES: dict[str, bool | str] = {"none": False, "unit": True, "position": "position"}
 _ROW = "  {:<20}{:>8}{:>8}{:>8}{:>4} {:<8}{:>8}{:>8}  {}"
@@ -102,4 +103,4 @@ def _gains(results: list[Result]) -> dict[str, float | None]:
 def _line(name: str, record: dict[str, Any], remark: str) -> str:
     gains = ("" if record[key] is None else f"{short(record[key])}x" for key in ("step", "climb"))
     rates = (short(record[key]) for key in ("ms", "gflops", "gb_per_s"))
-    return _ROW.format(name, *rates, f"{100 * record['floor_part']:.0f}", record["bound"], *gains, remark)
+    return _ROW.format(name, *rates, floor_percent(record["floor_ms"], record["ms"]), record["bound"], *gains, remark)

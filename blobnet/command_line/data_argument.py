@@ -8,6 +8,7 @@ from pathlib import Path
 from blobnet import datasets
 from blobnet.datasets import Dataset
 from blobnet.errors import DataError
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 
 
@@ -40,9 +41,25 @@ def _hint(sample: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
     return f"the pictures are {ours}, the model takes {theirs} ones: convert them." if ours and theirs else None
 
 
+def check_output(model: Model, data: Dataset) -> None:
+    """Raises DataError where the data have a class for each position, and the model's output has others, or none."""
+    output = model.graph.output.shape
+    if data.positions and data.positions != output.dimensions[1:]:
+        rule = "the model must give a logit of each class at each position of the masks"
+        hint = "end a model of your own with Conv2D(classes, 1)."
+        raise DataError(data.name, rule, masks=data.positions, output=output, hint=hint)
+
+
+def evaluation_loss(model: Model, data: Dataset) -> Loss:
+    """What a model is measured with on a data set: the loss of its training, if there was one."""
+    if model.loss is None and not data.classes:
+        return MeanSquaredError()
+    return (model.loss or CrossEntropy()).ignoring(data.ignored_label)
+
+
 def check_classes(data: Dataset) -> None:
     """Raises DataError where there is nothing to tell apart."""
     if data.classes == 1:
         rule = "there must be samples of at least two classes, to learn what tells them apart"
-        hint = "a folder of pictures holds one folder for each class."
+        hint = "a folder of pictures holds one folder for each class, or the folders images and masks."
         raise DataError(data.name, rule, classes=data.class_names[0], hint=hint)

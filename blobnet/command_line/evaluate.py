@@ -8,10 +8,9 @@ from typing import Any
 
 from blobnet import plots
 from blobnet.checkpoint import check_writable
-from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.data_argument import check_input, check_output, evaluation_loss, load_dataset
 from blobnet.command_line.text import short_list
 from blobnet.device import Device
-from blobnet.losses import MeanSquaredError
 from blobnet.mistakes import worst_mistakes
 from blobnet.model import load
 
@@ -28,12 +27,14 @@ def run(options: argparse.Namespace) -> int:
     device = Device(options.device)
     data = load_dataset(options)
     check_input(model, data, options)
-    if model.class_names and data.class_names and model.class_names != data.class_names:
+    check_output(model, data)
+    # A model may have classes besides those of the data.
+    if model.class_names and data.class_names and model.class_names[: data.classes] != data.class_names:
         theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
         print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)
     part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
     split = data.test or data.train
-    loss = MeanSquaredError() if model.loss is None and not data.classes else None
+    loss = evaluation_loss(model, data)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
     measured = model.evaluate(split.x, split.y, loss=loss, **settings)
     print(f"{data.name}, {len(split)} {part}", file=sys.stderr)

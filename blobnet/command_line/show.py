@@ -12,14 +12,13 @@ from typing import Any
 from blobnet import plots
 from blobnet.augment import Augmentation, augmentations_of
 from blobnet.checkpoint import check_writable
-from blobnet.command_line.data_argument import check_input, load_dataset
+from blobnet.command_line.data_argument import check_input, check_output, evaluation_loss, load_dataset
 from blobnet.command_line.model_argument import build_or_load, find_model, is_model, is_model_file, known_models
 from blobnet.datasets import Dataset, known_names
 from blobnet.datasets.source import source_of
 from blobnet.device import Device
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.layer_spreads import layer_spreads
-from blobnet.losses import MeanSquaredError
 from blobnet.model import Model, load
 from blobnet.network_inputs import sample_sheet, statistics
 
@@ -90,7 +89,8 @@ def _network(options: argparse.Namespace) -> object:
         data = load_dataset(options)
         model = load(options.what) if is_model_file(options.what) else _new_model(options, data)
         check_input(model, data, options)
-        loss = MeanSquaredError() if model.loss is None and not data.classes else None
+        check_output(model, data)
+        loss = evaluation_loss(model, data)
         given = data.train.x, data.train.y
         settings: dict[str, Any] = {"count": options.count, "seed": options.seed, "device": Device(options.device)}
         found = layer_spreads(model, *given, loss=loss, **settings)

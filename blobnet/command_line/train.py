@@ -23,7 +23,7 @@ from blobnet.augment import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
-from blobnet.command_line.data_argument import check_classes, check_input, load_dataset
+from blobnet.command_line.data_argument import check_classes, check_input, check_output, load_dataset
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.datasets import Dataset, Split
 from blobnet.device import Device
@@ -32,6 +32,7 @@ from blobnet.interrupt import Terminated
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
+    Dice,
     Focal,
     Huber,
     Loss,
@@ -49,6 +50,7 @@ DEFAULT_FRACTION = 0.1
 LOSSES: dict[str, type[Loss]] = {
     "cross-entropy": CrossEntropy,
     "focal": Focal,
+    "dice": Dice,
     "mean-squared-error": MeanSquaredError,
     "mean-absolute-error": MeanAbsoluteError,
     "huber": Huber,
@@ -112,17 +114,20 @@ class _CtrlC:
 class _OutputFile(Checkpoint):
     """The output file; knows the epoch that it holds: the best one if something looks for it, else the last.
 
+    With files in the middle of epochs, the last one lies beside the best one.
+
     Attributes:
-        epoch: the finished epochs in the file.
+        epoch: the finished epochs, behind which the file can be resumed.
         step: the finished steps, if the file holds a part of an epoch besides; else 0.
+        kept_epoch: the epoch whose weights are the file's.
         is_begun: whether there was a step.
     """
 
     def __init__(self, path: Path, best: EarlyStopping | None, every_steps: int | None) -> None:
-        super().__init__(path, every_steps=every_steps)
+        super().__init__(path, every_steps=every_steps, keep_best=bool(best and every_steps))
         self.best = best
         self.ctrl_c = _CtrlC()
-        self.epoch = self.step = 0
+        self.epoch = self.step = self.kept_epoch = 0
         self.is_begun = False
         self.stop: str | None = None
 
@@ -145,9 +150,15 @@ class _OutputFile(Checkpoint):
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
         with self.ctrl_c.deferred():
-            if self.best is None or self.best.waited == 0:
+            is_best = self.best is None or self.best.waited == 0
+            if is_best or self.keep_best:
                 super().epoch_end(progress)
                 self.epoch, self.step = progress.trainer.epoch, 0
+            if is_best:
+                self.kept_epoch = self.epoch
+
+    def end(self, progress: Progress) -> None:
+        self.stop = progress.stop  # A training that had stopped before it was resumed has no more epochs.
 
     @property
     def state(self) -> str:
@@ -198,6 +209,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
     check_input(model, data, options)
+    check_output(model, data)
     model.set_normalization(*data.statistics())
     if saved is not None:
         _check_same(saved, model, loss, file)
@@ -205,7 +217,7 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     if file.epoch >= options.epochs:
         print(
             f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, "
-            f"{_measured(model.history, file.epoch)}; --epochs says how many there are to be"
+            f"{_measured(model.history, file.kept_epoch)}; --epochs says how many there are to be"
         )
         return 0
     file.class_names = model.class_names
@@ -223,11 +235,11 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
         _fit(options, model, data, held_out, augment=augment, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
-    results = [_measured(model.history, file.epoch)] if held_out or data.test is None else []
+    results = [_measured(model.history, file.kept_epoch)] if held_out or data.test is None else []
     if data.test is not None:
         settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
         results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
-    print(f"{', '.join(results)} after {_epochs(file.epoch)}; saved {file.path}")
+    print(f"{', '.join(results)} after {_epochs(file.kept_epoch)}; saved {file.path}")
     return 0
 
 
@@ -293,6 +305,8 @@ def _resumed(file: _OutputFile) -> Model:
         rule = "to go on from, the file must be one that blobnet train wrote"
         raise OptionError(str(file.path), rule, hint="blobnet inspect shows what it holds.")
     file.epoch, file.step = state.epoch, state.step if state.place else 0
+    losses = np.array(model.history.get("validation_loss", ()) if file.best else ())
+    file.kept_epoch = state.epoch if not np.isfinite(losses).any() else int(np.nanargmin(losses)) + 1
     return model
 
 
@@ -373,13 +387,13 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
         wanted = "classes" if kind.takes_classes else "targets, not classes"
         raise OptionError("--loss", f"the data set must have {wanted}", loss=options.loss, data=data)
     if options.label_smoothing is None:
-        return kind()
+        return kind().ignoring(data.ignored_label)
     if not hasattr(kind, "label_smoothing"):
         if not data.classes:
             raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
         raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
     smoothed: Any = kind
-    return smoothed(label_smoothing=options.label_smoothing)  # type: ignore[no-any-return]
+    return smoothed(label_smoothing=options.label_smoothing).ignoring(data.ignored_label)  # type: ignore[no-any-return]
 
 
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:

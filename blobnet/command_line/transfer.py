@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from blobnet.command_line.model_argument import ModelSource, find_model
 from blobnet.datasets import Dataset
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, ShapeError
 from blobnet.model import Model, load
 from blobnet.patterns import frozen_parameters
 
@@ -32,8 +33,24 @@ class FileSource:
         return f"{self.path.stem}-tuned"
 
     def build(self, input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int) -> Model:
-        """The model, for so many classes; whether it takes the samples is not looked at here."""
-        return load(self.path).with_classes(classes, class_names, seed=seed)
+        """The model for so many classes and samples of that size; whether it takes their units is not looked at here.
+
+        Raises:
+            ShapeError: its layers do not take that size.
+        """
+        model, sample = load(self.path), tuple(input_shape)
+        before = model.graph.input.shape
+        if len(sample) != len(before.dimensions) or sample[1:] == before.dimensions[1:]:
+            return model.with_classes(classes, class_names, seed=seed)
+        try:
+            found = model.with_classes(classes, class_names, size=sample[1:], seed=seed)
+        except ShapeError as error:
+            rule = "samples must have the size that the model was made for, unless its layers take another one as well"
+            hint = "--image-size resizes the pictures of a folder."
+            cause = str(error).rstrip(".")
+            raise ShapeError(str(self.path), rule, hint=hint, model=before, sample=sample, cause=cause) from error
+        print(f"note: {self.path} was made for samples of {before}, and is trained for {sample}", file=sys.stderr)
+        return found
 
 
 def find_source(options: argparse.Namespace) -> ModelSource | FileSource:
@@ -59,7 +76,8 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
         if options.classes < data.classes:
             rule = "there must be an output for each class of the data"
             raise OptionError("--classes", rule, classes=options.classes, data=f"{data.name} with {data.classes}")
-        outputs, names = options.classes, names if len(names) == options.classes else ()
+        # Classes that the data do not show are called by their numbers.
+        outputs, names = options.classes, (*names, *map(str, range(len(names), options.classes)))
     model = source.build(data.shape, outputs, names, options.seed)
     last = model.graph.trainable[-1].rpartition("/")[0]
     if options.init_from and options.model and not options.resume:

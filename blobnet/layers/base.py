@@ -173,6 +173,18 @@ class Site:
         return self.output_delta
 
 
+def _refused(symbol: str) -> Callable[..., Node]:
+    """An operator that nodes do not have."""
+
+    def refuse(self: Node, other: object = None) -> Node:
+        operand = "a node" if isinstance(other, Node) else "nothing" if other is None else repr(other)
+        rule = "nodes can only be added to nodes: other arithmetic stands in layers"
+        hint = "a factor or a sign belongs into the weights of the layer that makes the node."
+        raise OptionError(symbol, rule, operand=operand, hint=hint)
+
+    return refuse
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """A layer's output in a graph that is being built.
@@ -189,6 +201,9 @@ class Node:
     shape: Shape
     weights: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
 
+    #: NumPy's numbers and arrays leave operators to nodes.
+    __array_ufunc__: ClassVar[None] = None
+
     def __add__(self, other: Node) -> Node:
         if not isinstance(other, Node):
             rule = "only a node can be added to a node"
@@ -199,6 +214,12 @@ class Node:
     def __radd__(self, other: object) -> Node:
         """For ``sum(nodes)``, which begins with 0."""
         return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
+
+    __mul__ = __rmul__ = _refused("*")
+    __sub__ = __rsub__ = __neg__ = _refused("-")
+    __truediv__ = __rtruediv__ = _refused("/")
+    __pow__ = __rpow__ = _refused("**")
+    __matmul__ = __rmatmul__ = _refused("@")
 
 
 @dataclass(frozen=True, kw_only=True)

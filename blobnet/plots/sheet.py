@@ -64,10 +64,12 @@ def mistakes(model: Model, x: Any, y: Any, *, title: str = "mistakes", **setting
 
 def draw_sheet(sheet: Sheet, class_names: Sequence[str] = (), title: str = "samples") -> Figure:
     """The picture of a sheet."""
-    captions = [[("", _label(label, class_names), "")] for label in sheet.labels]
-    if sheet.shares.any():
-        for caption, label, share in zip(captions, sheet.partners, sheet.shares, strict=True):
-            caption.append(("+ ", _label(label, class_names), f" {100 * share:.0f} %") if share else ("", "", ""))
+    mixed = zip(sheet.labels, sheet.partners, sheet.shares, strict=True)
+    captions = [
+        _truth(_label(own, class_names), _label(other, class_names), float(share)) for own, other, share in mixed
+    ]
+    if not sheet.shares.any():
+        captions = [caption[:1] for caption in captions]
     normal = f"normalised by mean {_listed(sheet.mean)} and deviation {_listed(sheet.deviation)}"
     changes = f"; {', '.join(map(str, sheet.augment))}" if sheet.augment else ""
     return _draw(sheet.values, sheet.numbers, captions, f"{title}\nas a network gets them: {normal}{changes}")
@@ -86,10 +88,21 @@ def _caption(mistake: Mistake) -> list[Line]:
     return [("is ", mistake.truth, ""), ("said ", mistake.said, f" {mistake.remark}")]
 
 
+def _truth(own: str, partner: str, share: float) -> list[Line]:
+    """What a sample is, and in a second line what it is mixed with; one label alone if the other has no percent."""
+    percent = round(100 * share)
+    if own == partner or percent in (0, 100):
+        return [("", partner if percent == 100 else own, ""), ("", "", "")]
+    return [("", own, f" {100 - percent} %"), ("+ ", partner, f" {percent} %")]
+
+
 def _label(label: npt.NDArray[Any], class_names: Sequence[str]) -> str:
-    if label.ndim or not class_names:
+    if not class_names:
         return short_values(label)
-    return class_names[int(label)]
+    # Of a class for each position, those that have the most.
+    counts = np.bincount(label[label < len(class_names)].astype(np.int64).reshape(-1))
+    found = np.argsort(-counts, kind="stable")[: (counts > 0).sum()]
+    return ", ".join(class_names[unit] for unit in found)
 
 
 def _listed(values: npt.NDArray[Any]) -> str:

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from blobnet.plots.drawing import new_figure, text
 from blobnet.plots.measured import draw_roofline
+from blobnet.tables import floor_percent
 
 if TYPE_CHECKING:
     from blobnet.bench.network import KernelShare
@@ -57,8 +58,7 @@ def _draw_bars(axes: Axes, shares: Sequence[KernelShare]) -> None:
     for place, (_, launches, seconds, least, (light, dark)) in enumerate(rows):
         axes.barh(place, 1e3 * seconds, color=light)
         axes.barh(place, 1e3 * min(seconds, least), color=dark)
-        # NOTE: fewer operations than a direct convolution's pass its floor.
-        words = f"{seconds / total:.1%}, {launches}x, floor {least / seconds:.0%}"
+        words = f"{seconds / total:.1%}, {launches}x, floor {floor_percent(least, seconds)} %"
         axes.text(1e3 * (seconds + 0.01 * longest), place, words, va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [text(name, 48) for name, *_ in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)

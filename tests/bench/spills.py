@@ -47,6 +47,8 @@ from blobnet.planning import Plan, make_plan
 from blobnet.tables import Table
 from blobnet.tuning import Tunings
 
+#: A direction of a layer: the number of its vertex, and the direction.
+Part = tuple[int | None, str]
 MODELS = ("resnet50", "mobilenet_v2", "vgg16")
 #: Intel's GPUs by ocloc's names, and what their driver answers.
 INTEL = {
@@ -102,28 +104,28 @@ def programs_of(name: str, gpu: str, batch_size: int) -> dict[str, Program]:
         loss = CrossEntropy() if training else None
         plan = make_plan(model.graph, batch_size, training=training, loss=loss, tuning=tuning)
         shares = flops_shares(plan, batch_size)
-        parts: dict[str, set[tuple[str, str]]] = {}
+        parts: dict[str, set[Part]] = {}
         for _, call in plan.calls:
             text = call.assemble()
             programs.setdefault(text, Program(call))
-            parts.setdefault(text, set()).add((call.layer, call.direction))
+            parts.setdefault(text, set()).add((call.vertex, call.direction))
         for text, of_layers in parts.items():
             share = sum(shares.get(part, 0) for part in of_layers)
             programs[text].share = max(programs[text].share, share)
     return programs
 
 
-def flops_shares(plan: Plan, batch_size: int) -> dict[tuple[str, str], float]:
+def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
     """The share of a plan's flops that each direction of each layer has."""
-    flops: dict[tuple[str, str], int] = {}
-    for vertex in plan.graph.vertices:
+    flops: dict[Part, int] = {}
+    for number, phase in {(call.vertex, call.direction) for _, call in plan.calls if call.vertex is not None}:
+        vertex = plan.graph.vertices[number]
         if vertex.layer.kind in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
             case = shapes.Case(vertex.layer, plan.graph.input_shapes(vertex)[0])
-            found = {direction for _, call in plan.calls if call.layer == vertex.name for direction in [call.direction]}
             for direction in case.directions:
-                for own in (item for item in found if item.startswith(direction)):
-                    flops[vertex.name, own] = case.work(direction, batch_size).flops
-    return {key: value / sum(flops.values()) for key, value in flops.items()}
+                if phase.startswith(direction):
+                    flops[number, phase] = case.work(direction, batch_size).flops
+    return {part: value / sum(flops.values()) for part, value in flops.items()}
 
 
 # -- compilers ---------------------------------------------------------------------------------------------------------

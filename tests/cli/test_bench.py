@@ -8,7 +8,9 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from blobnet.layers import Conv2D, Dense
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
+from blobnet.tables import floor_percent
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations
@@ -255,6 +258,41 @@ def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class:
 )
 def test_numbers_are_short(value: float, shown: str) -> None:
     assert short(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("floor", "seconds", "shown"),
+    [
+        (0.5, 2.0, "25"),
+        (0.999, 1.0, "100"),
+        (1.0, 1.0, "100"),
+        (1.001, 1.0, ">100"),
+        (9.0, 1.0, ">100"),
+        (0.0, 1.0, "0"),
+    ],
+)
+def test_a_floor_that_was_none_has_no_percentage(floor: float, seconds: float, shown: str) -> None:
+    assert floor_percent(floor, seconds) == shown
+
+
+def test_what_passes_its_floor_lends_nothing_to_others(run, known_roofline, monkeypatch) -> None:
+    original = timing.measure
+
+    def measure(bench: Any, direction: str, *others: Any) -> Any:
+        result = original(bench, direction, *others)
+        return replace(result, floor=result.seconds * (7 if direction == "forward" else 0.5))
+
+    monkeypatch.setattr(timing, "measure", measure)
+    record = json.loads(run(*ONE_SHAPE, "--json").out)
+    for item in record["results"]:
+        total = record["totals"][item["direction"]]
+        part = 1 if item["direction"] == "forward" else 0.5
+        assert total["floor_ms"] == pytest.approx(part * item["ms"])
+        assert item["floor_part"] == pytest.approx(7 if part == 1 else 0.5)
+    lines = run(*ONE_SHAPE).out.splitlines()
+    assert [line.split()[-1] for line in lines if "floor " in line and " ms for all" in line] == ["%"] * 3
+    assert sum(" >100 memory" in line for line in lines) == 1
+    assert sum(", 100 %" in line for line in lines) == 1
 
 
 def test_a_strip_is_shown_as_a_tile(device: Device) -> None:

@@ -99,10 +99,10 @@ def test_what_is_refused_before_any_training(run, trained: str, arguments: list[
 
 
 def test_data_and_models_that_do_not_fit_a_file(run, trained: str) -> None:
-    arrays("large.npz", 4, (1, 9, 8))
+    arrays("large.npz", 4, (3, 9, 8))
     result = run("train", "--init-from", trained, "--dataset", "large.npz")
     assert result.status == 1
-    wanted = r"large.*: each sample must have the shape of the model's input. Received .*\(1, 9, 8\).*\(1, 8, 8\)"
+    wanted = r"large.*: each sample must have the shape of the model's input. Received .*\(3, 9, 8\).*\(1, 9, 8\)"
     assert re.search(wanted, result.err), result.err
     arrays("colour.npz", 4, (3, 8, 8))
     result = run("train", NET, "--init-from", trained, "--dataset", "colour.npz")
@@ -119,6 +119,79 @@ def test_data_and_models_that_do_not_fit_a_file(run, trained: str) -> None:
     result = run("train", "--init-from", trained, "--dataset", "targets.npz", "--classes", 3)
     assert result.status == 1
     assert "--classes: the data set must have classes, not targets" in result.err
+
+
+def test_samples_of_another_size(run, trained: str) -> None:
+    arrays("large.npz", 4, (1, 11, 9))
+    command = [
+        "train",
+        "--init-from",
+        trained,
+        "--dataset",
+        "large.npz",
+        "--freeze-until",
+        NORM,
+        "--schedule",
+        "constant",
+    ]
+    result = run(*command, "--epochs", 1)
+    assert result.status == 0, result.err
+    assert "note: ten.h5 was made for samples of (1, 8, 8), and is trained for (1, 11, 9)\n" in result.err
+    before, model = bn.load(trained).weights, bn.load("ten-tuned.h5")
+    assert model.graph.input.shape.dimensions == (1, 11, 9)
+    assert np.array_equal(before[f"{CONVOLUTION}/weight"], model.weights[f"{CONVOLUTION}/weight"])
+    assert model.weights[f"{HEAD}/weight"].shape == (4, 4 * 11 * 9)
+    assert run(*command, "--epochs", 2, "--resume").status == 0
+
+
+def test_sizes_that_a_model_does_not_take(run) -> None:
+    arrays("large.npz", 4, (1, 11, 9))
+    arrays("small.npz", 4, (1, 2, 2))
+    entry, flat = bn.layers.Input(1, 8, 8), bn.layers.Flatten()
+    bn.Sequential([entry, flat, bn.layers.Dense(5, name="inner"), bn.layers.Dense(3)]).save("dense.h5")
+    bn.Sequential([entry, bn.layers.Conv2D(2, 5), flat, bn.layers.Dense(3)]).save("wide.h5")
+    bn.Sequential([bn.layers.Input(7), bn.layers.Dense(3)]).save("flat.h5")
+    rule = "samples must have the size that the model was made for, unless its layers take another one as well"
+    for file, data, cause in (
+        ("dense", "large", "cause=inner: its weights must fit what the layers before it give now. Received "
+         "weights={'weight': (5, 64), 'bias': (5,)}, wanted={'weight': (5, 99), 'bias': (5,)}. Hint: a "
+         "GlobalAveragePool in front of dense layers makes weights that fit any size. Hint: --image-size resizes the "
+         "pictures of a folder."),
+        ("wide", "small", "cause=conv2d_1 (Conv2D): the dilated filter must fit the"),
+    ):  # fmt: skip
+        result = run("train", "--init-from", f"{file}.h5", "--dataset", f"{data}.npz")
+        sample = (1, 11, 9) if data == "large" else (1, 2, 2)
+        assert result.status == 1
+        assert result.err.startswith(f"error: {file}.h5: {rule}. Received model=(1, 8, 8), sample={sample}, {cause}")
+    result = run("train", "--init-from", "flat.h5", "--dataset", "large.npz")
+    assert "each sample must have the shape of the model's input. Received sample=(1, 11, 9), input=(7,)" in result.err
+
+
+def test_a_model_without_dense_layers_gives_for_another_size_what_it_did(run) -> None:
+    """Where only the samples are larger: the middle of a convolution's output is the same."""
+    layers = [bn.layers.Input(2, 6, 6), bn.layers.Conv2D(3, 3, padding="same", name="head")]
+    model = bn.Sequential(layers)
+    large = model.with_classes(3, size=(9, 7))
+    large.set_weights({name: model.weights[name] for name in ("head/weight", "head/bias")})
+    x = np.random.default_rng(0).normal(size=(2, 2, 9, 7)).astype(np.float32)
+    wanted = model.predict(x[:, :, 2:8, :6])[:, :, 1:-1, 1:-1]
+    np.testing.assert_allclose(large.predict(x)[:, :, 3:7, 1:5], wanted, atol=1e-5)
+    with pytest.raises(bn.errors.ShapeError, match="the size must have as many axes as samples have besides"):
+        model.with_classes(3, size=(9,))
+
+
+def test_more_outputs_than_classes_keep_the_names(run, net) -> None:
+    names = ["ant", "bee", "cat", "dog"]
+    arrays("ten.npz", 10)
+    assert run("train", NET, "--dataset", "ten.npz", "--epochs", 1, "--output", "ten.h5").status == 0
+    random = np.random.default_rng(0)
+    np.savez("named.npz", x=random.random((48, 1, 8, 8), np.float32), y=np.arange(48) % 4, class_names=names)
+    for command in (["--init-from", "ten.h5"], [NET], [NET, "--init-from", "ten.h5"]):
+        result = run("train", *command, "--dataset", "named.npz", "--epochs", 1, "--classes", 6, "--output", "six.h5",
+                     "--overwrite")  # fmt: skip
+        assert result.status == 0, result.err
+        assert bn.load("six.h5").class_names == (*names, "4", "5")
+        assert "note" not in run("evaluate", "six.h5", "--dataset", "named.npz").err
 
 
 def test_the_plan_shows_what_freezing_saves(run) -> None:

@@ -94,6 +94,31 @@ def test_a_sheet_has_a_picture_and_a_label_for_each_sample() -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "captions"),
+    [
+        (0.304, ["cat 70 %\n+ dog 30 %", "dog 70 %\n+ cat 30 %"]),
+        (0.996, ["dog", "cat"]),
+        (0.004, ["cat", "dog"]),
+        (0.0, ["cat", "dog"]),
+    ],
+)
+def test_labels_of_mixed_samples_have_their_shares(share: float, captions: list[str]) -> None:
+    ones = np.ones(1)
+    values, shares = np.zeros((3, 1, 4, 4), np.float32), np.array([share, share, 0], np.float32)
+    sheet = Sheet(np.arange(3), values, np.array([0, 1, 1]), np.array([1, 0, 0]), shares, ones, ones, ())
+    axes = plots.draw_sheet(sheet, ["cat", "dog"]).axes
+    assert [each.get_title().strip() for each in axes] == [*captions, "dog"]
+
+
+def test_labels_of_positions_name_the_classes_that_are_there() -> None:
+    labels = np.array([[[1, 1], [1, 0]], [[255, 1], [1, 1]]])
+    sheet = Sheet(
+        np.arange(2), np.zeros((2, 1, 2, 2), np.float32), labels, labels, np.zeros(2), np.ones(1), np.ones(1), ()
+    )
+    assert [each.get_title() for each in plots.draw_sheet(sheet, ["cat", "dog"]).axes] == ["dog, cat", "dog"]
+
+
+@pytest.mark.parametrize(
     ("shape", "picture"),
     [
         ((1, 6, 5), (6, 5)), ((3, 6, 5), (6, 5, 3)), ((2, 6, 5), (6, 11)), ((4, 6, 5), (13, 11)),

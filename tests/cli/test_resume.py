@@ -265,11 +265,45 @@ def test_sigterm_without_files_of_steps_names_the_last_one(run, net, monkeypatch
     assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 1)"
 
 
-def test_files_of_steps_are_not_those_of_the_best_epoch(run, net) -> None:
-    for option in (["--save-best"], ["--early-stopping", 3]):
-        result = run("train", net, *WITHIN, "--checkpoint-steps", 5, *option)
-        assert result.status == 2
-        assert "--checkpoint-steps goes without --early-stopping and --save-best" in result.err
+@pytest.mark.parametrize("option", [["--save-best"], ["--early-stopping", 2]])
+@pytest.mark.parametrize("averaged", [[], ["--average", 0.5]])
+def test_files_of_steps_hold_the_best_epoch_too(run, net, monkeypatch, option, averaged) -> None:
+    arguments = ["train", net, "--dataset", "digits", "--batch-size", 32, "--epochs", 6, "--optimizer", "sgd"]
+    arguments += ["--learning-rate", 2, "--schedule", "constant", *option, *averaged]
+    whole = run(*arguments, "--checkpoint-steps", 1000, "--output", "whole.h5")
+    assert whole.status == 0
+    losses = bn.load("whole.h5").history["validation_loss"]
+    best = int(np.argmin(losses)) + 1
+    assert 1 < best < len(losses), losses  # Else there is nothing to see.
+    assert f"after {best} epoch" in whole.out
+    # The file of the same training without files of steps is that of the best epoch.
+    assert run(*arguments, "--output", "plain.h5").out == whole.out.replace("whole.h5", "plain.h5")
+    plain, model = bn.load("plain.h5"), bn.load("whole.h5")
+    for name, values in plain.weights.items():
+        np.testing.assert_array_equal(model.weights[name], values)
+
+    original = TrainingStep.update
+    last = (len(losses) - 1) * 41 + 30  # in the last epoch, of 41 steps
+
+    def update(step: TrainingStep, rate: float) -> None:
+        original(step, rate)
+        if step.number == last + 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingStep, "update", update)
+    result = run(*arguments, "--checkpoint-steps", last, "--output", "parts.h5")
+    assert f"in epoch {len(losses)}, after step {last})" in result.err
+    for name, values in bn.load("parts.h5").weights.items():
+        np.testing.assert_array_equal(model.weights[name], values)
+    monkeypatch.setattr(TrainingStep, "update", original)
+    result = run(*arguments, "--checkpoint-steps", 1000, "--output", "parts.h5", "--resume")
+    assert result.out == whole.out.replace("whole.h5", "parts.h5")
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+    # Once more there is nothing left to do.
+    again = run(*arguments, "--checkpoint-steps", 1000, "--output", "parts.h5", "--resume")
+    assert again.status == 0
+    assert f"validation loss {losses[best - 1]:.4f}" in again.out or f"(loss {losses[best - 1]:.4f})" in again.out
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
 
 
 def test_an_error_in_the_middle_of_a_training_names_the_last_checkpoint(run, net, monkeypatch) -> None:

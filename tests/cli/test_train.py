@@ -409,7 +409,7 @@ def test_gray_pictures_for_a_model_of_colours_and_a_single_class(run, net) -> No
     )
     assert run("train", net, "--dataset", "one").err == (
         "error: one: there must be samples of at least two classes, to learn what tells them apart. Received "
-        "classes=a. Hint: a folder of pictures holds one folder for each class.\n"
+        "classes=a. Hint: a folder of pictures holds one folder for each class, or the folders images and masks.\n"
     )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blobnet import __version__, cli, datasets
@@ -217,12 +221,63 @@ sys.exit(main())
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
+def test_ctrl_c_while_it_starts_is_one_line(tmp_path) -> None:
+    """At 20 moments of the first half second, five processes at a time."""
+    # A console script; what Ctrl-C does before its first line is Python's own matter.
+    script = "print('up', flush=True); import sys; from blobnet.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", script, "train", "lenet5", "--dataset", "digits", "--epochs", "1000"]
+    generator = np.random.default_rng(0)
+    moments = generator.permutation((np.arange(20) + generator.random(20)) / 40)
+    endings = []
+    for batch in moments.reshape(4, 5):
+        processes = [
+            subprocess.Popen(
+                command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                # Whoever runs the tests may ignore Ctrl-C (nohup), and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+            for _ in batch
+        ]  # fmt: skip
+        threads = [threading.Thread(target=_interrupt_later, args=pair) for pair in zip(processes, batch, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        endings += [(*process.communicate(timeout=60), process.returncode) for process in processes]
+    ours = [each for each in endings if each[1] and each[1].splitlines()[-1].startswith("interrupted")]
+    # The handler does not stand from the very first instruction on.
+    assert len(ours) >= 18, endings
+    for out, err, status in ours:
+        assert (out, status) == ("", 130)
+        assert "Traceback" not in err
+
+
+def _interrupt_later(process: subprocess.Popen[str], seconds: float) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_taken() -> None:
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+before = set(sys.modules)
+import blobnet.__main__
+print(*sorted(set(sys.modules) - before))
+"""
+    # -S: the site's own files may have loaded anything, besides os.
+    result = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "__future__ blobnet blobnet.__main__ blobnet.interrupt\n"
+
+
 def test_whoever_ignores_ctrl_c_still_does() -> None:
     code = """
 import os, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from blobnet.interrupt import while_importing
-with while_importing():
+from blobnet.interrupt import at_once
+with at_once():
     os.kill(os.getpid(), signal.SIGINT)
 assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 """

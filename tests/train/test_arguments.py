@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,33 @@ def test_sums_of_nodes() -> None:
     for wrong in (lambda: nodes[0] + 1, lambda: 1 + nodes[0], lambda: nodes[0] + X, lambda: sum(nodes, 2)):
         with pytest.raises(OptionError, match=r"^\+: only a node can be added to a node\. Received received="):
             wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "symbol", "operand"),
+    [
+        (lambda node: node * 2, r"\*", "2"),
+        (lambda node: 2.5 * node, r"\*", "2.5"),
+        (lambda node: np.float32(2) * node, r"\*", r"(np\.float32\()?2\.0\)?"),
+        (lambda node: np.ones(2) * node, r"\*", r"array\(\[1\., 1\.\]\)"),
+        (lambda node: node - node, "-", "a node"),
+        (lambda node: node - 1, "-", "1"),
+        (lambda node: 1 - node, "-", "1"),
+        (lambda node: -node, "-", "nothing"),
+        (lambda node: node / 2, "/", "2"),
+        (lambda node: 2 / node, "/", "2"),
+        (lambda node: node**2, r"\*\*", "2"),
+        (lambda node: 2**node, r"\*\*", "2"),
+        (lambda node: node @ node, "@", "a node"),
+        (lambda node: np.ones((2, 2)) @ node, "@", "array"),
+    ],
+)
+def test_other_arithmetic_of_nodes(wrong: Callable[[Any], object], symbol: str, operand: str) -> None:
+    rule = rf"^{symbol}: nodes can only be added to nodes: other arithmetic stands in layers\. "
+    with pytest.raises(
+        OptionError, match=rf"(?s){rule}Received operand={operand}.* Hint: a factor or a sign belongs into the weights"
+    ):
+        wrong(layers.Input(2, 5, 4)())
 
 
 def test_layers_stand_behind_nodes() -> None:
