@@ -17,9 +17,11 @@ from blobnet.contraction import Function
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
 from blobnet.executor import Executor
+from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
+from tests.layers.layer_bench import Arrangement
 from tests.layers.torch_contract import run_torch_contract
 
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"
@@ -31,6 +33,31 @@ def test_a_layer_of_one_line(device: Device, shape: Shape) -> None:
     run_torch_contract(
         device, layer, [shape], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1), differences=True
     )
+
+
+FUNCTIONS = ["leaky_relu(0.3)", "relu(1.5)", *(name for name in ACTIVATIONS if Activation(name).activates)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_activation_is_in_the_launch_before_it(device: Device, function: str) -> None:
+    layer = layers.Contraction(DENSE, sizes={"F": 5})
+    both = Arrangement("both", training=False, residual=True, activation=function)
+    report = run_torch_contract(
+        device, layer, [Shape(3, 4, 5)], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1),
+        training=False, arrangements=[both], fused=[function], absolute=1e-5,
+    )  # fmt: skip
+    assert {len(run.kernels) for run in report.runs.values()} == {1}
+
+
+def test_an_activation_behind_a_layer_has_no_launch_forward() -> None:
+    model = bn.Sequential([layers.Input(units=3, height=4, width=5), layers.GroupNorm(1), layers.Activation("relu")])
+    plan = make_plan(model.graph, 2, loss=bn.losses.MeanSquaredError(), training=True, input_delta=True)
+    assert plan.fused == {"activation_1": "groupnorm_1"}
+    assert [call.kernel for call in plan.phase("backward")].count("activation/backward") == 1
+    # What a maximum gives its derivative reads.
+    model = bn.Sequential([layers.Input(units=3, height=4, width=5), layers.GlobalMaxPool(), layers.Activation("relu")])
+    assert not make_plan(model.graph, 2, loss=bn.losses.MeanSquaredError(), training=True, input_delta=True).fused
+    assert make_plan(model.graph, 2).fused
 
 
 def test_several_inputs(device: Device) -> None:

@@ -25,7 +25,8 @@ FLOORS = """
     contraction
     layers.candidates
     layers.base
-    layers.activation layers.blocking layers.lowered layers.tile schedules
+    layers.activation layers.blocking layers.tile schedules
+    layers.lowered
     layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed \
     layers.views layers.volumes
     layers.convolution_problem layers.gradients layers.product
