@@ -173,6 +173,33 @@ def test_plans_that_share_memory_give_the_same(device: Device) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_one_node_as_several_inputs(device: Device) -> None:
+    node = layers.Input(units=3, height=2, width=4)()
+    model = bn.Model(node, layers.Multiply()([node, node, node]))
+    random = np.random.default_rng(2)
+    x, delta = random.standard_normal((2, 5, 3, 2, 4)).astype(np.float32)
+    loss = bn.losses.Expression(
+        "function (P[N, C, Y, X], T[N, C, Y, X]) -> (L) { L[n] = +(P[n, c, y, x] * T[n, c, y, x]); }"
+    )
+    found = model.gradients(x, delta, loss=loss, device=device, debug=True)["input"]
+    np.testing.assert_allclose(found, 3 * x**2 * delta / 5, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_layers_keep_what_deltas_read(device: Device) -> None:
+    node = layers.Input(units=4)()
+    first = layers.Dense(6, name="first")(node)
+    model = bn.Model(node, layers.Dense(2)(layers.SqueezeExcite(2, name="gates")(layers.Reshape((3, 2))(first))))
+    x, y = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32), np.arange(9) % 2
+    wanted = model.gradients(x, y, device=device)
+    before = model.weights
+    optimizer = bn.optimizers.SGD(1.0, momentum=0.0)
+    model.fit(x, y, epochs=1, batch_size=9, optimizer=optimizer, freeze=["gates"], shuffle=False, device=device)
+    for name, values in model.weights.items():
+        moved = before[name] - values
+        expected = np.zeros(1) if name.startswith("gates") else wanted[name]
+        np.testing.assert_allclose(moved, np.broadcast_to(expected, moved.shape), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
 def test_training_and_files(device: Device, tmp_path: Path) -> None:
     model = network()
     x, y = batch(13)
