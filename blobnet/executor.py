@@ -18,8 +18,8 @@ from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
+from blobnet.implementations.base import variant_of
 from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
-from blobnet.layers.candidates import variant_of
 from blobnet.planning import Plan, make_plan
 
 #: Characters of an error that a warning repeats.
@@ -118,7 +118,7 @@ def plan_for(
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
-    A variant (blobnet/layers/candidates.py) that the driver does not build, or crashes on, is left out, with a warning,
+    A variant (blobnet/implementations) that the driver does not build, or crashes on, is left out, with a warning,
     and from now on: the device's tunings remember it. What a driver does not say when it builds, this cannot know: a
     launch that it refuses ends the run with a DeviceError, and wrong results show in the loss at best. ``blobnet tune``
     launches and checks what it chooses.
@@ -236,10 +236,10 @@ class Executor:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         # The batch is what comes first, until somebody says otherwise.
-        if "rows" in plan.buffers:
-            self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
-        if plan.loss:
-            for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
+        for entry in plan.entries:
+            self.write_array(entry.buffer("rows"), np.arange(plan.batch_size, dtype=np.int32))
+        for head in plan.heads:
+            for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}

@@ -81,10 +81,13 @@ def _uniform(random: np.random.Generator, elements: int, bound: float) -> FloatA
     return (bound * (2 * random.random(elements) - 1)).astype(np.float32)
 
 
+#: What is given with a layer and never drawn; zeros where nothing was given.
+GIVEN = "given"
+
 Initializer = Callable[[np.random.Generator, int, int, int], FloatArray]
 
 #: Those that need no fan, and those that do.
-WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones, "quarters": quarters}
+WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones, "quarters": quarters, GIVEN: zeros}
 WITH_FAN: dict[str, Initializer] = {
     function.__name__: function for function in (he_normal, he_uniform, glorot_uniform, fan_in_uniform)
 }

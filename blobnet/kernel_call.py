@@ -5,6 +5,7 @@ Layers make calls without a device; the executor binds and launches them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -110,7 +111,7 @@ class KernelCall:
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
     graph, and ``direction``; and ``candidate``, the way to compute of which it is part, where there are several
-    (blobnet/layers/candidates.py).
+    (blobnet/implementations/base.py).
     """
 
     kernel: str
@@ -237,12 +238,18 @@ class Batch:
     Attributes:
         count: how many there are on the device.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
-        divisor: what the sum of the samples' losses is divided by; ``count`` if None.
+        divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
     """
 
     count: int
     first: int = 0
-    divisor: float | None = None
+    divisor: float | tuple[float, ...] | None = None
+
+    def of_output(self, number: int, weight: float = 1.0) -> Batch:
+        """The batch for the loss of one output, which is multiplied by a weight; a divisor of 0 is 1."""
+        divisor = self.divisor[number] if isinstance(self.divisor, tuple) else self.divisor
+        divisor = self.count if divisor is None else divisor or 1.0
+        return replace(self, divisor=divisor / weight if weight else math.inf)
 
     def scalars(self, samples: range) -> dict[str, int | float]:
         """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
@@ -253,7 +260,7 @@ class Batch:
             "COUNT": len(samples),
             "FIRST": samples.start,
             "FIRST_SAMPLE": self.first + samples.start,
-            "DIVISOR": float(self.count if self.divisor is None else self.divisor),
+            "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),
         }
 
 
@@ -263,7 +270,8 @@ class Tuning:
 
     ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/layers/candidates.py). ``precision`` is one of PRECISIONS.
+    (blobnet/implementations/base.py). ``only`` names the implementations or variants
+    that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
     """
 
     model: DeviceModel = HOST
@@ -271,6 +279,7 @@ class Tuning:
     choices: Choices = field(default_factory=Choices)
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
+    only: frozenset[str] = frozenset()
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
@@ -310,6 +319,16 @@ def planes_at_once(shape: Shape) -> int:
     return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
 
 
+def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h)."""
+    if not tuning.model.items_are_lanes:
+        return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
+    # Programs know how many share a plane: there are few such numbers.
+    items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
+    sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
+    return GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(sharers)
+
+
 def cell_call(
     kernel: str,
     label: str,
@@ -319,17 +338,9 @@ def cell_call(
     arrays: Mapping[str, Array] | None = None,
     macros: Mapping[str, Macro] | None = None,
 ) -> KernelCall:
-    """The launch of a kernel that computes each cell from those at the same place of other blobs (kernels/cells.h)."""
-    shape = next(iter(blobs.values())).shape
-    tunables = tuning.of(kernel)
-    if not tuning.model.items_are_lanes:
-        size, local = GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
-    else:
-        # Programs know how many share a plane: there are few such numbers.
-        items = -(-shape.height * shape.width // tunables["CELLS"])
-        sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
-        size, local = GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(sharers)
-    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
+    """The launch of such a kernel, whose planes are those of the first blob."""
+    size, local = cell_work(kernel, next(iter(blobs.values())).shape, tuning)
+    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
 
 
 def row_group(items: int) -> tuple[int, int, int]:

@@ -144,7 +144,7 @@ def network_inputs(
     parameters = DeviceParameters(device, graph, plan.parameters)
     parameters.write(weights)
     executor = Executor(device, plan, {"parameters": parameters.buffer})
-    Loader(executor).load(IndexedReader(source), numbers)
+    Loader(executor).load(IndexedReader([source]), numbers)
     if augment:
         executor.feed("augmentation", rows_for(augment, graph.input.shape, seed, 0, numbers))
     executor.prepare(parameters.version)

@@ -18,7 +18,7 @@ class Task:
     """One direction of a layer, for a batch; as text ``backward data 64x56x56:64k3p1 batch 64``.
 
     Attributes:
-        direction: see blobnet/layers/candidates.py.
+        direction: see blobnet/implementations/base.py.
         layer: its input's shape and what makes its work, as benchmarks write them (blobnet/bench/shapes.py).
         batch_size: samples of the plan.
         precision: of the products; fp32 is not written.

@@ -131,7 +131,7 @@ class Tunings:
 
     @property
     def broken(self) -> frozenset[str]:
-        """What this driver does not build, or builds wrongly: see is_broken in blobnet/layers/candidates.py."""
+        """What this driver does not build, or builds wrongly: see is_broken in blobnet/implementations/base.py."""
         return frozenset(self._measured.broken)
 
     def record(self, task: Task, winner: Winner) -> None:

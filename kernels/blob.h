@@ -63,8 +63,10 @@ typedef float2 accumulator_pair_t;
     BLOB_INDEX(ROLE, n, (unit) * ROLE##_UNIT_DEPTH + QUOTIENT(row, ROLE, UNIT_HEIGHT), \
                REMAINDER(row, ROLE, UNIT_HEIGHT), x)
 #else
-#define PLANE_INDEX(ROLE, z) ROLE##_UNIT_MEMORY_ELEMENTS *(ROLE##_UNIT_OFFSET + (z))
-#define PLANE_OFFSET(ROLE, z) z *ROLE##_UNIT_MEMORY_ELEMENTS
+/* clang-format off */
+#define PLANE_INDEX(ROLE, z) ROLE##_UNIT_MEMORY_ELEMENTS * (ROLE##_UNIT_OFFSET + (z))
+#define PLANE_OFFSET(ROLE, z) z * ROLE##_UNIT_MEMORY_ELEMENTS
+/* clang-format on */
 #define UNIT_OF(ROLE, z) z
 #define UNIT_ROWS(ROLE) ROLE##_UNIT_HEIGHT
 #define UNIT_ROW_INDEX(ROLE, n, unit, row, x) BLOB_INDEX(ROLE, n, unit, row, x)

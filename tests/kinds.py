@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,12 @@ def tuning_for(
     choices: Choices = _NO_CHOICES,
     broken: frozenset[str] = frozenset(),
     precision: str = "fp32",
+    only: Iterable[str] = (),
     **facts: Any,
 ) -> Tuning:
     """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``."""
     model: DeviceModel = replace(GENERIC[kind], **facts)
-    return Tuning(model, overrides or {}, choices, broken, precision)
+    return Tuning(model, overrides or {}, choices, broken, precision, frozenset(only))
 
 
 def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:

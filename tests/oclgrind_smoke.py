@@ -184,14 +184,16 @@ def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: 
 
 
 def run_variant(
-    device: Device, layer: Any, shapes: Any, arrangement: Any, tuning: Tuning, variant: str, reached: set[str]
+    device: Device, layer: Any, shapes: Any, arrangement: Any, tuning: Tuning, name: str, reached: set[str]
 ) -> None:
-    """The same with two samples, if a phase takes the ``variant``, which is then among those ``reached``."""
+    """The same with two samples, if a phase takes the implementation, which is then among those ``reached``."""
+    from blobnet.implementations import IMPLEMENTATIONS
     from tests.layers.layer_bench import Bench, make_problem
 
     bench = Bench(device, make_problem(layer, shapes, count=2), arrangement, tuning)
-    if any(call.candidate.partition(" ")[0] == variant for _, call in bench.executor.plan.calls):
-        reached.add(variant)
+    variants = IMPLEMENTATIONS[name].variants
+    if any(call.candidate.partition(" ")[0] in variants for _, call in bench.executor.plan.calls):
+        reached.add(name)
         run_bench(bench)
 
 
@@ -234,9 +236,9 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
     """(configuration, a function that runs it)."""
     from blobnet import layers
     from blobnet.blob import Shape
+    from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanSquaredError
     from tests.layers.layer_bench import Arrangement
-    from tests.layers.test_every_kernel import VARIANTS
 
     arrangements = (
         Arrangement("tight", tight=True, same_pitch=True),
@@ -248,6 +250,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
         (layers.Conv2D(6, 3, stride=2, padding=1, groups=2), Shape(2, 5, 7)),
         (layers.Conv1D(5, 5, padding=2), Shape(130, 4)),
     )
+    known = {name for name, item in IMPLEMENTATIONS.items() if "convolution" in item.families}
     reached: set[str] = set()
     for kind in ("cpu", "gpu"):
         tuning = limited(kind, limits)
@@ -257,19 +260,19 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
             for arrangement in arrangements:
                 run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
                 yield f"{on}, {arrangement.name}, {about}", run
-        for variant in sorted(VARIANTS):
-            precision = "tf32" if variant == "tensor" else "fp32"
-            alone = replace(tuning, broken=VARIANTS - {variant}, precision=precision)
+        for name in sorted(known):
+            precision = "tf32" if name == "tensor" else "fp32"
+            alone = replace(tuning, only=frozenset({name}), precision=precision)
             for layer, shape in convolutions:
-                run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, variant, reached)
-                yield f"{layer} on {shape}, {variant}, {about}", run
+                run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, name, reached)
+                yield f"{layer} on {shape}, {name}, {about}", run
         for loss in (CrossEntropy(0.1), Focal(), Dice(), BinaryCrossEntropy(), MeanSquaredError(), Huber()):
             yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
             run = partial(run_step, device, loss, tuning, at_positions=True)
             yield f"training step, {loss} at positions, {about}", run
 
     def all_are_reached() -> None:
-        assert reached == VARIANTS, f"no case takes {sorted(VARIANTS - reached)}"
+        assert reached == known, f"no case takes {sorted(known - reached)}"
 
     yield "variants of convolutions", all_are_reached
     if limits == SMALL:

@@ -48,7 +48,7 @@ _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backw
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+TUNING = Tuning(only=frozenset({"direct"}))
 
 
 class PlanBrokenError(AssertionError):

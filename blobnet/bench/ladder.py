@@ -13,12 +13,12 @@ from typing import Any
 from blobnet.bench.shapes import CONVOLUTIONS, Case, parse
 from blobnet.blob import Halo, Shape
 from blobnet.errors import OptionError
+from blobnet.implementations.base import FORWARD
+from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, power_of_two, row_group
-from blobnet.kernel_source import Macro, load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.activation import split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.convolution_problem import Problem
 
 #: Taps of seed 000 that fit registers, all of an input unit at once.
 _MOST_TAPS = 128
@@ -43,7 +43,7 @@ class Rung:
 
     name: str
     adds: str
-    launch: Callable[[Rung, Site, Problem, Array], list[KernelCall]]
+    launch: Callable[[Rung, Operation, Array], list[KernelCall]]
     kernel: str
     macros: Mapping[str, int] = field(default_factory=dict)
     most_taps: int | None = None
@@ -65,81 +65,57 @@ class Rung:
         return _OnRung(convolution, self, preactivation)
 
 
-def _a_value(rung: Rung, site: Site, problem: Problem, preactivation: Array) -> list[KernelCall]:
+def _a_value(rung: Rung, operation: Operation, preactivation: Array) -> list[KernelCall]:
     """A work-item for each output value."""
-    output = site.output.shape
+    output = operation.output.shape
     size = GlobalSize(output.width, output.height, output.units)
-    arrays = {"WEIGHT": site.parameter("weight")}
-    return [_call(rung, site, problem, preactivation, size, row_group(output.width), arrays)]
+    arrays: dict[str, Array] = {}
+    return [_call(rung, operation, preactivation, size, row_group(output.width), arrays)]
 
 
-def _a_block(rung: Rung, site: Site, problem: Problem, preactivation: Array) -> list[KernelCall]:
+def _a_block(rung: Rung, operation: Operation, preactivation: Array) -> list[KernelCall]:
     """A work-item for each block of units and columns; the weights are packed first."""
-    output, block = site.output.shape, rung.macros["BLOCK_UNITS"]
+    output, block = operation.output.shape, rung.macros["BLOCK_UNITS"]
     blocks, columns = -(-output.units // block), -(-output.width // rung.macros["BLOCK_WIDTH"])
-    rows, unit_columns = problem.input_units, blocks * block
-    packed = site.memory("packed weights", (problem.taps * rows + 1) * unit_columns)
-    pack = KernelCall(
+    rows, unit_columns = operation.depth, blocks * block
+    packed = operation.memory("packed weights", (operation.taps * rows + 1) * unit_columns)
+    own = {"DEPTH_ROWS": rows, "UNIT_COLUMNS": unit_columns}
+    pack = operation.call(
         "convolution/pack_weight",
-        f"{site.name} forward: pack",
         GlobalSize(unit_columns, rows + 1, per_sample=False),
-        arrays={"WEIGHT": site.parameter("weight"), "PACKED": packed},
-        macros={
-            "UNITS": output.units,
-            "DEPTH": rows,
-            "TAPS": problem.taps,
-            "DEPTH_ROWS": rows,
-            "UNIT_COLUMNS": unit_columns,
-            "UNIT_STRIDE": problem.columns,
-            "DEPTH_STRIDE": problem.taps,
-            "GROUP_STRIDE": 0,
-        },
+        macros={**own, "GROUP_STRIDE": 0},
+        arrays={"PACKED": packed},
+        label=f"{operation.label}: pack",
     )
     size = GlobalSize(columns, output.height, blocks)
-    own = {"DEPTH_ROWS": rows, "UNIT_COLUMNS": unit_columns}
-    return [pack, _call(rung, site, problem, preactivation, size, row_group(columns), {"PACKED": packed}, own)]
+    return [pack, _call(rung, operation, preactivation, size, row_group(columns), {"PACKED": packed}, own)]
 
 
-def _a_group(rung: Rung, site: Site, problem: Problem, preactivation: Array) -> list[KernelCall]:
+def _a_group(rung: Rung, operation: Operation, preactivation: Array) -> list[KernelCall]:
     """A work-group for each unit and tile of positions."""
-    output, axis = site.output.shape, problem.horizontal
+    output, axis = operation.output.shape, operation.horizontal
     positions, channels = min(output.width, _MOST_POSITIONS), rung.macros["CHANNELS"]
     run = (positions - 1) * axis.stride + axis.span
-    items = power_of_two(-(-problem.input_units // channels), _MOST_ITEMS)
+    items = power_of_two(-(-operation.depth // channels), _MOST_ITEMS)
     while items > 1 and 4 * items * (channels * max(run, axis.kernel) + 1) > _LOCAL_BYTES:
         items //= 2
     size = GlobalSize(items, -(-output.width // positions), output.units)
-    arrays = {"WEIGHT": site.parameter("weight")}
-    return [_call(rung, site, problem, preactivation, size, (items, 1, 1), arrays, {"POSITIONS": positions})]
+    arrays: dict[str, Array] = {}
+    return [_call(rung, operation, preactivation, size, (items, 1, 1), arrays, {"POSITIONS": positions})]
 
 
 def _call(
     rung: Rung,
-    site: Site,
-    problem: Problem,
+    operation: Operation,
     preactivation: Array,
     size: GlobalSize,
     local_size: tuple[int, int, int],
     arrays: Mapping[str, Array],
     own: Mapping[str, int] | None = None,
 ) -> KernelCall:
-    macros: dict[str, Macro] = {
-        **problem.macros,
-        **problem.epilogue_macros(site),
-        "STORE_PREACTIVATION": int(preactivation.per_sample > 0),
-        **rung.macros,
-        **(own or {}),
-    }
-    declared = load(rung.kernel).macros
-    return KernelCall(
-        rung.kernel,
-        f"{site.name} forward",
-        size,
-        blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-        arrays={**arrays, "BIAS": problem.epilogue_arrays(site)["BIAS"], "PREACTIVATION": preactivation},
-        macros={name: value for name, value in macros.items() if name in declared},
-        local_size=local_size,
-    )
+    facts = {"STORE_PREACTIVATION": int(preactivation.per_sample > 0), **rung.macros, **(own or {})}
+    arrays = {**arrays, "PREACTIVATION": preactivation}
+    return operation.call(rung.kernel, size, local_size, facts=facts, arrays=arrays)
 
 
 @dataclass(frozen=True)
@@ -171,7 +147,7 @@ class _OnRung(Layer):
         # NOTE: a kernel takes no null array; one element that nobody writes stands in for what is not stored.
         stored = site.output.shape.elements if self.preactivation else 0
         preactivation = site.memory("preactivation", 0 if stored else 1, stored)
-        return self.rung.launch(self.rung, site, self.convolution.problem(site), preactivation)
+        return self.rung.launch(self.rung, self.convolution.operation(site, FORWARD), preactivation)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from blobnet.device import Device, event_seconds
 from blobnet.errors import OptionError
 from blobnet.executor import Launch
+from blobnet.implementations.blocking import lanes_for
 from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall
-from blobnet.layers.blocking import lanes_for
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.
 _BYTES = {True: 1 << 28, False: 1 << 31}

@@ -22,9 +22,9 @@ from blobnet.blob import Shape
 from blobnet.errors import OptionError
 from blobnet.geometry import pair, size_text
 from blobnet.graph import Graph, Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 #: The phases of training that are measured apart; layers that are no matrix products have one backward phase.
 BACKWARD = "backward"

@@ -18,9 +18,9 @@ from blobnet.blob import FloatArray
 from blobnet.device import Device, event_seconds
 from blobnet.executor import Executor, Launch, plan_for
 from blobnet.graph import Graph, from_nodes
+from blobnet.implementations.base import FORWARD
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec
-from blobnet.layers.candidates import FORWARD
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan
 

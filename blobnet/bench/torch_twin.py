@@ -18,8 +18,8 @@ from blobnet.device import DeviceInfo
 from blobnet.errors import OptionError
 from blobnet.geometry import pair
 from blobnet.graph import Graph, Vertex
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.base import Layer
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.model import Model
 
 _HINT = "pip install torch (a CPU build is enough for CPU devices)"

@@ -31,8 +31,8 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
+from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
 from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
-from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning import make_plan

@@ -13,8 +13,8 @@ from blobnet.bench.shapes import Case
 from blobnet.bench.timing import CaseBench, Result
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.errors import BuildError, DeviceError, OptionError
+from blobnet.implementations.base import FORWARD
 from blobnet.layers import Activation, Conv1D, Conv2D
-from blobnet.layers.candidates import FORWARD
 from blobnet.tables import floor_percent
 
 _BIASES: dict[str, bool | str] = {"none": False, "unit": True, "position": "position"}

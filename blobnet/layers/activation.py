@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
 from blobnet.errors import near_matches
+from blobnet.implementations.operation import NO_ACTIVATION
 from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Epilogue, Layer, Placement, Site
@@ -156,6 +157,8 @@ class Activation(Layer):
 
 def activation_macro(function: str | None) -> dict[str, Macro]:
     """The macros that tell a kernel its activation (kernels/activation/functions.h); None is none."""
+    if function is None:
+        return dict(NO_ACTIVATION)
     name, number = _named(function)
     return {"ACTIVATION": f"ACTIVATION_{name}", "ACTIVATION_PARAMETER": number}
 
@@ -167,9 +170,9 @@ def expression(function: str, x: str) -> str:
     return re.sub(r"\b[xp]\b", lambda match: values[match[0]], EXPRESSIONS[name])
 
 
-def _named(function: str | None) -> tuple[str, float]:
+def _named(function: str) -> tuple[str, float]:
     """The name that kernels have for an activation, and its number; 0 if it has none."""
-    layer = Activation(function or "linear")
+    layer = Activation(function)
     option, default = NUMBERS.get(layer.function, ("", None))
     number = getattr(layer, option) if option else None
     name = "limited_relu" if layer.limit is not None else layer.function

@@ -8,66 +8,16 @@ from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
+from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.gradients import bias_gradient
+from blobnet.implementations.operation import Operation
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers import (
-    convolution_depthwise,
-    convolution_direct,
-    convolution_dot,
-    convolution_gathered,
-    convolution_panels,
-    convolution_strip,
-    convolution_tensor,
-    convolution_tiled,
-    convolution_unitwise,
-    convolution_winograd,
-)
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
-from blobnet.layers.convolution_problem import Problem, Way
-from blobnet.layers.gradients import bias_gradient
-from blobnet.layers.product import _Product
+from blobnet.layers.product import _Product, operation_of
 from blobnet.task import Task
 
-#: The ways to compute each direction, by whether a device's work-items are lanes.
-WAYS: dict[bool, dict[str, tuple[Way, ...]]] = {
-    False: {
-        FORWARD: (
-            convolution_direct.forward,
-            convolution_gathered.forward,
-            convolution_panels.forward,
-            convolution_depthwise.forward,
-        ),
-        BACKWARD_DATA: (
-            convolution_direct.backward_data,
-            convolution_gathered.backward_data,
-            convolution_panels.backward_data,
-        ),
-        BACKWARD_WEIGHTS: (convolution_direct.backward_weight, convolution_unitwise.backward_weight),
-    },
-    True: {
-        FORWARD: (
-            convolution_dot.forward,
-            convolution_strip.forward,
-            convolution_tiled.forward,
-            convolution_tensor.forward,
-            convolution_winograd.forward,
-        ),
-        BACKWARD_DATA: (
-            convolution_strip.backward_data,
-            convolution_tiled.backward_data,
-            convolution_tensor.backward_data,
-            convolution_winograd.backward_data,
-        ),
-        BACKWARD_WEIGHTS: (
-            convolution_strip.backward_weight,
-            convolution_tiled.backward_weight,
-            convolution_tensor.backward_weight,
-            convolution_winograd.backward_weight,
-        ),
-    },
-}
 #: The bias modes of seed 000: nothing, one a unit, one a position.
 BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}
 
@@ -175,24 +125,12 @@ class _Convolution(_Product):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
 
-    def problem(self, site: Site) -> Problem:
-        vertical, horizontal = self._axes(site.inputs[0].shape)
-        return Problem(
-            input_units=site.inputs[0].shape.units // self.groups,
-            output_units=self.filters // self.groups,
-            groups=self.groups,
-            vertical=vertical,
-            horizontal=horizontal,
-            bias_mode=BIAS_MODES[self.bias],
-        )
+    def operation(self, site: Site, direction: str) -> Operation:
+        axes = self._axes(site.inputs[0].shape)
+        return operation_of(site, direction, "convolution", self.groups, axes, BIAS_MODES[self.bias])
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        return super().backward_parameters(site) + bias_gradient(site, BIAS_MODES[self.bias])
-
-    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        problem = self.problem(site)
-        ways = WAYS[site.tuning.model.items_are_lanes][direction]
-        return [candidate for way in ways for candidate in way(site, problem)]
+        return super().backward_parameters(site) + bias_gradient(self.operation(site, BACKWARD_WEIGHTS))
 
     def _task(self, site: Site, direction: str) -> Task:
         planes = site.inputs[0].shape

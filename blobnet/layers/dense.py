@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
+from blobnet.geometry import WindowAxis
+from blobnet.implementations.operation import Operation
 from blobnet.initializers import check_initializer
-from blobnet.layers import dense_direct, dense_tiled
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate
-from blobnet.layers.product import _Product
+from blobnet.layers.product import _Product, operation_of
 from blobnet.task import Task
 
 
@@ -64,13 +64,11 @@ class Dense(_Product):
         weight = ParameterSpec("weight", (self.units, inputs[0].elements), self.initializer, decayed=True)
         return (weight, ParameterSpec("bias", (self.units,), "zeros")) if self.bias else (weight,)
 
-    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        ways = [dense_direct, dense_tiled] if site.tuning.model.items_are_lanes else [dense_direct]
-        if direction == FORWARD:
-            return [candidate for way in ways for candidate in way.forward(site, self.bias)]
-        if direction == BACKWARD_WEIGHTS:
-            return [candidate for way in ways for candidate in way.backward_weight(site, self.bias)]
-        return [candidate for way in ways for candidate in way.backward_data(site)]
+    def operation(self, site: Site, direction: str) -> Operation:
+        # A filter as large as the input.
+        shape = site.inputs[0].shape
+        axes = WindowAxis(shape.height), WindowAxis(shape.width)
+        return operation_of(site, direction, "dense", 1, axes, int(self.bias))
 
     def _task(self, site: Site, direction: str) -> Task:
         # Its products are of fp32, whatever the precision.

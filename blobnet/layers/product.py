@@ -1,13 +1,17 @@
-"""What layers with weights share: a task for each direction, candidates for each task, and norms in the weights."""
+"""What layers with weights share: an operation and a task for each direction, and norms in the weights."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
+from blobnet import implementations
+from blobnet.geometry import WindowAxis
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
+from blobnet.implementations.operation import NO_ACTIVATION, Operation
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Layer, Norm, Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
 from blobnet.task import Task
 
 #: Work-items of a GPU that fold a norm into the weights of a unit.
@@ -19,12 +23,12 @@ class _Product(Layer):
     """A layer whose directions are products with its weights, each of which can be computed in several ways."""
 
     @abstractmethod
-    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        """The ways to compute a direction."""
+    def operation(self, site: Site, direction: str) -> Operation:
+        """What a direction is."""
 
     @abstractmethod
     def _task(self, site: Site, direction: str) -> Task:
-        """What a direction's candidates compute, for tuning."""
+        """Its name, for tuning."""
 
     @property
     def backward_reads_inputs(self) -> bool:
@@ -59,10 +63,39 @@ class _Product(Layer):
     def backward_data(self, site: Site) -> list[KernelCall]:
         return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
 
+    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
+        return implementations.candidates(self.operation(site, direction))
+
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
         task = self._task(site, direction)
         chosen = choose(site.tuning, task, self._candidates(site, direction))
         return [replace(call, candidate=identity(task, chosen.name)) for call in chosen.calls()]
+
+
+def operation_of(
+    site: Site, direction: str, family: str, groups: int, axes: tuple[WindowAxis, WindowAxis], bias_mode: int
+) -> Operation:
+    """The operation of a layer at its site: what a direction reads and makes."""
+    forward, deltas = direction == FORWARD, site.input_deltas
+    target = deltas[0] if direction == BACKWARD_DATA else site.inputs[0]
+    assert target is not None
+    wants_bias = forward or (direction == BACKWARD_WEIGHTS and site.trains("bias"))
+    return Operation(
+        site.name,
+        family,
+        direction,
+        target,
+        site.output if forward else site.delta,
+        groups,
+        *axes,
+        site.array,
+        site.tuning,
+        site.batch_size,
+        bias_mode if wants_bias else 0,
+        site.epilogue.residual if forward else None,
+        activation_macro(site.activation) if forward else NO_ACTIVATION,
+        direction == BACKWARD_DATA and site.accumulate[0],
+    )
 
 
 def _fold(site: Site, norm: Norm, *, has_bias: bool) -> KernelCall:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from blobnet.device_model import DeviceModel
+from blobnet.ends import TOTALS
 from blobnet.errors import PlanError
 from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
 from blobnet.parameters import READ_OVERRUN
@@ -16,8 +15,6 @@ from blobnet.planning.request import Request
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
-#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
-AUGMENTATION_WORDS = 19
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -77,9 +74,13 @@ def sample_slots(model: DeviceModel) -> int:
     return 1 if model.is_host else 2
 
 
-def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
-    """Buffers for all that calls use; PlanError if a sample or the parameters have more than kernels can count."""
-    found, count = occupants(calls), request.batch_size
+def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> Memory:
+    """Buffers for all that calls use; ``kept`` are storages that a caller reads when the forward calls are done.
+
+    Raises:
+        PlanError: a sample or the parameters have more elements than kernels can count.
+    """
+    found, count = occupants(calls, kept), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
@@ -93,21 +94,21 @@ def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
         Buffer(slot[0].name, max(item.elements for item in slot), max(item.per_sample for item in slot))
         for slot in slots
     ]
-    kept = _persistent(request)
-    buffers = {buffer.name: buffer for buffer in (*shared, *kept)}
+    persistent = _persistent(request)
+    buffers = {buffer.name: buffer for buffer in (*shared, *persistent)}
     _check_counts(request, buffers.values())
     return Memory(
         calls=tuple(
             (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
         ),
         placed={item.name: slot[0].name for slot in slots for item in slot}
-        | {buffer.name: buffer.name for buffer in kept},
+        | {buffer.name: buffer.name for buffer in persistent},
         buffers=buffers,
     )
 
 
-def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
-    """Every storage and layer array that the calls name, in the order of first use."""
+def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list[Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use; ``kept`` is as for allocate."""
     found: dict[str, Occupant] = {}
 
     def use(position: int, name: str, elements: int, per_sample: int, blob: Blob | None = None) -> None:
@@ -122,6 +123,9 @@ def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
         for array in call.arrays.values():
             if not array.persistent:
                 use(position, array.storage, array.end(0), array.per_sample)
+    forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
+    for name in kept & found.keys():
+        found[name] = replace(found[name], last=max(found[name].last, forward))
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
         if calls[found[name].last][0] != CONSTANT:
@@ -186,19 +190,16 @@ def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
 
 def _persistent(request: Request) -> list[Buffer]:
     """Buffers that are not the plan's to reuse."""
-    sample_bytes = request.graph.input.shape.elements * np.dtype(request.sample_type).itemsize
-    sizes = {
-        "parameters": (request.parameters.elements, 0),
-        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // 4)),
-        "rows": (0, 1),
-        "step": (STEP_WORDS, 0),
-    }
-    if request.augmented:
-        sizes["augmentation"] = (0, AUGMENTATION_WORDS)
+    sizes = {"parameters": (request.parameters.elements, 0)}
+    for entry in request.entries:
+        sizes |= entry.memory(sample_slots(request.tuning.model))
+    sizes["step"] = (STEP_WORDS, 0)
     if request.training:
         sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
-    if request.loss:
-        sizes |= request.loss.memory(request.graph.output.shape)
+    if request.heads:
+        sizes["totals"] = (len(request.heads) * TOTALS, 0)
+    for head in request.heads:
+        sizes |= head.memory()
     return [Buffer(name, *size) for name, size in sizes.items()]
 
 

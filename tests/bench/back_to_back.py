@@ -18,7 +18,7 @@ import numpy as np
 from blobnet.bench import shapes
 from blobnet.bench.timing import CaseBench
 from blobnet.device import Device
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 _SPIN = """
 __kernel void spin(__global float *value, const int rounds)

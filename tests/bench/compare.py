@@ -20,7 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 FOLDERS = ("blobnet", "kernels", "models", "datasets")
 ROOT = Path(__file__).resolve().parents[2]

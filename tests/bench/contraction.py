@@ -22,7 +22,7 @@ from blobnet.contraction.form import Program
 from blobnet.contraction.schedule import Schedule
 from blobnet.device import Device
 from blobnet.errors import BlobnetError
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 PHASES = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)
 

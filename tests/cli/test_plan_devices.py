@@ -266,7 +266,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     """Weights of 3 x 2 x 3 x 3 become a matrix of 9 * 2 rows and one of zeros, of 32 columns: once, in inference."""
     start = layers.Input(2, 4, 6, name="in")()
     node = layers.Conv2D(3, 3, padding=1, bias=False, name="conv")(layers.Conv2D(2, 1, bias=False, name="one")(start))
-    tuning = tuning_for("gpu", broken=frozenset({"strip", "dot", "winograd2", "winograd4"}))
+    tuning = tuning_for("gpu", only={"tiled"})
     plan = make_plan(graph.from_nodes(start, node), 5, tuning=tuning)
     packs = plan.phase("constant")
     assert [call.bytes(5) for call in packs if call.label.startswith("conv ")] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blobnet import layers, tuning
+from blobnet import implementations, layers, tuning
 from blobnet.bench import shapes, tuner
 from blobnet.bench.tuner import Tuner, _Arena, jobs_of
 from blobnet.device import Device
@@ -22,15 +22,17 @@ from blobnet.device_model import GENERIC
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.executor import plan_for
 from blobnet.graph import Graph, sequential
-from blobnet.inference import Evaluator, samples_for
+from blobnet.implementations import tensor
+from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation, identity
+from blobnet.implementations.direct import Direct
+from blobnet.implementations.operation import Operation
+from blobnet.inference import Evaluator
 from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.layers import convolution, convolution_direct, convolution_tensor
-from blobnet.layers.base import Site
-from blobnet.layers.candidates import BACKWARD_WEIGHTS, FORWARD, Candidate, identity
-from blobnet.layers.convolution_problem import Problem, Way
+from blobnet.kernel_source import Macro
 from blobnet.loader import IndexedReader
 from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
+from blobnet.samples import sources_for
 from blobnet.task import Task
 from blobnet.tuning import LEVELS, Tunings, Winner
 from tests.kinds import tuning_for
@@ -65,31 +67,47 @@ def fresh(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
         device.tunings = kept
 
 
-def odd_way(name: str, **macros: object) -> Way:
-    """A way that looks the cheapest, and launches the plain kernel with other macros."""
-
-    def calls(candidate: Candidate) -> list[KernelCall]:
-        *copies, product = candidate.calls()
-        return [*copies, dataclasses.replace(product, macros={**product.macros, **macros})]
-
-    def way(site: Site, problem: Problem) -> Iterator[Candidate]:
-        plain = min(convolution_direct.forward(site, problem), key=lambda item: item.cost)
-        yield Candidate(name, 0.0, partial(calls, plain))
-
-    return way
+KNOWN = dict(implementations.IMPLEMENTATIONS)
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Way) -> None:
+class OddWay(Implementation):
+    """Looks the cheapest, and launches the plain kernel with other macros."""
+
+    lanes = False
+    forward = "convolution/forward_flat"
+
+    def __init__(self, name: str, **macros: Macro) -> None:
+        self.name, self.macros = name, macros
+
+    def candidates(self, operation: Operation) -> Iterator[Candidate]:
+        plain = min(Direct().candidates(operation), key=lambda item: item.cost)
+        yield Candidate(self.name, 0.0, partial(self.calls, plain))
+
+    def calls(self, plain: Candidate) -> list[KernelCall]:
+        *copies, product = plain.calls()
+        return [*copies, dataclasses.replace(product, macros={**product.macros, **self.macros})]
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Implementation) -> None:
     """Offers a CPU only these ways forward."""
     if device.kind != "cpu":
         pytest.skip("the ways of CPUs are replaced")
-    monkeypatch.setitem(convolution.WAYS, False, {**convolution.WAYS[False], FORWARD: ways})
+    other = {name: backward_alone(item) for name, item in KNOWN.items() if item.lanes is False}
+    offered = {f"way {number}": way for number, way in enumerate(ways)}
+    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", {**KNOWN, **other, **offered})
+
+
+def backward_alone(item: Implementation) -> Implementation:
+    """The same without the forward pass."""
+    members = {"forward": "", "__module__": type(item).__module__}
+    made: Implementation = type("BackwardAlone", (type(item),), members)()
+    return made
 
 
 #: The driver cannot build it; its result is not that of the convolution.
-torn = odd_way("torn 1", ACTIVATION="ACTIVATION_that_is_not_there")
-wrong = odd_way("wrong 1", ACTIVATION="ACTIVATION_relu")
-fine = odd_way("fine 1")
+torn = OddWay("torn 1", ACTIVATION="ACTIVATION_that_is_not_there")
+wrong = OddWay("wrong 1", ACTIVATION="ACTIVATION_relu")
+fine = OddWay("fine 1")
 
 
 def odd_graph() -> Graph:
@@ -131,7 +149,7 @@ def forward_candidates(device: Device) -> set[str]:
 
 
 def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, torn, wrong, fine, convolution_direct.forward)
+    offer(monkeypatch, fresh, torn, wrong, fine, Direct())
     times(monkeypatch, wrong=0.1, fine=0.5)
     with pytest.warns(BlobnetWarning) as caught:
         announced = tune(fresh)
@@ -159,7 +177,7 @@ def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: 
 
 def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, expected in ((0.99, "fine 1"), (0.97, "direct")):
-        offer(monkeypatch, fresh, fine, convolution_direct.forward)
+        offer(monkeypatch, fresh, fine, Direct())
         fresh.tunings.path.unlink(missing_ok=True)
         del fresh.tunings
         with monkeypatch.context() as patch:
@@ -174,7 +192,7 @@ def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monke
 def test_chance_on_a_busy_machine_is_no_win(
     fresh: Device, monkeypatch: pytest.MonkeyPatch, rival: float, expected: str
 ) -> None:
-    offer(monkeypatch, fresh, fine, odd_way("rival 1"))
+    offer(monkeypatch, fresh, fine, OddWay("rival 1"))
     times(monkeypatch)
     measure, rounds = _Arena.seconds, iter([1.0, 2.0, 2.0, 1.0, *[2.0] * 4])
 
@@ -188,7 +206,7 @@ def test_chance_on_a_busy_machine_is_no_win(
 
 
 def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, odd_way("lost 1"), fine, convolution_direct.forward)
+    offer(monkeypatch, fresh, OddWay("lost 1"), fine, Direct())
     times(monkeypatch, fine=0.5)
     measure = _Arena.seconds
 
@@ -236,7 +254,7 @@ def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkey
 
 
 def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, odd_way("a 1"), odd_way("a 2"), odd_way("b 1"), convolution_direct.forward)
+    offer(monkeypatch, fresh, OddWay("a 1"), OddWay("a 2"), OddWay("b 1"), Direct())
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
     names = {name: [item.name for item in problem.references(job.task, name)] for name in ("a 1", "b 1")}
@@ -279,7 +297,7 @@ def test_scratch_holds_all_parts_of_an_array() -> None:
 
 
 def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, wrong, fine, convolution_direct.forward)
+    offer(monkeypatch, fresh, wrong, fine, Direct())
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
     arena = _Arena(fresh, problem, {job.task: ["wrong 1", "fine 1"]})
@@ -289,7 +307,7 @@ def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.Monk
 
 
 def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, odd_way("large 1"), fine, convolution_direct.forward)
+    offer(monkeypatch, fresh, OddWay("large 1"), fine, Direct())
     times(monkeypatch, large=0.1, fine=0.5)
     verify = _Arena.verify
 
@@ -320,7 +338,7 @@ def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
     """The settings of a GPU with tensor cores, which has small tiles for them and nothing else forward."""
     settings = tuning_for("gpu", compute_units=2, precision="tf32")
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
-    monkeypatch.setattr(convolution_tensor, "TILES", (SMALL,))
+    monkeypatch.setattr(tensor, "TILES", (SMALL,))
     return settings
 
 
@@ -330,9 +348,8 @@ def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
 def test_tensor_cores_may_round(
     fresh: Device, tf32: Tuning, tolerance: float, is_sound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = {**convolution.WAYS[True], FORWARD: (convolution_tensor.forward,)}
-    monkeypatch.setitem(convolution.WAYS, True, ways)
     monkeypatch.setitem(tuner.TOLERANCES, "tf32", tolerance)
+    tf32 = dataclasses.replace(tf32, only=frozenset({"tensor"}))
     (case,) = shapes.named("50x7x8:40k3p1")
     problem = tuner._Problem(case, 3, tf32)
     task = next(task for task in problem.candidates if task.direction == FORWARD)
@@ -431,7 +448,7 @@ def test_suites_and_shapes(run) -> None:
 def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = tiny_model(), digits(5)[0]
     wanted = model.predict(x, device=fresh)
-    offer(monkeypatch, fresh, torn, convolution_direct.forward)
+    offer(monkeypatch, fresh, torn, Direct())
     model = tiny_model()
     with pytest.warns(BlobnetWarning) as caught:
         found = model.predict(x, device=fresh)
@@ -446,7 +463,7 @@ def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: py
 
 
 def test_a_cache_that_cannot_be_written_stops_nobody(fresh: Device, folder: Path, monkeypatch) -> None:
-    offer(monkeypatch, fresh, torn, convolution_direct.forward)
+    offer(monkeypatch, fresh, torn, Direct())
     folder.mkdir()
     monkeypatch.setattr(tuning, "write_atomically", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
     with pytest.warns(BlobnetWarning, match=r"^torn \(convolution forward\): "):
@@ -476,7 +493,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     weights = DeviceParameters(fresh, model.graph)
     weights.write(model.weights)
     evaluator = Evaluator(fresh, model.graph, weights, 4)
-    wanted = evaluator.predict(IndexedReader(samples_for(evaluator.plan.graph, x, "x")), len(x))
+    (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).name
@@ -488,7 +505,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     assert chosen <= after
     assert not chosen & before
     np.testing.assert_allclose(
-        tuned.predict(IndexedReader(samples_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
+        *tuned.predict(IndexedReader(sources_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
     )
 
 

@@ -23,7 +23,7 @@ Overrides = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Case:
-    """One layer on one input in one arrangement; ``broken`` variants are left out."""
+    """One layer on one input in one arrangement; ``only`` names the wanted variants."""
 
     layer: Layer
     shape: Shape
@@ -31,11 +31,11 @@ class Case:
     arrangement: Arrangement
     overrides: Overrides
     seed: int
-    broken: frozenset[str] = frozenset()
+    only: frozenset[str] = frozenset()
 
     @property
     def tuning(self) -> Tuning:
-        return tuning_for("cpu", self.overrides, broken=self.broken)
+        return tuning_for("cpu", self.overrides, only=self.only)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from blobnet import Sequential, building, child_builds, layers, tuning
 from blobnet.cache import cache_folder
 from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
-from blobnet.layers.candidates import variant_of
+from blobnet.implementations.base import variant_of
 from blobnet.planning import make_plan
 
 #: A child whose compiler fails on some sources.

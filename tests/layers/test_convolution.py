@@ -13,11 +13,11 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
+from blobnet.implementations.blocking import reads
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Activation, Conv1D, Conv2D, convolution_direct
+from blobnet.layers import Activation, Conv1D, Conv2D
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
-from blobnet.layers.blocking import reads
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench
 from tests.layers.layer_contract import (
@@ -87,7 +87,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 
 def direct(tuning: Tuning) -> Tuning:
     """A CPU's tuning that has only the kernels of this file; test_convolution_gathered.py is for the others."""
-    return replace(tuning, broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+    return replace(tuning, only=frozenset({"direct"}))
 
 
 def contract(
@@ -234,7 +234,7 @@ def random_case(rank: int, number: int) -> Case:
         arrangement=random_arrangement(generator, "tight", "one pitch", "own pitches", "own pitches"),
         overrides=random_overrides(generator, KERNELS, tunables),
         seed=number,
-        broken=direct(Tuning()).broken,
+        only=direct(Tuning()).only,
     )
 
 
@@ -424,9 +424,9 @@ def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
 @pytest.mark.parametrize("stride", [1, (2, 1)])
 def test_units_first(device: Device, stride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of units one after the other, with several blocks of everything and groups."""
-    monkeypatch.setattr(convolution_direct, "reads", lambda *_: (0, 1))
+    monkeypatch.setattr("blobnet.implementations.direct.reads", lambda *_: (0, 1))
     layer, shape = Conv2D(26, 3, stride=stride, padding=1, groups=2), Shape(28, 9, 17)
-    tuning = tuning_for("cpu", broken=frozenset({"gathered", "panels", "unitwise", "depthwise"}))
+    tuning = tuning_for("cpu", only={"direct"})
     (run,) = contract(device, layer, shape, ["own pitches"], tuning=tuning).runs.values()
     calls = [call for calls in run.calls.values() for call in calls if "UNITS_FIRST" in call.macros]
     assert {call.kernel for call in calls} == set(KERNELS)

@@ -16,7 +16,7 @@ from tests.layers.test_convolution import contract
 Case = tuple[Conv1D | Conv2D, Shape, int]
 
 #: Of a CPU, whatever the device, without the kernels that may take small shapes.
-TUNING = tuning_for("cpu", broken=frozenset({"direct", "gathered", "panels"}))
+TUNING = tuning_for("cpu", only={"depthwise"})
 #: Layers, inputs and samples.
 CASES: dict[str, Case] = {
     "rows of whole vectors": (Conv2D(3, 3, padding=1, groups=3), Shape(3, 5, 32), 2),
@@ -66,7 +66,7 @@ def test_residual_and_activation(device: Device, bias: bool | str) -> None:
 def test_planes_go_in_parts_where_they_are_few(device: Device) -> None:
     layer, shape = Conv2D(2, 3, padding=1, groups=2), Shape(2, 19, 10)
     report = contract(
-        device, layer, shape, ["tight"], count=1, tuning=tuning_for("cpu", broken=TUNING.broken, compute_units=2)
+        device, layer, shape, ["tight"], count=1, tuning=tuning_for("cpu", only=TUNING.only, compute_units=2)
     )
     (run,) = report.runs.values()
     (call,) = run.calls["forward"]

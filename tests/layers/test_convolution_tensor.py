@@ -17,10 +17,11 @@ from blobnet.blob import Shape
 from blobnet.device import Device, check_precision
 from blobnet.errors import DeviceError
 from blobnet.graph import from_nodes
+from blobnet.implementations import tensor
+from blobnet.implementations.base import FORWARD
+from blobnet.implementations.tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Conv1D, Conv2D, convolution, convolution_tensor
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.layers.convolution_tensor import TILES, WEIGHT_TILES, WarpTile
+from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
 from blobnet.task import Choices, Task
@@ -30,18 +31,13 @@ from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
 from tests.reference.convolution import conv2d, conv2d_backward
 
-TENSOR_WAYS = {
-    FORWARD: (convolution_tensor.forward,),
-    BACKWARD_DATA: (convolution_tensor.backward_data,),
-    BACKWARD_WEIGHTS: (convolution_tensor.backward_weight,),
-}
 #: Small tiles, which drivers for CPUs build and run in little time.
 SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
 SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 
 
 def tuning() -> Tuning:
-    return tuning_for("gpu", compute_units=2, precision="tf32")
+    return tuning_for("gpu", compute_units=2, precision="tf32", only={"tensor"})
 
 
 def exact(
@@ -73,14 +69,9 @@ def exact(
 
 
 @pytest.fixture
-def tensor_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(convolution.WAYS, True, TENSOR_WAYS)
-
-
-@pytest.fixture
-def small_tiles(tensor_cores_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_tensor, "TILES", (SMALL,))
-    monkeypatch.setattr(convolution_tensor, "WEIGHT_TILES", (SMALL_WEIGHTS,))
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor, "TILES", (SMALL,))
+    monkeypatch.setattr(tensor, "WEIGHT_TILES", (SMALL_WEIGHTS,))
 
 
 def need_tensor_cores(device: Device) -> None:
@@ -129,15 +120,15 @@ MORE_CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
 
 
 @pytest.mark.parametrize("case", MORE_CASES)
-def test_more_products(device: Device, tensor_cores_alone: None, case: str) -> None:
+def test_more_products(device: Device, case: str) -> None:
     need_tensor_cores(device)
     exact(device, *MORE_CASES[case])
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile(device: Device, tensor_cores_alone: None, tile: WarpTile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tile(device: Device, tile: WarpTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)
-    monkeypatch.setattr(convolution_tensor, "TILES", (tile,))
+    monkeypatch.setattr(tensor, "TILES", (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
     for layer in (Conv2D(tile.units + 3, (1, 3)), Conv2D(tile.units + 3, (1, 3), padding="same", stride=(1, 2))):
         report = exact(device, layer, Shape(tile.units + 5, 2, tile.columns // 2))
@@ -146,11 +137,9 @@ def test_every_tile(device: Device, tensor_cores_alone: None, tile: WarpTile, mo
 
 
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
-def test_every_tile_of_weights(
-    device: Device, tensor_cores_alone: None, tile: WarpTile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tile_of_weights(device: Device, tile: WarpTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)
-    monkeypatch.setattr(convolution_tensor, "WEIGHT_TILES", (tile,))
+    monkeypatch.setattr(tensor, "WEIGHT_TILES", (tile,))
     for layer in (Conv2D(tile.units + 3, (1, 2)), Conv2D(tile.units + 3, 1)):
         report = exact(device, layer, Shape(tile.columns // 2 + 3, 8, 28), ["tight", "one pitch"])
         macros = report.runs["tight"].calls["backward parameters"][0].macros
@@ -212,8 +201,9 @@ def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
     # What was measured as the fastest in fp32 says nothing about tf32.
     task = Task(FORWARD, f"{units}x28x28:{replace(layer, bias=False).notation}", 64)
     for precision in ("fp32", "tf32"):
-        choices, slow = Choices(({task: "tiled 32x64x16/4x4"},)), frozenset({"winograd2", "winograd4"})
-        tuning = tuning_for("gpu", compute_units=132, choices=choices, broken=slow, precision=precision)
+        choices = Choices(({task: "tiled 32x64x16/4x4"},))
+        fast = {"dot", "strip", "tiled"} | ({"tensor"} if precision == "tf32" else set())
+        tuning = tuning_for("gpu", compute_units=132, choices=choices, only=fast, precision=precision)
         plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)
         names = {call.kernel.partition("/")[2] for _, call in plan.calls if call.kernel.startswith("convolution/")}
         names = {name for name in names if not name.startswith("pack")}

@@ -10,10 +10,11 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
+from blobnet.implementations import strip, tiled
+from blobnet.implementations.tile import Tile
+from blobnet.implementations.tiled import TILES, WEIGHT_TILES, PackedWeights
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Conv1D, Conv2D, convolution_strip, convolution_tiled
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES, PackedWeights
-from blobnet.layers.tile import Tile
+from blobnet.layers import Conv1D, Conv2D
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
@@ -78,8 +79,7 @@ LOCAL_DOTS: Layers = {
 
 def tuning(compute_units: int = 64) -> Tuning:
     """Of a GPU, without the variants that tests/layers/test_convolution_winograd.py has."""
-    others = frozenset({"winograd2", "winograd4"})
-    return tuning_for("gpu", compute_units=compute_units, broken=others)
+    return tuning_for("gpu", compute_units=compute_units, only={"dot", "strip", "tiled"})
 
 
 def kernels(run: Run, phase: str) -> list[str]:
@@ -90,7 +90,7 @@ def kernels(run: Run, phase: str) -> list[str]:
 def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Splits the rows of all products, and the positions of gradients of weights."""
     monkeypatch.setattr(PackedWeights, "splits", lambda *_: iter([count]))
-    monkeypatch.setattr(convolution_tiled, "powers_of_two", lambda _: iter([count]))
+    monkeypatch.setattr(tiled, "powers_of_two", lambda _: iter([count]))
 
 
 def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
@@ -171,14 +171,13 @@ def test_products_in_splits_in_every_arrangement(device: Device, monkeypatch: py
 def test_few_tiles_choose_splits(filters: int, shape: Shape, count: int, expected: bool) -> None:
     node = layers.Input(*shape.dimensions)()
     model = from_nodes(node, Conv2D(filters, 1, name="layer")(node))
-    broken = frozenset({"winograd2", "winograd4"})
-    plan = make_plan(model, count, loss=None, tuning=tuning_for("gpu", compute_units=132, broken=broken))
+    plan = make_plan(model, count, loss=None, tuning=tuning(132))
     assert any(call.kernel == "convolution/split_sum" for _, call in plan.calls) == expected
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_tiled, "TILES", (tile,))
+    monkeypatch.setattr(tiled, "TILES", (tile,))
     # More than one tile of everything, and none of them whole.
     layer, shape = Conv2D(tile.units + 3, (1, 3)), Shape(tile.units + 5, 2, tile.columns // 2)
     report = contract(device, layer, shape, ["tight"], count=2, absolute=4e-5, tuning=tuning())
@@ -190,7 +189,7 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
 def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_tiled, "WEIGHT_TILES", (tile,))
+    monkeypatch.setattr(tiled, "WEIGHT_TILES", (tile,))
     in_splits(monkeypatch, splits)
     layer, shape = Conv2D(tile.units + 3, (1, 2)), Shape(tile.columns // 2 + 3, 3, 7)
     report = contract(device, layer, shape, ["tight"], tuning=tuning())
@@ -234,7 +233,7 @@ def test_dot_products_read_the_input_in_runs_of_each_length() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_strip, "_ROWS", rows)
+    monkeypatch.setattr(strip, "_ROWS", rows)
     layer, shape = Conv2D(3, 3, stride=(1, 2), groups=3, padding="same"), Shape(3, 7, 5)
     report = contract(device, layer, shape, ["tight"], tuning=tuning())
     assert report.runs["tight"].calls["forward"][0].macros["STRIP"] == min(rows, 7)

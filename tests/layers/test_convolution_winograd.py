@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +12,18 @@ from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.layers import Conv2D, convolution, convolution_winograd
-from blobnet.layers.base import Site
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate
-from blobnet.layers.convolution_problem import Problem, Way
-from blobnet.layers.convolution_winograd import TILES, WEIGHT_TILES
-from blobnet.layers.tile import Tile
+from blobnet.implementations import winograd
+from blobnet.implementations.base import Candidate
+from blobnet.implementations.operation import Operation
+from blobnet.implementations.tile import Tile
+from blobnet.implementations.winograd import TILES, WEIGHT_TILES
+from blobnet.layers import Conv2D
 from blobnet.losses import CrossEntropy
 from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 
-WAYS = {
-    FORWARD: convolution_winograd.forward,
-    BACKWARD_DATA: convolution_winograd.backward_data,
-    BACKWARD_WEIGHTS: convolution_winograd.backward_weight,
-}
 SMALL = Tile(32, 32, 8, 4, 4, speed=1)
 #: What docs/performance.md states, by the side of a patch: the largest error of results whose variance is about 1.
 ERRORS = {4: 1e-5, 6: 4e-5}
@@ -44,15 +39,6 @@ CASES: dict[str, tuple[int, Conv2D, Shape]] = {
 }
 
 
-def only(way: Way, batch_size: int | None) -> Way:
-    """``way`` for a plan of another batch size."""
-
-    def planned(site: Site, problem: Problem) -> Iterable[Candidate]:
-        return way(replace(site, batch_size=batch_size or site.batch_size), problem)
-
-    return planned
-
-
 def check(
     device: Device,
     monkeypatch: pytest.MonkeyPatch,
@@ -65,11 +51,16 @@ def check(
 ) -> ContractReport:
     """The layer contract with patches of one size alone, as in a plan for ``batch_size`` samples."""
     patch, layer, shape = case
-    monkeypatch.setitem(convolution.WAYS, True, {direction: (only(WAYS[direction], batch_size),) for direction in WAYS})
-    monkeypatch.setattr(convolution_winograd, "PATCH_SIZES", (patch,))
-    monkeypatch.setattr(convolution_winograd, "TILES", tiles[:1])
-    monkeypatch.setattr(convolution_winograd, "WEIGHT_TILES", tiles[1:])
-    tuning = tuning_for("gpu", compute_units=compute_units)
+    candidates = winograd.Winograd.candidates
+
+    def planned(self: winograd.Winograd, operation: Operation) -> Iterator[Candidate]:
+        return candidates(self, replace(operation, batch_size=batch_size or operation.batch_size))
+
+    monkeypatch.setattr(winograd.Winograd, "candidates", planned)
+    monkeypatch.setattr(winograd, "PATCH_SIZES", (patch,))
+    monkeypatch.setattr(winograd, "TILES", tiles[:1])
+    monkeypatch.setattr(winograd, "WEIGHT_TILES", tiles[1:])
+    tuning = tuning_for("gpu", compute_units=compute_units, only={"winograd"})
     settings = {"relative": ERRORS[patch], "absolute": ERRORS[patch], **options}
     report = contract(device, layer, shape, tuning=tuning, **settings)
     taps = layer.parameters([shape])[0].shape[-1]
@@ -134,7 +125,7 @@ def test_chunks_and_short_batches(
 ) -> None:
     # 3 samples of the batch that is planned, in chunks of 2 or 3.
     case = 4, Conv2D(3, 3, padding=1), Shape(4, 9, 9)
-    monkeypatch.setattr(convolution_winograd, "WORKSPACE", 4 * 16 * (32 * 32 + 2 * (32 + 32) * 25))
+    monkeypatch.setattr(winograd, "WORKSPACE", 4 * 16 * (32 * 32 + 2 * (32 + 32) * 25))
     report = check(device, monkeypatch, case, batch_size=batch_size, arrangements=["own pitches"])
     (run,) = report.runs.values()
     assert launches(run, "forward", "weight") == launches(run, "backward parameters", "gradient") == 1
@@ -184,7 +175,7 @@ def test_workspace_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     layer, shape = Conv2D(64, 3, padding=1), Shape(64, 224, 224)
     with_it = plan_of(layer, shape)
-    monkeypatch.setattr(convolution_winograd, "WORKSPACE", 0)
+    monkeypatch.setattr(winograd, "WORKSPACE", 0)
     partial_sums = 16 << 20
     assert 0 < extra_bytes() < (512 << 20) + partial_sums
     assert not any("winograd" in call.kernel for _, call in plan_of(layer, shape).calls)

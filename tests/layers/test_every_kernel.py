@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
+from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Blob, KernelCall, Tuning
 from blobnet.kernel_source import all_kernels
 from blobnet.losses import (
@@ -25,23 +26,9 @@ from tests.kinds import tuning_for
 from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
+from tests.two_ends import LOSSES as TWO_LOSSES
+from tests.two_ends import two_ends
 
-#: Variants of layers with candidates; each has contract tests of its own (tests/layers/test_*.py).
-VARIANTS = frozenset(
-    {
-        "depthwise",
-        "direct",
-        "dot",
-        "gathered",
-        "panels",
-        "unitwise",
-        "strip",
-        "tensor",
-        "tiled",
-        "winograd2",
-        "winograd4",
-    }
-)
 LOSSES = (
     Expression("function (P[N, C, ...], T[N, C, ...]) -> (L) { L[n] = +(P[n, c, ...] * T[n, c, ...]); }"),
     CrossEntropy(),
@@ -53,13 +40,13 @@ LOSSES = (
     Huber(),
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
-TUNINGS += [tuning_for(kind, broken=VARIANTS - {variant}) for kind in ("cpu", "gpu") for variant in sorted(VARIANTS)]
-TUNINGS += [tuning_for("gpu", broken=VARIANTS - {"tensor"}, precision="tf32")]
+TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
+TUNINGS += [tuning_for("gpu", only={"tensor"}, precision="tf32")]
 
 
 def compared_calls() -> Iterator[KernelCall]:
     """What the graphs launch whose gradients are compared (tests/train/test_plans.py), with the candidates that the
-    cost model prefers and then with each variant wherever it fits; and the optimizers' calls.
+    cost model prefers and then with each implementation wherever it fits; and the optimizers' calls.
     """
     for tuning in TUNINGS:
         for name in COMPARED_GRAPHS:
@@ -74,6 +61,9 @@ def compared_calls() -> Iterator[KernelCall]:
         yield from (call for _, call in plan.calls)
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
+        # Those of networks with several ends: tests/train/test_graphs.py.
+        plan = make_plan(two_ends().graph, 3, loss=tuple(TWO_LOSSES.values()), training=True, tuning=tuning)
+        yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning)
         # What a step does besides: tests/train/test_weights.py.

@@ -7,8 +7,8 @@ from collections import Counter
 
 from blobnet import layers
 from blobnet.graph import Graph, from_nodes, sequential
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import CONSTANT
-from blobnet.layers.candidates import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.planning import make_plan
 from blobnet.planning.constants import with_constants
 from blobnet.planning.fusion import fuse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,11 @@ from blobnet.device import Device
 from blobnet.errors import DeviceError
 from blobnet.executor import Executor
 from blobnet.graph import Graph, from_nodes
-from blobnet.layers import convolution
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planning import STEP_WORDS, Plan, make_plan
 from blobnet.training_step import TrainingStep
 from tests.kinds import tuning_for
-from tests.layers.test_convolution_tensor import TENSOR_WAYS
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.reference.dropout import dropout_mask
@@ -87,7 +86,8 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
 
 
 def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(convolution.WAYS, True, TENSOR_WAYS)
+    tuning = Device.tuning.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Device, "tuning", property(lambda self: replace(tuning(self), only=frozenset({"tensor"}))))
     torch = pytest.importorskip("torch")
     images = layers.Input(16, 9, 9)()
     node = layers.Conv2D(64, 3, padding=1, activation="tanh")(images)
@@ -113,7 +113,7 @@ def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.
     model = model_of(KNOWN_GRAPHS["many units"]())
     x, labels = batch_of(model.graph, CrossEntropy())
     # By minimal filtering.
-    tuning = tuning_for("gpu", broken=frozenset({"tiled"}))
+    tuning = tuning_for("gpu", only={"winograd", "strip", "dense_direct"})
     monkeypatch.setattr(Device, "tuning", property(lambda self: tuning))
     # Arrays in parts, that other layers' arrays share.
     found = model.gradients(x, labels, seed=SEED, device=device)
@@ -274,7 +274,7 @@ def test_minimal_filtering_has_the_same_results_without_halos(device: Device) ->
     graph = from_nodes(images, layers.Conv2D(3, 3, padding=1)(layers.MaxPool2D(3, 2, padding=1)(node)))
     model, loss = model_of(graph), MeanSquaredError()
     x, labels = batch_of(graph, loss)
-    tuning = tuning_for("gpu", group_size=device.largest_group, broken=frozenset({"tiled", "strip", "dot"}))
+    tuning = tuning_for("gpu", group_size=device.largest_group, only={"winograd"})
     found = []
     for every_halo in (False, True):
         settings = {"loss": loss, "training": True, "input_delta": True, "every_halo": every_halo}

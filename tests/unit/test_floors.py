@@ -23,21 +23,19 @@ FLOORS = """
     task
     kernel_call
     contraction
-    layers.candidates
+    implementations
     layers.base
-    layers.activation layers.blocking layers.tile schedules
+    layers.activation schedules
     layers.lowered
-    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed \
-    layers.views layers.volumes
-    layers.convolution_problem layers.gradients layers.product
-    layers.convolution_depthwise layers.convolution_direct layers.convolution_dot layers.convolution_gathered \
-    layers.convolution_panels layers.convolution_strip layers.convolution_tiled layers.convolution_unitwise
-    layers.convolution_tensor layers.convolution_winograd layers.dense_direct layers.dense_tiled
-    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views \
+    layers.volumes
+    layers.product
+    layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
+    layers.pooling layers.standardize
     layers
     losses
     graph
-    parameters patterns plan_report
+    ends parameters patterns plan_report
     planning.request
     planning.roles
     planning.placement
@@ -55,7 +53,7 @@ FLOORS = """
     executor
     optimizers checkpoint datasets kernels metrics weight_buffers
     sample_weights
-    labels loader progress training_step
+    labels loader progress samples training_step
     inference callbacks arguments notes network_inputs
     trainer
     model

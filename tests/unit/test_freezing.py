@@ -176,7 +176,7 @@ def test_what_frozen_layers_make_of_their_weights_is_made_once(device_class: str
     graph = chain()
     frozen = frozen_parameters(graph, ["conv2", "norm2", "norm1"])
     # What reads weights as they lie is left out.
-    tuning = tuning_for(device_class, broken=frozenset({"strip", "direct", "gathered"}))
+    tuning = tuning_for(device_class, only={"panels", "unitwise", "tiled"})
     plan = make_plan(
         graph, 8, loss=CrossEntropy(), training=True, tuning=tuning, parameters=parameter_table(graph, frozen)
     )

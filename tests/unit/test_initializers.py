@@ -183,12 +183,9 @@ def test_pieces_are_those_of_one_draw(monkeypatch: pytest.MonkeyPatch, initializ
 
 
 def test_every_initializer_is_tested() -> None:
-    assert sorted(INITIALIZERS) == [
-        "fan_in_uniform",
-        "glorot_uniform",
-        "he_normal",
-        "he_uniform",
-        "ones",
-        "quarters",
-        "zeros",
-    ]
+    names = ["fan_in_uniform", "given", "glorot_uniform", "he_normal", "he_uniform", "ones", "quarters", "zeros"]
+    assert sorted(INITIALIZERS) == names
+
+
+def test_what_is_given_is_zero_until_it_is() -> None:
+    assert not draw((3,), "given").any()

@@ -15,12 +15,12 @@ from blobnet import kernel_source, layers, tuning
 from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
+from blobnet.implementations import tensor
+from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
+from blobnet.implementations.tensor import WarpTile
+from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
+from blobnet.implementations.tiled import TILES, WEIGHT_TILES
 from blobnet.kernel_call import Tuning
-from blobnet.layers import convolution_tensor
-from blobnet.layers.candidates import Candidate, choose, identity, is_broken, variant_of
-from blobnet.layers.convolution_tensor import WarpTile
-from blobnet.layers.convolution_tiled import TILES, WEIGHT_TILES
-from blobnet.layers.tile import Tile, predicted_speed, tiles_for
 from blobnet.losses import MeanSquaredError
 from blobnet.models.resnet50 import resnet50
 from blobnet.planning import make_plan
@@ -547,7 +547,7 @@ def test_tiles_fit_the_device(measured: tuple[Tile, ...], group_size: int, local
 
 
 # The pitches of kernels/convolution/tensor.h and backward_weight_tensor.cl.
-@pytest.mark.parametrize(("tiles", "pad"), [(convolution_tensor.TILES, 8), (convolution_tensor.WEIGHT_TILES, 0)])
+@pytest.mark.parametrize(("tiles", "pad"), [(tensor.TILES, 8), (tensor.WEIGHT_TILES, 0)])
 def test_tiles_of_tensor_cores_fit_what_nvidia_takes(tiles: tuple[WarpTile, ...], pad: int) -> None:
     for tile in tiles:
         assert 4 * tile.stages * tile.depth * (tile.units + tile.columns + pad) <= 96 << 10

@@ -109,7 +109,7 @@ _REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1
 #: docs/performance.md.
 _SUMS_AHEAD, _STEPS_UNROLLED, _NOTHING_AHEAD, _FRUGAL = 5, 3, ("intel",), (None, "nvidia")
 #: Costs in multiply-adds of a value from local memory, of one from global memory, and of a step with its barrier. They
-#: are fitted to the speeds of the tiles in convolution_tiled.py, which they give within 3 %.
+#: are fitted to the speeds of the tiles in tiled.py, which they give within 3 %.
 _LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
 #: The tile whose speed is 1.
 _FASTEST = Tile(128, 64, 16, 8, 8, speed=1.0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from blobnet.device_model import DeviceModel
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.task import Task
+
+if TYPE_CHECKING:
+    from blobnet.implementations.operation import Operation
 
 #: The directions of layers with weights, for people, benchmarks and tuning.
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward weights"
@@ -14,11 +20,11 @@ FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute one direction of a layer.
+    """One way to compute an operation.
 
     Attributes:
         name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a task.
-        cost: how long it should take, on a scale that the candidates of a direction share: multiply-adds of a compute
+        cost: how long it should take, on a scale that the candidates of an operation share: multiply-adds of a compute
             unit of the device at the speed of the best product there.
         calls: makes the launches.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
@@ -35,6 +41,53 @@ class Candidate:
     def variant(self) -> str:
         """The name without the tile."""
         return variant_of(self.name)
+
+
+class Implementation(ABC):
+    """A way to compute operations, with any tile: one file of this package (docs/implementations.md).
+
+    Attributes:
+        forward, backward_data, backward_weights: the kernel of each direction that it knows.
+        families: of operations: ``convolution``, ``dense``.
+        lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
+    """
+
+    forward: ClassVar[str] = ""
+    backward_data: ClassVar[str] = ""
+    backward_weights: ClassVar[str] = ""
+    families: ClassVar[tuple[str, ...]] = ("convolution",)
+    lanes: ClassVar[bool | None]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What the names of its candidates begin with, for tuning: as a rule the file's name."""
+        return (type(self).__module__.rpartition(".")[2].removeprefix("dense_"),)
+
+    @property
+    def variant(self) -> str:
+        """The one of them, where there is one."""
+        return self.variants[0]
+
+    def kernel(self, operation: Operation) -> str:
+        """The kernel for an operation, empty if it knows none."""
+        return self.kernels[operation.direction]
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The kernels by direction."""
+        return {FORWARD: self.forward, BACKWARD_DATA: self.backward_data, BACKWARD_WEIGHTS: self.backward_weights}
+
+    def needs(self, model: DeviceModel) -> bool:
+        """Whether a device has what it needs."""
+        return self.lanes is None or model.items_are_lanes == self.lanes
+
+    def matches(self, operation: Operation) -> bool:
+        """Whether it can compute an operation; on which device does not matter."""
+        return operation.family in self.families and self.kernel(operation) != ""
+
+    @abstractmethod
+    def candidates(self, operation: Operation) -> Iterator[Candidate]:
+        """The candidates for an operation that it matches; none where it is not worth trying."""
 
 
 def identity(task: Task, name: str) -> str:

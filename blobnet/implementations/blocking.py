@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blobnet.kernel_call import power_of_two
+from blobnet.kernel_source import Macro
 
 #: What a load costs, in multiply-adds.
 LOAD_COST = 0.5
@@ -51,34 +52,42 @@ def choose_tile(units: int, vectors: int, most_units: int, most_vectors: int, su
 
 
 @dataclass(frozen=True)
-class PositionTile:
-    """A tile of sums whose lanes are positions.
+class VectorTile:
+    """A tile of sums: ``units`` x ``vectors`` vectors of ``lanes``.
 
     Attributes:
-        macros: LANES, BLOCK_UNITS and BLOCK_VECTORS.
-        count: tiles along the positions.
+        count: tiles along the vectors.
         cost: multiply-adds for each row of the product; a vector that holds less than the most lanes takes as long.
     """
 
-    macros: dict[str, int]
+    units: int
+    vectors: int
+    lanes: int
     count: int
     cost: float
 
     def __str__(self) -> str:
-        return "{BLOCK_UNITS}x{BLOCK_VECTORS}x{LANES}".format(**self.macros)
+        return f"{self.units}x{self.vectors}x{self.lanes}"
+
+    @property
+    def values(self) -> int:
+        """Values of all vectors of a unit."""
+        return self.vectors * self.lanes
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The tile as macros."""
+        return {"BLOCK_UNITS": self.units, "BLOCK_VECTORS": self.vectors, "LANES": self.lanes}
 
 
-def position_tiles(tunables: Mapping[str, int], units: int, runs: int, run: int) -> list[PositionTile]:
-    """Tiles for ``runs`` runs of ``run`` positions and ``units`` units, the cheapest first."""
-    lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
+def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1) -> list[VectorTile]:
+    """Tiles for ``units`` units and ``runs`` runs of ``run`` values, along which the lanes lie; the cheapest first."""
+    most = tunables["MAXIMUM_LANES"]
+    lanes = lanes_for(run, most)
     vectors = runs * -(-run // lanes)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
     return [
-        PositionTile(
-            {"LANES": lanes, "BLOCK_UNITS": block_units, "BLOCK_VECTORS": block_vectors},
-            count=-(-vectors // block_vectors),
-            cost=cost * tunables["MAXIMUM_LANES"],
-        )
+        VectorTile(block_units, block_vectors, lanes, count=-(-vectors // block_vectors), cost=cost * most)
         for cost, block_units, block_vectors in tiles(units, vectors, *limits)
     ]
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall
+from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.operation import Operation, Phase
+from blobnet.implementations.tile import ProductTile
+from blobnet.implementations.tiled import PackedWeights, Tiled
+from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
-from blobnet.layers.base import Site
-from blobnet.layers.candidates import Candidate
-from blobnet.layers.convolution_problem import Problem
-from blobnet.layers.convolution_tiled import (
-    PackedWeights,
-    Positions,
-    backward_data_products,
-    backward_weight_products,
-    forward_products,
-)
-from blobnet.layers.tile import ProductTile
 
 
 @dataclass(frozen=True)
@@ -71,39 +64,29 @@ class FragmentWeights(PackedWeights):
 
     @property
     def depth_rows(self) -> int:
-        return -(-self.depth // self.tile.depth) * self.tile.depth
+        return -(-self.operation.depth // self.tile.depth) * self.tile.depth
 
     @property
     def elements(self) -> int:
-        return self.groups * self.taps * self.depth_rows * self.columns
+        return self.operation.groups * self.operation.taps * self.depth_rows * self.columns
 
-    @staticmethod
-    def positions(height: int, width: int, source: Blob, stride: int) -> Positions:
+    def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
-        return Positions(height, width, source.layout.unit_memory_width if stride == 1 else width)
+        return self.operation.source.layout.unit_memory_width if phase.horizontal.stride == 1 else phase.width
 
-    def call(self, site: Site) -> KernelCall:
-        size = GlobalSize(self.columns * 8, self.depth_rows // 8, self.groups, per_sample=False)
-        return self._pack(site, "convolution/pack_weight_tensor", size, 128)
-
-
-def forward(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """Packs the weights, and multiplies them with the input."""
-    return forward_products(site, problem, _tiles(site, TILES), "tensor", FragmentWeights, "convolution/forward_tensor")
+    def call(self) -> KernelCall:
+        size = GlobalSize(self.columns * 8, self.depth_rows // 8, self.operation.groups, per_sample=False)
+        return self._pack("convolution/pack_weight_tensor", size, 128)
 
 
-def backward_data(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """Packs the weights, and multiplies them with the delta, phase by phase."""
-    kernel = "convolution/backward_data_tensor"
-    return backward_data_products(site, problem, _tiles(site, TILES), "tensor", FragmentWeights, kernel)
+class Tensor(Tiled):
+    """Products of matrices on tensor cores, for those who asked for tf32; in splits as ``tiled``."""
 
+    forward = "convolution/forward_tensor"
+    backward_data = "convolution/backward_data_tensor"
+    backward_weights = "convolution/backward_weight_tensor"
+    packing = FragmentWeights
 
-def backward_weight(site: Site, problem: Problem) -> Iterator[Candidate]:
-    """Multiplies the delta with the input over all positions, in splits."""
-    kernel = "convolution/backward_weight_tensor"
-    return backward_weight_products(site, problem, _tiles(site, WEIGHT_TILES), "tensor", kernel)
-
-
-def _tiles(site: Site, tiles: tuple[WarpTile, ...]) -> tuple[WarpTile, ...]:
-    """Tensor cores round to tf32: they are for those who asked for it."""
-    return tiles if site.tuning.precision == "tf32" else ()
+    def tiles(self, operation: Operation) -> Sequence[ProductTile]:
+        tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
+        return tiles if operation.tuning.precision == "tf32" else ()

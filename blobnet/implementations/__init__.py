@@ -1,0 +1,36 @@
+"""The ways to compute products: every module here with an :class:`Implementation` is one, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from blobnet.implementations.base import Candidate, Implementation
+from blobnet.implementations.operation import Operation
+
+
+def _found() -> Iterator[tuple[str, Implementation]]:
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        path = f"{__name__}.{module}"
+        for item in vars(importlib.import_module(path)).values():
+            is_own = isinstance(item, type) and item.__module__ == path != Implementation.__module__
+            if is_own and issubclass(item, Implementation):
+                yield module, item()
+
+
+#: All of them by the names of their files.
+IMPLEMENTATIONS: dict[str, Implementation] = dict(_found())
+
+
+def candidates(operation: Operation) -> list[Candidate]:
+    """The ways to compute an operation on the device that it is tuned for: of ``tuning.only``, where these match."""
+    tuning = operation.tuning
+    found = [
+        (name, candidate)
+        for name, item in IMPLEMENTATIONS.items()
+        if item.needs(tuning.model) and item.matches(operation)
+        for candidate in item.candidates(operation)
+    ]
+    wanted = [candidate for name, candidate in found if tuning.only & {name, candidate.variant}]
+    return wanted or [candidate for _, candidate in found]
