@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import Sequential, graph, layers, load
+from blobnet import Model, Sequential, graph, layers, load
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
@@ -651,6 +651,21 @@ def test_training_with_an_expression(device: Device, tmp_path: Path) -> None:
         assert again.loss == loss
         assert again.evaluate(x, y, device=device)["loss"] == model.evaluate(x, y, device=device)["loss"]
     np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_two_outputs_with_expressions(device: Device) -> None:
+    node = layers.Input(4)()
+    trunk = layers.Dense(5, activation="tanh")(node)
+    model = Model(node, [layers.Dense(2)(trunk), layers.Dense(3)(trunk)])
+    random = np.random.default_rng(1)
+    x, first, second = (random.standard_normal((7, units)).astype(np.float32) for units in (4, 2, 3))
+    found, wanted = (
+        model.gradients(x, [first, second], loss=[loss, loss], loss_weights=[1.0, 0.3], device=device, debug=True)
+        for loss in (Expression(SQUARES), MeanSquaredError())
+    )
+    assert found.keys() == wanted.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(
