@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import child_builds
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Padding
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
@@ -412,9 +412,10 @@ def preamble(model: DeviceModel) -> str:
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue, and the precision of its products."""
+    """One OpenCL device with its context and in-order queue; the precision of its products; the padding of blobs."""
 
     precision = "fp32"
+    padding = Padding()
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -466,6 +467,7 @@ class Device:
             choices=self.tunings.choices,
             broken=self.tunings.broken,
             precision=self.precision,
+            padding=self.padding,
         )
 
     def at(self, precision: str) -> Device:

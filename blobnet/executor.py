@@ -250,10 +250,10 @@ class Executor:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         # The batch is what comes first, until somebody says otherwise.
-        if "rows" in plan.buffers:
-            self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
-        if plan.loss:
-            for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
+        for entry in plan.entries:
+            self.write_array(entry.buffer("rows"), np.arange(plan.batch_size, dtype=np.int32))
+        for head in plan.heads:
+            for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}

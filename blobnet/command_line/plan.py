@@ -6,10 +6,13 @@ import argparse
 import sys
 
 from blobnet import device, plots
+from blobnet.arguments import losses_for
+from blobnet.blob import Padding
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.ends import by_name
 from blobnet.errors import OptionError
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
@@ -29,8 +32,10 @@ def run(options: argparse.Namespace) -> int:
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
-    loss = (model.loss or CrossEntropy()) if training else None
-    tuning = Tuning(kind)
+    names = list(model.graph.outputs)
+    known = model.loss or by_name(names, [CrossEntropy()] * len(names))
+    loss = losses_for(model.graph, None, known) if training else None
+    tuning = Tuning(kind, padding=Padding(align=options.align))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
     title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"

@@ -199,10 +199,10 @@ def by_clang(source: Path, gpu: str) -> Compiled:
 
 
 def by_ocloc(source: Path, gpu: str) -> Compiled:
-    """Intel's: a warning says what spills; the rest is in what the compiler dumps for its own developers."""
+    """Intel's: a warning says what spills; the rest is in what its compiler dumps for who asks."""
     folder = source.parent
     command = ["ocloc", "compile", "-file", str(source), "-device", gpu, "-out_dir", str(folder / "out")]
-    environment = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": str(folder)}
+    environment = {"IGC_EnableCosDump": "1", "IGC_DumpToCustomDir": str(folder)}
     said = run([*command, "-options", " ".join(BUILD_OPTIONS)], environment)
     # It may try several times: of each kernel what it has made last counts, and of a program's kernels the largest.
     made = sorted(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns)

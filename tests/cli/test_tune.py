@@ -26,12 +26,13 @@ from blobnet.implementations import tensor
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation, identity
 from blobnet.implementations.direct import Direct
 from blobnet.implementations.operation import Operation
-from blobnet.inference import Evaluator, samples_for
+from blobnet.inference import Evaluator
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import Macro
 from blobnet.loader import IndexedReader
 from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
+from blobnet.samples import sources_for
 from blobnet.task import Task
 from blobnet.tuning import LEVELS, Tunings, Winner
 from tests.kinds import tuning_for
@@ -492,7 +493,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     weights = DeviceParameters(fresh, model.graph)
     weights.write(model.weights)
     evaluator = Evaluator(fresh, model.graph, weights, 4)
-    wanted = evaluator.predict(IndexedReader(samples_for(evaluator.plan.graph, x, "x")), len(x))
+    (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).name
@@ -504,7 +505,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     assert chosen <= after
     assert not chosen & before
     np.testing.assert_allclose(
-        tuned.predict(IndexedReader(samples_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
+        *tuned.predict(IndexedReader(sources_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
     )
 
 
