@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from blobnet.blob import FLOAT32, StorageType
 from blobnet.device_model import DeviceModel
 from blobnet.errors import PlanError
 from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
@@ -24,15 +25,16 @@ STEP_WORDS = 4
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation: room for ``elements + count * per_sample`` elements and READ_OVERRUN more."""
+    """One allocation: room for ``elements + count * per_sample`` elements of ``type`` and READ_OVERRUN more."""
 
     name: str
     elements: int
     per_sample: int
+    type: StorageType = field(default=FLOAT32, kw_only=True)
 
     def bytes(self, count: int) -> int:
         """Bytes for a batch of ``count``."""
-        return 4 * (self.size(count) + READ_OVERRUN)
+        return self.type.itemsize * (self.size(count) + READ_OVERRUN)
 
     def size(self, count: int) -> int:
         """Elements that hold something for a batch of ``count``."""
@@ -84,13 +86,22 @@ def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        slots = apart if _bytes(apart, count) - _bytes(slots, count) <= 4 * request.parameters.elements else slots
+        slots = (
+            apart
+            if _bytes(apart, count) - _bytes(slots, count) <= FLOAT32.itemsize * request.parameters.elements
+            else slots
+        )
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in _to_clear(slot)):
         assert item.blob is not None
         cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
     shared = [
-        Buffer(slot[0].name, max(item.elements for item in slot), max(item.per_sample for item in slot))
+        Buffer(
+            slot[0].name,
+            max(item.elements for item in slot),
+            max(item.per_sample for item in slot),
+            type=slot[0].type,
+        )
         for slot in slots
     ]
     kept = _persistent(request)
@@ -110,18 +121,20 @@ def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
     """Every storage and layer array that the calls name, in the order of first use."""
     found: dict[str, Occupant] = {}
 
-    def use(position: int, name: str, elements: int, per_sample: int, blob: Blob | None = None) -> None:
-        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob)
+    def use(
+        position: int, name: str, elements: int, per_sample: int, kind: StorageType, blob: Blob | None = None
+    ) -> None:
+        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob, type=kind)
         found[name] = replace(known, last=position, elements=max(known.elements, elements))
 
     for position, (_, call) in enumerate(calls):
         for blob in call.blobs.values():
             layout = blob.layout
-            whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
-            use(position, blob.storage, 0, layout.memory_elements, None if blob.is_memory else whole)
+            whole = replace(blob, layout=replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
+            use(position, blob.storage, 0, layout.memory_elements, blob.type, None if blob.is_memory else whole)
         for array in call.arrays.values():
             if not array.persistent:
-                use(position, array.storage, array.end(0), array.per_sample)
+                use(position, array.storage, array.end(0), array.per_sample, array.type)
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
         if calls[found[name].last][0] != CONSTANT:
@@ -148,6 +161,7 @@ def _share_buffers(
             if reuse
             # Arrays would leave a blob's halo to be zeroed at every step.
             and (slot[0].blob is None) == (occupant.blob is None)
+            and slot[0].type == occupant.type
             and all(item.last < occupant.first or occupant.last < item.first for item in slot)
             and not (keep_planes and _to_clear([*slot, occupant]))
         ]
@@ -164,7 +178,7 @@ def _share_buffers(
 
 
 def _bytes(slots: Iterable[_Slot], batch_size: int) -> int:
-    return sum(4 * max(item.size(batch_size) for item in slot) for slot in slots)
+    return sum(slot[0].type.itemsize * max(item.size(batch_size) for item in slot) for slot in slots)
 
 
 def _to_clear(slot: _Slot) -> list[Occupant]:
@@ -189,7 +203,7 @@ def _persistent(request: Request) -> list[Buffer]:
     sample_bytes = request.graph.input.shape.elements * np.dtype(request.sample_type).itemsize
     sizes = {
         "parameters": (request.parameters.elements, 0),
-        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // 4)),
+        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // FLOAT32.itemsize)),
         "rows": (0, 1),
         "step": (STEP_WORDS, 0),
     }
