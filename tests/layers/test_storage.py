@@ -15,17 +15,29 @@ from blobnet.errors import KernelError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
-from blobnet.layers import Activation, Add, AveragePool2D, BatchNorm, Concat, Dropout, GlobalAveragePool, MaxPool2D
+from blobnet.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    BatchNorm,
+    Concat,
+    Dense,
+    Dropout,
+    GlobalAveragePool,
+    MaxPool2D,
+)
 from blobnet.layers.base import Layer, Site
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Plan
 from blobnet.planning.memory import Buffer, occupants, zero_halo
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import in_memory
-from tests.reference import activation, joins, pooling
+from tests.reference import activation, joins, normalization, pooling
 
 COUNT = 2
 Float64Array = npt.NDArray[np.float64]
+#: Parameters of a norm of three units; and what its buffers hold.
+SCALE, SHIFT = np.array([0.5, 1, 2]), np.array([1, 0, -1.0])
 LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array, list[Float64Array]]]]] = {
     "tanh": (
         Activation("tanh"),
@@ -65,6 +77,14 @@ LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array
             [pooling.avg_pool2d_backward(x, delta, (2, 3), (2, 3), ((0, 0), (0, 0)))],
         ),
     ),
+    "norm": (
+        BatchNorm(),
+        [Shape(3, 5, 7)],
+        lambda delta, x: (
+            normalization.batch_norm_training(x, SCALE, SHIFT, SHIFT, SCALE)[0],
+            [normalization.batch_norm_backward(x, SCALE, delta)[0]],
+        ),
+    ),
     "mean of all": (
         GlobalAveragePool(),
         [Shape(4, 5, 13)],
@@ -77,6 +97,11 @@ def blob_of(name: str, shape: Shape, kind: StorageType) -> Blob:
     halo = Halo((1, 1), (2, 1), (1, 2)) if shape.rank == 3 else Halo((2, 1), (1, 2))
     layout = BlobLayout.padded(shape, halo, slack=3, unit_offset=1, unit_memory_count=shape.units + 2)
     return Blob(name, layout, type=kind)
+
+
+def memory_of(kind: str, name: str, elements: int, per_sample: int) -> Array:
+    """What Site asks for: a gradient is not its parameter."""
+    return Array(f"{name} gradient" if kind == "gradient" else name, elements or 4, per_sample)
 
 
 class Half:
@@ -92,7 +117,7 @@ class Half:
             name="tested",
             inputs=self.inputs,
             output=self.output,
-            array=lambda kind, name, elements, per_sample: Array(name, elements or 4, per_sample),
+            array=memory_of,
             input_deltas=self.deltas,
             output_delta=self.delta,
             accumulate=(False,) * len(shapes),
@@ -103,6 +128,7 @@ class Half:
         blobs = (*self.inputs, *self.deltas, self.output, self.delta)
         phased = [("clear", zero_halo(replace(blob, layout=whole(blob.layout)), site.tuning)) for blob in blobs]
         phased += [("forward", call) for call in self.layer.forward(site)]
+        phased += [("backward", call) for call in self.layer.backward_parameters(site)]
         phased += [("backward", call) for call in self.layer.backward_data(site)]
         buffers = {
             item.name: Buffer(item.name, item.elements, item.per_sample, type=item.type) for item in occupants(phased)
@@ -159,6 +185,9 @@ def test_blobs_of_halves(device: Device, name: str, kind: str) -> None:
         garbage = np.full(COUNT * blob.layout.memory_elements, np.nan, np.float16)
         device.write(half.executor.buffers[blob.storage], garbage)
     half.executor.run("clear", COUNT)
+    for name_of, start in (("scale", SCALE), ("shift", SHIFT), ("running_mean", SHIFT), ("running_variance", SCALE)):
+        if name_of in half.executor.buffers:
+            device.write(half.executor.buffers[name_of], start.astype(np.float32))
     xs = [
         generator.standard_normal((COUNT, *in_memory(shape))).astype(np.float16).astype(np.float64) for shape in shapes
     ]
@@ -200,13 +229,13 @@ def test_bytes_follow_the_type() -> None:
 def test_kernels_that_take_float32_alone_say_so() -> None:
     shape = Shape(2, 3, 4)
     site = Site(
-        name="norm",
+        name="dense",
         inputs=(blob_of("in", shape, FLOAT16),),
-        output=blob_of("out", shape, FLOAT16),
+        output=blob_of("out", Shape(3), FLOAT16),
         array=lambda kind, name, elements, per_sample: Array(name, elements, per_sample),
         tuning=tuning_for("cpu"),
     )
-    (call,) = BatchNorm(name="norm").forward(site)
+    (call,) = Dense(3, name="dense").forward(site)
     rule = "the kernel takes float32 alone, until it reads and writes by what is in kernels/storage.h"
-    with pytest.raises(KernelError, match=rf"kernel normalization/forward_inference: {rule}. Received types="):
+    with pytest.raises(KernelError, match=rf"kernel dense/forward: {rule}. Received types="):
         call.assemble()
