@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Part, Source, source_of, stored_labels
+from blobnet.datasets.source import Part, Rows, Source, stored_labels
+from blobnet.ends import by_name, in_order, part_subject
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
-from blobnet.losses import Loss
+from blobnet.graph import Graph
+from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
 from blobnet.sample_weights import prepare_sample_weights
+from blobnet.samples import sources_for
+from blobnet.schedules import check_number
 
 
 def loss_of(value: Any) -> Loss | None:
@@ -25,6 +29,52 @@ def loss_of(value: Any) -> Loss | None:
     """
     found: Loss | None = _object("loss", value, Loss, Loss.kinds)
     return found
+
+
+def losses_for(graph: Graph, given: Any, known: Any = None) -> tuple[Loss, ...]:
+    """The losses of a model's outputs, in their order.
+
+    Args:
+        graph: the model.
+        given: as users give them: a loss, as for :func:`loss_of`; for several outputs one for each, by name or in a
+            list. None for those that are known.
+        known: those of the last training; None if there was none: then that of a single output is CrossEntropy().
+
+    Raises:
+        OptionError: there is not one for each output, or a name is that of no output.
+    """
+    names = list(graph.outputs)
+    if given is None and known is None and len(names) == 1:
+        return (CrossEntropy(),)
+    found = []
+    for name, item in zip(names, in_order(names, known if given is None else given, "loss", "output"), strict=True):
+        loss = loss_of(item)
+        if loss is None:
+            raise OptionError("loss", "there must be one for every output of the model", missing=name)
+        found.append(loss)
+    return tuple(found)
+
+
+def loss_weights_for(graph: Graph, given: Any) -> tuple[float, ...]:
+    """What the loss of each output is multiplied by in the sum of all: 1 unless something else is given.
+
+    Args:
+        graph: the model.
+        given: a mapping by the names of some outputs, a list with one for each, or None; for a single output a number.
+
+    Raises:
+        OptionError: a name is that of no output, there are too few or too many, or one is negative or not finite.
+    """
+    names = list(graph.outputs)
+    if given is None:
+        return (1.0,) * len(names)
+    whole = {**dict.fromkeys(names, 1.0), **given} if isinstance(given, Mapping) else given
+    weights = in_order(names, whole, "loss_weights", "output")
+    for weight in weights:
+        check_number("loss_weights", "weight", weight, least=0)
+    if not any(weights):
+        raise OptionError("loss_weights", "at least one must be above 0", weights=weights)
+    return tuple(float(weight) for weight in weights)
 
 
 def optimizer_of(value: Any) -> Optimizer | None:
@@ -70,10 +120,13 @@ def _kind(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else type(value).__name__
 
 
-def parted(x: Any, y: Any, weights: Any, validation: Any, seed: int) -> tuple[Any, Any, Any, tuple[Any, Any] | None]:
+def parted(
+    graph: Graph, x: Any, y: Any, weights: Any, validation: Any, seed: int
+) -> tuple[Any, Any, Any, tuple[Any, Any] | None]:
     """Samples, labels and weights to train on, and samples and labels to validate with.
 
     Args:
+        graph: the model.
         x: samples, as ``fit`` takes them.
         y: their labels.
         weights: of the samples; None for none.
@@ -93,21 +146,36 @@ def parted(x: Any, y: Any, weights: Any, validation: Any, seed: int) -> tuple[An
     if y is None:
         hint = "give validation=(x, y)."
         raise DataError("validation", "a fraction needs samples with numbers, and their labels", y=None, hint=hint)
-    source = source_of(x, "x")
-    labels = stored_labels(y, "y")
+    sources = sources_for(graph, x, "x")
+    samples, names = len(sources[0]), list(graph.outputs)
+    count = round(samples * float(validation))
+    labels = [
+        _known_labels(own, part_subject("y", name, names), sources[0].shape)
+        for name, own in zip(names, in_order(names, y, "y", "output", DataError), strict=True)
+    ]
+    if not 0 < count < samples:
+        rule = "a fraction must leave samples on both sides"
+        raise OptionError("validation", rule, fraction=validation, samples=samples)
+    order = np.random.default_rng(seed).permutation(samples)
+    kept, held_out = np.sort(order[count:]), np.sort(order[:count])
+    given = prepare_sample_weights(weights, samples)
+
+    def some(rows: Rows) -> tuple[Any, Any]:
+        inputs = by_name(list(graph.inputs), [Part(source, rows) for source in sources])
+        return inputs, by_name(names, [own[rows] for own in labels])
+
+    return *some(kept), None if given is None else given[kept], some(held_out)
+
+
+def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
+    """Labels that some may be taken of by their numbers."""
+    labels = stored_labels(y, subject)
     if labels is None:
         labels = np.asarray(y[()] if hasattr(y, "shape") and not isinstance(y, Source) else y)
-    count = round(len(source) * float(validation))
-    if not labels.shape or len(labels) != len(source):
-        raise DataError("y", "x and y must hold the same number of samples", x_shape=source.shape, y_shape=labels.shape)
-    if not 0 < count < len(source):
-        rule = "a fraction must leave samples on both sides"
-        raise OptionError("validation", rule, fraction=validation, samples=len(source))
-    order = np.random.default_rng(seed).permutation(len(source))
-    kept, held_out = np.sort(order[count:]), np.sort(order[:count])
-    given = prepare_sample_weights(weights, len(source))
-    parts = Part(source, kept), labels[kept], None if given is None else given[kept]
-    return *parts, (Part(source, held_out), labels[held_out])
+    if not labels.shape or len(labels) != x_shape[0]:
+        rule = "x and y must hold the same number of samples"
+        raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)
+    return labels
 
 
 def as_float32(values: npt.ArrayLike, subject: str) -> FloatArray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blobnet.checkpoint import ModelFile, check_writable, save
+from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
@@ -126,17 +127,16 @@ def _save(
 ) -> None:
     """The model of now, or if it is wanted and there is one, that of the best epoch; with what resuming needs."""
     trainer = progress.trainer
-    now = trainer.weights()
+    now, step = trainer.weights(), trainer.step
     kept = progress.best if keep_best and progress.best is not None else now
-    loss = trainer.step.loss
     save(
         path,
         ModelFile(
-            description=trainer.step.graph.description(),
+            description=step.graph.description(),
             weights=kept,
             class_names=class_names or progress.class_names,
             history=progress.history,
-            loss={"kind": type(loss).__name__, "config": loss.config()},
+            loss=losses_description(by_name([head.name for head in step.heads], step.losses)),
             training=trainer.state(is_whole=kept is not now),
         ),
     )
@@ -155,7 +155,8 @@ class _Monitor(Callback):
             raise OptionError(type(self).__name__, "monitor must be the name of a value", monitor=monitor, hint=hint)
         self.monitor = monitor
         self.minimum_change = minimum_change
-        is_error = "loss" in monitor or monitor.removeprefix("validation_") in FALLING
+        # Of several outputs an error stands behind the output's name.
+        is_error = "loss" in monitor or any(f"_{monitor}".endswith(f"_{name}") for name in FALLING)
         self.falls = is_error if falls is None else falls
         self.waited = 0
         self._best: float | None = None

@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +25,12 @@ import numpy.typing as npt
 import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
 from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError
-from blobnet.graph import Graph, from_description
+from blobnet.graph import Graph, described_names, from_description
 from blobnet.plan_report import readable
 from blobnet.summary import summarize
 
 FORMAT = "blobnet"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: What files that are not HDF5 begin with.
@@ -96,11 +96,11 @@ class ModelFile:
         weights: ``<layer>/<parameter>`` to float32 array; convolutions OIHW, Dense OI.
         class_names: names of the model's outputs, where they have names.
         history: a value for each epoch, by name (``loss``, ``validation_accuracy``).
-        loss: ``{"kind": ..., "config": {...}}``, or None.
+        loss: ``{"kind": ..., "config": {...}}``, or None; for several outputs one by each output's name.
         training: what resuming needs; None in a file that only carries a model.
     """
 
-    description: list[dict[str, Any]]
+    description: Any
     weights: Mapping[str, FloatArray]
     class_names: tuple[str, ...] = ()
     history: Mapping[str, list[float]] = field(default_factory=dict)
@@ -249,7 +249,7 @@ def _image(subject: str, model: ModelFile) -> bytes:
     # NOTE: HDF5 takes two images of one name, in two threads, for the same file.
     with h5py.File(secrets.token_hex(8), "w", driver="core", backing_store=False, libver="earliest") as file:
         file.attrs["format"] = np.bytes_(FORMAT)
-        file.attrs["format_version"] = np.int64(FORMAT_VERSION)
+        file.attrs["format_version"] = np.int64(_version_of(model.description))
         file.attrs["blobnet_version"] = np.bytes_(_version())
         _write(file, "architecture", architecture)
         layers = file.create_group("layers")
@@ -269,7 +269,7 @@ def _image(subject: str, model: ModelFile) -> bytes:
         # HDF5 keeps members in alphabetical order.
         history.attrs["order"] = _json(subject, "the order of the history", list(model.history))
         if model.loss is not None:
-            _check_object(subject, "the loss", model.loss, _BUILT)
+            _check_losses(subject, "the loss", model.loss, graph)
             _write(file, "loss", _json(subject, "the loss", model.loss))
         if model.training is not None:
             _write_training(subject, file.create_group("training"), model.training)
@@ -328,6 +328,11 @@ def _version() -> str:
         return "unknown"
 
 
+def _version_of(description: Any) -> int:
+    """The first version of the format that has such descriptions, so that an older blobnet reads what it can."""
+    return FORMAT_VERSION if isinstance(description, dict) else 1
+
+
 # -- checks for both directions ----------------------------------------------------------------------------------------
 
 
@@ -341,7 +346,7 @@ def _graph(subject: str, description: Any) -> Graph:
         reason = str(error).rstrip(".")
         raise FileError(subject, "the architecture must be one that blobnet can build", reason=reason) from error
     names = [vertex.name for vertex in graph.vertices]
-    if names != [entry["config"]["name"] for entry in description]:
+    if names != described_names(description):
         raise FileError(subject, "every layer of the architecture must lead to its last one, in order", layers=names)
     return graph
 
@@ -367,6 +372,16 @@ def _check_array(subject: str, name: str, values: Any, shape: tuple[int, ...]) -
         raise FileError(subject, rule, shape=tuple(values.shape), expected=shape)
     if values.dtype.kind != "f" or values.dtype.itemsize != 4:
         raise FileError(subject, f"{name} must hold float32 numbers", dtype=values.dtype)
+
+
+def _check_losses(subject: str, name: str, value: Any, graph: Graph) -> None:
+    """Whether there is a loss, or for several outputs one for each."""
+    if len(graph.exits) == 1:
+        _check_object(subject, name, value, _BUILT)
+        return
+    _check_object(subject, name, value, tuple(graph.outputs))
+    for own in value.values():
+        _check_object(subject, name, own, _BUILT)
 
 
 def _check_object(subject: str, name: str, value: Any, keys: tuple[str, ...]) -> None:
@@ -492,9 +507,16 @@ class _Reader:
             weights=weights,
             class_names=self._class_names(file),
             history=self._history(file),
-            loss=self._object(file, "loss", _BUILT, optional=True),
+            loss=self._loss(file, graph),
             training=None if training is None else self._training(training),
         )
+
+    def _loss(self, file: h5py.File, graph: Graph) -> Any:
+        keys = _BUILT if len(graph.exits) == 1 else tuple(graph.outputs)
+        value = self._object(file, "loss", keys, optional=True)
+        if value is not None:
+            _check_losses(self.subject, "/loss", value, graph)
+        return value
 
     def _fail(self, rule: str, hint: str | None = None, **received: object) -> FileError:
         return FileError(self.subject, rule, hint=hint, **received)
@@ -660,12 +682,15 @@ def inspect(path: str | os.PathLike[str]) -> str:
     table = summarize(model.graph, model.training.frozen if model.training else ()).table
     broken = sum(int(values.size - np.isfinite(values).sum()) for values in model.weights.values())
     size = readable(Path(path).stat().st_size)
+    inputs, outputs = model.graph.inputs, model.graph.outputs
     facts = {
-        "file": f"{size}, format {FORMAT_VERSION}, written by blobnet {_plain(version)}",
+        "file": f"{size}, format {_version_of(model.description)}, written by blobnet {_plain(version)}",
         **table.facts,
         "not finite": f"{broken:,} weights are NaN or infinite" if broken else "",
         "classes": f"{len(model.class_names)}: {_listed(model.class_names)}" if model.class_names else "",
-        "loss": _call(model.loss) if model.loss else "",
+        "inputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in inputs.items()) if len(inputs) > 1 else "",
+        "outputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in outputs.items()) if len(outputs) > 1 else "",
+        "loss": _losses(model.loss, outputs) if model.loss else "",
         "history": _last_values(model.history),
         "resumable": _progress(model.training),
     }
@@ -684,6 +709,12 @@ def _progress(training: TrainingState | None) -> str:
         return "no, the file holds a model and no training state"
     when = f"in epoch {training.epoch + 1}" if training.place else f"after epoch {training.epoch}"
     return f"yes, {when} (step {training.step:,}), with {_call(training.optimizer)}"
+
+
+def _losses(loss: Any, outputs: Collection[str]) -> str:
+    if len(outputs) == 1:
+        return _call(loss)
+    return ", ".join(f"{_plain(name)} {_call(own)}" for name, own in loss.items())
 
 
 def _call(built: dict[str, Any]) -> str:

@@ -18,9 +18,9 @@ from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.implementations.base import variant_of
 from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
 from blobnet.planning import Plan, make_plan
+from blobnet.task import Fault
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300
@@ -136,23 +136,23 @@ def plan_for(
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
     tuning = tuning or device.tuning
-    failures: dict[str, BuildError] = {}
+    failures: dict[Fault, BuildError] = {}
     while True:
-        known = tuning.broken | failures.keys()
-        plan = make_plan(graph, batch_size, tuning=replace(tuning, broken=known), **settings)
+        known = tuning.choices.broken | failures.keys()
+        choices = replace(tuning.choices, broken=known)
+        plan = make_plan(graph, batch_size, tuning=replace(tuning, choices=choices), **settings)
         check_fits(plan, device, reserved)
         failed = _first_failure(device, plan)
         if failed is None:
             break
         call, error = failed
-        variant = variant_of(call.candidate)
-        if not variant or variant in known:
+        if call.fault is None or call.fault in known:
             raise error
-        failures[variant] = error
-    for variant, error in failures.items():
+        failures[call.fault] = error
+    for fault, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."
-        warn(variant, rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
+        warn(str(fault), rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
     if failures:
         with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
             device.tunings.mark_broken(*failures)
@@ -161,16 +161,33 @@ def plan_for(
 
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
-    programs = {call.assemble(): call for _, call in plan.calls}
+    programs = _programs(call for _, call in plan.calls)
     device.make_room(len(programs) + _OTHER_PROGRAMS)
-    with progress_line() as advance:
-        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
-    for text, call in programs.items():
-        try:
-            build(device, call, text)
-        except BuildError as error:
-            return call, error
+    _build_ahead(device, programs)
+    for text, calls in programs.items():
+        for call in {(call.source.entry, call.local_size): call for call in calls}.values():
+            try:
+                build(device, call, text)
+            except BuildError as error:
+                return call, error
     return None
+
+
+def _programs(calls: Iterable[KernelCall]) -> dict[str, list[KernelCall]]:
+    """The calls of every program, by its text."""
+    programs: dict[str, list[KernelCall]] = {}
+    for call in calls:
+        programs.setdefault(call.assemble(), []).append(call)
+    return programs
+
+
+def _build_ahead(device: Device, programs: Mapping[str, Sequence[KernelCall]]) -> None:
+    def trials(text: str) -> list[Trial]:
+        found = [_trial(call) for call in programs[text]]
+        return list({(trial.entry, trial.local_size): trial for trial in found}.values())
+
+    with progress_line() as advance:
+        device.build_ahead(programs, advance, trials)
 
 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
@@ -207,11 +224,8 @@ def build(device: Device, call: KernelCall, text: str) -> None:
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
     calls = list(calls)
-    with progress_line() as advance:  # Of what no plan holds: the optimizer's.
-        texts = [call.assemble() for call in calls]
-        programs = dict(zip(texts, calls, strict=True))
-        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
-    return [Launch(device, call, text, memory, batch) for call, text in zip(calls, texts, strict=True)]
+    _build_ahead(device, _programs(calls))  # Of what no plan holds: the optimizer's.
+    return [Launch(device, call, call.assemble(), memory, batch) for call in calls]
 
 
 class Executor:
@@ -236,10 +250,10 @@ class Executor:
                 self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         # The batch is what comes first, until somebody says otherwise.
-        if "rows" in plan.buffers:
-            self.write_array("rows", np.arange(plan.batch_size, dtype=np.int32))
-        if plan.loss:
-            for name, values in plan.loss.start_values(plan.graph.output.shape, plan.batch_size).items():
+        for entry in plan.entries:
+            self.write_array(entry.buffer("rows"), np.arange(plan.batch_size, dtype=np.int32))
+        for head in plan.heads:
+            for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}

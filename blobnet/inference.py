@@ -7,44 +7,36 @@ import itertools
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Source, is_stream, runs, source_of
+from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, Reading
+from blobnet.ends import TOTALS, Head, Losses, heads_of, in_order
 from blobnet.errors import DataError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
-from blobnet.labels import Labels, prepare_labels
+from blobnet.labels import Labels, labels_for
 from blobnet.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
+from blobnet.metrics import Metric, measured, named
 from blobnet.parameters import DeviceParameters
+from blobnet.samples import sources_for
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
 
 
+#: An array for each output of a model.
+Outputs: TypeAlias = tuple[FloatArray, ...]
 #: Batch sizes of the plans that serve fewer samples than a whole batch.
 BUCKETS = (1, 4, 16, 64)
 #: Plans with memory that a model keeps for its next calls.
 _MOST_EVALUATORS = 8
-
-
-def samples_for(graph: Graph, x: Any, subject: str) -> Source:
-    """Samples for a model: see :func:`blobnet.datasets.source.source_of`.
-
-    Raises:
-        DataError: they have another shape than the model's input, or cannot be samples at all.
-    """
-    source = source_of(x, subject)
-    wanted = graph.input.shape.dimensions
-    if source.shape[1:] != wanted:
-        rule = "each sample must have the shape of the model's input"
-        raise DataError(subject, rule, sample=source.shape[1:], input=wanted)
-    return source
 
 
 class LabelledData:
@@ -52,59 +44,68 @@ class LabelledData:
 
     Args:
         graph: the model.
-        loss: what takes the labels.
+        losses: what takes the labels of each output.
         x: samples; or, without ``y``, an iterable of pairs of a batch and its labels.
         y: labels or targets.
         subject: what errors call it.
 
     Attributes:
+        heads: the outputs with their losses.
         reader: reads batches.
-        source: the samples by their numbers; None where they come in a stream.
-        labels: theirs, as prepare_labels gives them; None where they come in a stream.
+        sources: the samples of each input by their numbers; none where they come in a stream.
+        labels: those for each output, as prepare_labels gives them; None where they come in a stream.
         count: how many samples there are; None where nobody knows yet.
         bytes: of all samples that have numbers.
         steps: how many batches of so many samples there are; None where nobody knows.
 
     Raises:
         DataError: samples or labels that cannot be used.
-        ShapeError: the loss does not fit the model's output.
+        ShapeError: a loss does not fit its output.
     """
 
-    def __init__(self, graph: Graph, loss: Loss, x: Any, y: Any, subject: str = "") -> None:
+    def __init__(self, graph: Graph, losses: Losses, x: Any, y: Any, subject: str = "") -> None:
         prefix = f"{subject} " if subject else ""
-        self.source: Source | None = None
-        self.labels: Labels | None = None
+        self.heads = heads = heads_of(graph, losses)
+        self.sources: tuple[Source, ...] = ()
+        self.labels: tuple[Labels, ...] | None = None
         self.reader: Reader
         self.count: int | None = None
         self.bytes = 0
         self.steps: Callable[[int], int | None]
         self._jobs: Callable[[int, int], Iterable[Any]]
-        if y is None and is_stream(x):
-            loss.check(graph.output.shape)
+        if y is None and is_stream(x) and not isinstance(x, Mapping):
+            for head in heads:
+                head.loss.check(head.shape)
             name = f"{prefix}x"
-            stream = StreamReader(
-                x,
-                graph.input.shape.dimensions,
-                lambda batch, labels: np.asarray(prepare_labels(graph, loss, batch.shape, np.asarray(labels), name)),
-                name,
-            )
+
+            def prepare(batch: npt.NDArray[Any], labels: Any) -> list[npt.NDArray[Any]]:
+                own = labels if len(heads) > 1 or isinstance(labels, Mapping) else np.asarray(labels)
+                return [np.asarray(item) for item in labels_for(heads, batch.shape, own, name)]
+
+            stream = StreamReader(x, sample_shapes(graph), prepare, name)
             self.reader, self.steps, self._jobs = stream, lambda size: stream.steps, stream.jobs
             return
         if y is None:
             rule = "y must be the labels or targets of the samples"
             hint = "only an iterable of batches, pairs of x and y, goes without it."
             raise DataError(f"{prefix}y", rule, y=None, hint=hint)
-        self.source = samples_for(graph, x, f"{prefix}x")
-        self.labels = prepare_labels(graph, loss, self.source.shape, y, f"{prefix}y")
-        self.source.check_all()
-        self.reader, self.count = IndexedReader(self.source, self.labels), len(self.source)
-        self.bytes, count = self.source.bytes, len(self.source)
+        self.sources = sources_for(graph, x, f"{prefix}x")
+        self.labels = labels_for(heads, self.sources[0].shape, y, f"{prefix}y")
+        for source in self.sources:
+            source.check_all()
+        self.reader, self.count = IndexedReader(self.sources, self.labels), len(self.sources[0])
+        self.bytes, count = sum(source.bytes for source in self.sources), self.count
         self.steps = lambda size: -(-count // size)
         self._jobs = lambda size, skipped: runs(count, size, skipped)
 
     def jobs(self, size: int, skipped: int = 0) -> Iterable[Any]:
         """The reader's jobs for batches of at most ``size`` samples, in order, without the first ones."""
         return self._jobs(size, skipped)
+
+
+def sample_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The axes of a sample of each input, by its name."""
+    return {name: vertex.shape.dimensions for name, vertex in graph.inputs.items()}
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
@@ -119,12 +120,57 @@ def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
     return {name: means[name][0] / means[name][1] if means[name][1] else math.nan for name in metric_names(loss)}
 
 
+def measured_names(heads: Sequence[Head]) -> tuple[str, ...]:
+    """What :func:`measurements` measures: of several outputs ``loss``, and the others behind the output's name."""
+    own = [head_name(head, name) for head in heads for name in metric_names(head.loss)]
+    return tuple(own) if len(heads) == 1 else ("loss", *own)
+
+
+def head_name(head: Head, metric: str) -> str:
+    """What a metric of an output is called in histories: ``accuracy``, or of several outputs ``mask_accuracy``."""
+    return metric if head.is_only else f"{head.name}_{metric}"
+
+
+def measurements(totals: FloatArray, heads: Sequence[Head], weights: Sequence[float]) -> dict[str, float]:
+    """The metrics of all outputs; ``loss`` is the sum of their losses, each times its weight."""
+    found = [metrics_of(totals[head.totals], head.loss) for head in heads]
+    loss = sum(weight * own["loss"] for weight, own in zip(weights, found, strict=True))
+    each = {head_name(head, name): value for head, own in zip(heads, found, strict=True) for name, value in own.items()}
+    return {"loss": loss, **{name: value for name, value in each.items() if name != "loss"}}
+
+
+def named_metrics(heads: Sequence[Head], metrics: Any) -> tuple[dict[str, Metric], ...]:
+    """What users ask to measure at each output: see :func:`blobnet.metrics.named`; for several outputs by their names.
+
+    Raises:
+        OptionError: a name is that of no output, or metrics for several outputs go without their names.
+    """
+    if len(heads) == 1 and not isinstance(metrics, Mapping):
+        return (named(metrics, heads[0].loss),)
+    names = [head.name for head in heads]
+    given = {**dict.fromkeys(names, ()), **metrics} if isinstance(metrics, Mapping) else metrics or [()] * len(heads)
+    return tuple(
+        named(own, head.loss) for own, head in zip(in_order(names, given, "metrics", "output"), heads, strict=True)
+    )
+
+
+def asked_metrics(evaluator: Evaluator, data: LabelledData, asked: Sequence[Mapping[str, Metric]]) -> dict[str, float]:
+    """The values of what users asked for, of data that are no stream."""
+    found: dict[str, float] = {}
+    if any(asked) and data.labels is not None and data.count is not None:
+        outputs = evaluator.predict(data.reader, data.count)
+        for head, own, labels, values in zip(data.heads, asked, data.labels, outputs, strict=True):
+            each = measured(own, head.loss, np.asarray(labels), values)
+            found |= {head_name(head, name): value for name, value in each.items()}
+    return found
+
+
 class _Arriving(NamedTuple):
-    """The output of so many samples on its way to memory."""
+    """The outputs of so many samples on their way to memory."""
 
     samples: int
-    reading: Reading
-    memory: FloatArray
+    readings: tuple[Reading, ...]
+    memory: tuple[FloatArray, ...]
 
 
 class Evaluator:
@@ -135,8 +181,8 @@ class Evaluator:
         graph: the model.
         parameters: all parameters on the device, which may be a trainer's.
         batch_size: the most samples at once.
-        loss: what to measure; None for predictions only.
-        sample_type: NumPy's name for the type of the samples.
+        loss: what to measure at each output; None for predictions only.
+        sample_type: NumPy's name for the type of the samples, or of those of each input.
         debug: see Executor.
     """
 
@@ -146,36 +192,37 @@ class Evaluator:
         graph: Graph,
         parameters: DeviceParameters,
         batch_size: int,
-        loss: Loss | None = None,
-        sample_type: str = "float32",
+        loss: Losses = None,
+        sample_type: str | tuple[str, ...] = "float32",
         debug: bool | None = None,
     ) -> None:
-        self.loss = loss
         self.parameters = parameters
         table = parameters.table
         self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
         self.executor = Executor(device, self.plan, {"parameters": parameters.buffer}, debug=debug)
         self.loader = Loader(self.executor)
+        self._outputs = [self.plan.outputs[vertex.name] for vertex in graph.outputs.values()]
+        self._dimensions = [vertex.shape.dimensions for vertex in graph.outputs.values()]
         #: Host memory for outputs that nobody uses.
-        self._results: deque[FloatArray] = deque()
+        self._results: deque[tuple[FloatArray, ...]] = deque()
 
-    def predict(self, reader: Reader, count: int) -> FloatArray:
-        """The model's output for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
+    def predict(self, reader: Reader, count: int) -> Outputs:
+        """Each of the model's outputs for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
         return self.begin(reader, count)()
 
-    def begin(self, reader: Reader, count: int) -> Callable[[], FloatArray]:
+    def begin(self, reader: Reader, count: int) -> Callable[[], Outputs]:
         """Begins to predict: a function that waits for the last batch and gives what :meth:`predict` does.
 
         It may be called while another thread already has the evaluator.
         """
-        result = np.empty((count, *self.plan.graph.output.shape.dimensions), np.float32)
+        result = tuple(np.empty((count, *dimensions), np.float32) for dimensions in self._dimensions)
         done, last = 0, None
 
         def take(arriving: _Arriving) -> None:
             nonlocal done
-            outputs = self._unpacked(arriving)
-            result[done : done + len(outputs)] = outputs
-            done += len(outputs)
+            for values, outputs in zip(result, self._unpacked(arriving), strict=True):
+                values[done : done + len(outputs)] = outputs
+            done += arriving.samples
             self._results.append(arriving.memory)
 
         for arriving in self._arriving(reader, runs(count, self.plan.batch_size)):
@@ -184,15 +231,15 @@ class Evaluator:
                 take(last)
             last = arriving
 
-        def finish() -> FloatArray:
+        def finish() -> Outputs:
             if last is not None:
                 take(last)
             return result
 
         return finish
 
-    def outputs(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[FloatArray]:
-        """The model's output for the batch of each job in turn, which holds until the next one is asked for."""
+    def outputs(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[Outputs]:
+        """The model's outputs for the batch of each job in turn, which hold until the next ones are asked for."""
         last = None
         for arriving in itertools.chain(self._arriving(reader, jobs), [None]):
             if last is not None:
@@ -201,38 +248,48 @@ class Evaluator:
             last = arriving
 
     def _arriving(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[_Arriving]:
-        """The output of each batch, on its way as soon as the device has the batch."""
-        output, device = self.plan.outputs[self.plan.graph.output.name], self.executor.device
-        elements = output.layout.memory_elements
+        """The outputs of each batch, on their way as soon as the device has the batch."""
+        device = self.executor.device
+        sizes = [output.layout.memory_elements for output in self._outputs]
         for count in self.loader.batches(reader, jobs):
             self._run(count)
             if self._results:
                 memory = self._results.popleft()
             else:
-                memory = device.host_memory(4 * self.plan.batch_size * elements).view(np.float32)
-            values = memory[: count * elements]
-            yield _Arriving(count, device.read_later(self.executor.buffer_of(output.storage), values), memory)
+                memory = tuple(device.host_memory(4 * self.plan.batch_size * size).view(np.float32) for size in sizes)
+            readings = tuple(
+                device.read_later(self.executor.buffer_of(output.storage), own[: count * size])
+                for output, own, size in zip(self._outputs, memory, sizes, strict=True)
+            )
+            yield _Arriving(count, readings, memory)
 
-    def _unpacked(self, arriving: _Arriving) -> FloatArray:
-        layout, count = self.plan.outputs[self.plan.graph.output.name].layout, arriving.samples
-        return layout.data(arriving.reading.values(), count).reshape(count, *self.plan.graph.output.shape.dimensions)
+    def _unpacked(self, arriving: _Arriving) -> Outputs:
+        count = arriving.samples
+        return tuple(
+            output.layout.data(reading.values(), count).reshape(count, *dimensions)
+            for output, reading, dimensions in zip(self._outputs, arriving.readings, self._dimensions, strict=True)
+        )
 
-    def evaluate(self, data: LabelledData, advance: Callable[[int], object] | None = None) -> dict[str, float]:
+    def evaluate(
+        self, data: LabelledData, weights: Sequence[float], advance: Callable[[int], object] | None = None
+    ) -> dict[str, float]:
         """The mean loss and, for classes, the accuracies.
 
         Args:
             data: samples and labels.
+            weights: of the losses of the outputs, in their sum.
             advance: called with the number of samples after each batch.
         """
-        assert self.loss is not None
         executor, device = self.executor, self.executor.device
-        device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+        sums = TOTALS * len(self.plan.heads)
+        device.fill_zero(executor.buffers["totals"], 4 * sums)
         for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size)):
             self._run(count)
-            executor.run("loss", count)
+            for head in self.plan.heads:
+                executor.run(head.phase, count)
             if advance is not None:
                 advance(count)
-        return metrics_of(device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1), self.loss)
+        return measurements(device.read(executor.buffers["totals"], sums), self.plan.heads, weights)
 
     def _run(self, count: int) -> None:
         self.executor.prepare(self.parameters.version)
@@ -259,8 +316,8 @@ class Evaluators:
         *,
         count: int | None,
         batch_size: int,
-        loss: Loss | None,
-        sample_type: str,
+        loss: Losses,
+        sample_type: str | tuple[str, ...],
         precision: str,
     ) -> Iterator[Evaluator]:
         """An evaluator with these weights, for ``count`` samples in batches of at most ``batch_size``."""

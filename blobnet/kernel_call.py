@@ -5,14 +5,17 @@ Layers make calls without a device; the executor binds and launches them.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from blobnet import kernel_source
 from blobnet.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
-from blobnet.task import Choices
+from blobnet.task import Choices, Fault, Task, Way
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
@@ -111,8 +114,8 @@ class KernelCall:
 
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
-    graph, and ``direction``; and ``candidate``, the way to compute of which it is part, where there are several
-    (blobnet/implementations/base.py).
+    graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
+    that the call is part of, and ``task`` what that does.
     """
 
     kernel: str
@@ -123,7 +126,8 @@ class KernelCall:
     macros: Mapping[str, Macro] = field(default_factory=dict)
     tunables: Mapping[str, int] = field(default_factory=dict)
     local_size: tuple[int, int, int] | None = None
-    candidate: str = ""
+    way: Way | None = None
+    task: Task | None = None
     samples: range | None = None
     constant_sizes: bool = False
     owner: object = field(default=None, repr=False)
@@ -148,6 +152,11 @@ class KernelCall:
         Raises:
             KernelError: roles or macros differ from those that the header declares.
         """
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Asked for when programs are built and again when launches are bound; equal ones are one object."""
         source = self.source
         subject = f"kernel {self.kernel} ({self.label})"
         kernel_source.check_names(subject, "blobs", self.blobs, source.blobs)
@@ -162,7 +171,7 @@ class KernelCall:
         types |= {role: array.type for role, array in self.arrays.items()}
         blob_macros |= source.storage_macros(types)
         sizes = self.sizes if self.constant_sizes else None
-        return source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs)
+        return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
 
     @property
     def moves(self) -> str | None:
@@ -216,6 +225,13 @@ class KernelCall:
         return {**self.macros, **self.tunables, **asked}
 
     @property
+    def fault(self) -> Fault | None:
+        """What to do without where a driver does not build the kernel: the variant, or else this way alone."""
+        if self.way is None:
+            return None
+        return Fault.of(self.task, Way(self.way.variant)) if self.task else Fault(self.way)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The values of the scalars that do not depend on the batch."""
         numbers = self._numbers
@@ -244,12 +260,18 @@ class Batch:
     Attributes:
         count: how many there are on the device.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
-        divisor: what the sum of the samples' losses is divided by; ``count`` if None.
+        divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
     """
 
     count: int
     first: int = 0
-    divisor: float | None = None
+    divisor: float | tuple[float, ...] | None = None
+
+    def of_output(self, number: int, weight: float = 1.0) -> Batch:
+        """The batch for the loss of one output, which is multiplied by a weight; a divisor of 0 is 1."""
+        divisor = self.divisor[number] if isinstance(self.divisor, tuple) else self.divisor
+        divisor = self.count if divisor is None else divisor or 1.0
+        return replace(self, divisor=divisor / weight if weight else math.inf)
 
     def scalars(self, samples: range) -> dict[str, int | float]:
         """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
@@ -260,32 +282,25 @@ class Batch:
             "COUNT": len(samples),
             "FIRST": samples.start,
             "FIRST_SAMPLE": self.first + samples.start,
-            "DIVISOR": float(self.count if self.divisor is None else self.divisor),
+            "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),
         }
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Values for the tunables: those for a device, and overrides for single kernels.
+    """What kernels are chosen by: what is known of the device, one of PRECISIONS for products, and ways to compute.
 
-    ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
-    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/implementations/base.py). ``only`` names the implementations or variants
-    that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
     ``padding`` is how plans pad blobs.
     """
 
     model: DeviceModel = HOST
-    overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    choices: Choices = field(default_factory=Choices)
-    broken: frozenset[str] = frozenset()
     precision: str = "fp32"
-    only: frozenset[str] = frozenset()
+    choices: Choices = field(default_factory=Choices)
     padding: Padding = field(default_factory=Padding)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
-        return kernel_source.load(kernel).tuning(self.model, self.overrides.get(kernel))
+        return kernel_source.load(kernel).tuning(self.model)
 
 
 def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCall]:

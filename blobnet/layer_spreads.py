@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.arguments import loss_of
+from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, PlanError
@@ -20,7 +20,7 @@ from blobnet.graph import Graph, Vertex
 from blobnet.inference import LabelledData
 from blobnet.kernel_call import Batch
 from blobnet.loader import Loader
-from blobnet.losses import CrossEntropy, Loss
+from blobnet.losses import Loss
 from blobnet.model import Model
 from blobnet.network_inputs import first_numbers
 from blobnet.parameters import DeviceParameters
@@ -227,15 +227,15 @@ def layer_spreads(
         return ModelSpreads(tuple(layers), 0, filters, filters_of)
     if count is not None:
         count = check_count("layer_spreads", "count", count)
-    loss = loss_of(loss) or model.loss or CrossEntropy()
-    data = LabelledData(graph, loss, x, y)
+    losses = losses_for(graph, loss, model.loss)
+    data = LabelledData(graph, losses, x, y)
     if data.labels is None:
         raise OptionError("layer_spreads", "samples must have numbers, which those of a stream have not", y=None)
-    opened = model._on(device)
+    opened = model.device_for(device)
     size = min(count or DEFAULT_COUNT, data.count or 1)
     while True:
         try:
-            batch = _Batch(opened, graph, weights, loss, data, size, seed)
+            batch = _Batch(opened, graph, weights, losses, data, size, seed)
             break
         except PlanError:
             if count is not None or size == 1:
@@ -270,7 +270,7 @@ def _members(graph: Graph) -> list[list[Vertex]]:
     members: list[list[Vertex]] = []
     home: dict[int, list[Vertex]] = {}
     for vertex in graph.vertices:
-        follows = len(vertex.inputs) == 1 and vertex.inputs[0] != graph.input.index
+        follows = len(vertex.inputs) == 1 and not graph.vertices[vertex.inputs[0]].layer.takes_samples
         if follows and len(graph.readers[vertex.inputs[0]]) == 1 and _changes_single_values(graph, vertex):
             home[vertex.index] = home[vertex.inputs[0]]
             home[vertex.index].append(vertex)
@@ -291,7 +291,7 @@ def _layer(
     graph: Graph, vertices: list[Vertex], members: list[list[Vertex]], weights: Mapping[str, FloatArray]
 ) -> LayerSpread:
     place = {vertex.index: number for number, some in enumerate(members) for vertex in some}
-    specs = {f"{vertex.name}/{spec.name}": spec for vertex in vertices for spec in graph.parameters(vertex)}
+    specs = {vertex.parameter(spec.name): spec for vertex in vertices for spec in graph.parameters(vertex)}
     trainable = [name for name, spec in specs.items() if spec.trainable]
     parameter = max(trainable, key=lambda name: specs[name].elements, default="")
     kinds = tuple(vertex.layer.activates or vertex.layer.kind for vertex in vertices)
@@ -316,18 +316,18 @@ def _layer(
 
 def _filters(graph: Graph, weights: Mapping[str, FloatArray]) -> tuple[str, FloatArray | None]:
     """The first layer with weights, and these as pictures."""
-    shape = graph.input.shape
     for vertex in graph.vertices:
         for spec in graph.parameters(vertex):
             if len(spec.shape) < 2:
                 continue
-            values = weights[f"{vertex.name}/{spec.name}"]
+            values = weights[vertex.parameter(spec.name)]
             if values.ndim == 4:
                 return vertex.name, values
             if values.ndim == 3:  # Filters of 1-D data: units below each other.
                 return vertex.name, values[:, None]
-            is_whole = shape.rank == 2 and values.shape[1] == shape.elements
-            return vertex.name, values.reshape(-1, *shape.dimensions) if is_whole else None
+            whole = [item.shape for item in graph.inputs.values() if item.shape.rank == 2]
+            shape = next((item for item in whole if values.shape[1] == item.elements), None)
+            return vertex.name, values.reshape(-1, *shape.dimensions) if shape else None
     return "", None
 
 
@@ -342,14 +342,14 @@ class _Batch:
         device: Device,
         graph: Graph,
         weights: Mapping[str, FloatArray],
-        loss: Loss,
+        losses: tuple[Loss, ...],
         data: LabelledData,
         size: int,
         seed: int,
     ) -> None:
         # NOTE: where blobs do not share memory, no launch does another layer's work on the way.
-        sample_type = data.reader.sample_type
-        settings: dict[str, Any] = {"loss": loss, "training": True, "share": False, "sample_type": sample_type}
+        types = data.reader.sample_types
+        settings: dict[str, Any] = {"loss": losses, "training": True, "share": False, "sample_type": types}
         self._plan = plan_for(device, graph, size, **settings)
         self._parameters = DeviceParameters(device, graph, self._plan.parameters)
         self._parameters.write(weights)
@@ -359,7 +359,8 @@ class _Batch:
         words = np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32)
         self._executor.feed("step", words)
         assert data.labels is not None
-        self._batch = Batch(size, divisor=loss.weight(np.asarray(data.labels[numbers])) or 1.0)
+        own = zip(losses, data.labels, strict=True)
+        self._batch = Batch(size, divisor=tuple(loss.weight(np.asarray(labels[numbers])) for loss, labels in own))
 
     def values(self, names: Container[str]) -> Iterator[tuple[str, FloatArray]]:
         """Runs forward; yields the outputs (samples, units, height, width) of these layers, while they are there."""
@@ -377,8 +378,9 @@ class _Batch:
 
     def gradients(self) -> dict[str, FloatArray]:
         """Runs loss and backward."""
-        for phase in ("loss", "backward"):
-            self._executor.run(phase, self._batch)
+        for head in self._plan.heads:
+            self._executor.run(head.phase, self._batch.of_output(head.number))
+        self._executor.run("backward", self._batch)
         table = self._plan.parameters
         device = self._executor.device
         flat = device.read(self._executor.buffers["gradients"], max(1, table.trainable_elements))

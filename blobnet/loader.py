@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
+from blobnet.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.executor import Executor
 from blobnet.planning import sample_slots
@@ -34,29 +34,31 @@ _SHARE_OF_MEMORY, _SHARE_OF_HOST = 1 / 2, 1 / 16
 
 #: Labels as words of 4 bytes, a row for each sample.
 Labels = npt.NDArray[np.int32]
+#: Memory for the samples of each input; None where they are on the device already.
+Samples = Sequence[npt.NDArray[Any] | None]
 
 
 class Reader(ABC):
     """What gives batches: samples, and labels where there are some.
 
     Attributes:
-        sample_type: NumPy's name for the type of its samples.
+        sample_types: NumPy's names for the types of its samples, one for each input.
         threads: how many threads may fill at the same time.
         is_quick: whether that only copies memory.
     """
 
-    sample_type: str
+    sample_types: tuple[str, ...]
     threads = 1
     is_quick = False
 
     @abstractmethod
-    def fill(self, job: Any, samples: npt.NDArray[Any] | None, labels: Labels | None, part: slice) -> int:
+    def fill(self, job: Any, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         """Writes a part of a batch.
 
         Args:
             job: which batch: the numbers of its samples, where samples have numbers.
-            samples: where its samples go; None if they are on the device already.
-            labels: where its labels go; None if nobody wants them.
+            samples: where the samples of each input go; None for those that are on the device already.
+            labels: where the labels of each output go; none if nobody wants them.
             part: which of them to write.
 
         Returns:
@@ -68,27 +70,29 @@ class IndexedReader(Reader):
     """Samples and labels that are found by their numbers.
 
     Args:
-        source: the samples.
-        labels: as a loss takes them, one for each sample, in memory or to be read; None for none.
+        sources: the samples of each input.
+        labels: for each output, as its loss takes them: one for each sample, in memory or to be read; empty for none.
     """
 
-    def __init__(self, source: Source, labels: npt.NDArray[Any] | Source | None = None) -> None:
-        stored = labels if isinstance(labels, Source) else None
-        self._source, self._stored_labels = source, stored
-        self._labels = None if labels is None or isinstance(labels, Source) else _words(labels)
-        self.sample_type = source.dtype.name
-        is_parallel = source.is_parallel and (stored is None or stored.is_parallel)
+    def __init__(self, sources: Sequence[Source], labels: Sequence[npt.NDArray[Any] | Source] = ()) -> None:
+        self._sources = tuple(sources)
+        self._labels = [item if isinstance(item, Source) else _words(item) for item in labels]
+        stored = [item for item in labels if isinstance(item, Source)]
+        self.sample_types = tuple(source.dtype.name for source in self._sources)
+        is_parallel = all(item.is_parallel for item in (*self._sources, *stored))
         self.threads = _MOST_THREADS if is_parallel else 1
-        self.is_quick = source.is_quick and stored is None
+        self.is_quick = all(source.is_quick for source in self._sources) and not stored
 
-    def fill(self, job: Rows, samples: npt.NDArray[Any] | None, labels: Labels | None, part: slice) -> int:
+    def fill(self, job: Rows, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         rows = job[part]
-        if samples is not None:
-            self._source.read(rows, samples[part][: len(rows)])
-        if labels is not None and self._labels is not None:
-            np.take(self._labels, rows, axis=0, out=labels[part][: len(rows)], mode="clip")
-        elif labels is not None and self._stored_labels is not None:
-            labels[part][: len(rows)] = _words(np.asarray(self._stored_labels[rows]))
+        for source, to in zip(self._sources, samples, strict=True):
+            if to is not None:
+                source.read(rows, to[part][: len(rows)])
+        for own, wanted in zip(self._labels, labels, strict=False):
+            if isinstance(own, Source):
+                wanted[part][: len(rows)] = _words(np.asarray(own[rows]))
+            else:
+                np.take(own, rows, axis=0, out=wanted[part][: len(rows)], mode="clip")
         return len(job)
 
 
@@ -97,8 +101,8 @@ class StreamReader(Reader):
 
     Args:
         stream: gives samples, or pairs of samples and labels; starts anew whenever it is asked for an iterator.
-        shape: the axes of a sample.
-        prepare: makes labels of samples what the loss takes; None where there are to be none.
+        shapes: the axes of a sample of each input, by its name; the samples of several are given by name, or in order.
+        prepare: makes labels of samples what the losses take, one array for each; None where there are to be none.
         subject: what errors call it.
 
     Raises:
@@ -108,16 +112,16 @@ class StreamReader(Reader):
     def __init__(
         self,
         stream: Iterable[Any],
-        shape: tuple[int, ...],
-        prepare: Callable[[npt.NDArray[Any], Any], npt.NDArray[Any]] | None,
+        shapes: Mapping[str, tuple[int, ...]],
+        prepare: Callable[[npt.NDArray[Any], Any], Sequence[npt.NDArray[Any]]] | None,
         subject: str,
     ) -> None:
-        self._stream, self._shape, self._prepare, self._subject = stream, shape, prepare, subject
+        self._stream, self._shapes, self._prepare, self._subject = stream, shapes, prepare, subject
         round_ = self._batches()
         first = next(round_, None)
         if first is None:
             raise DataError(subject, "the stream must give at least one batch", batches=0)
-        self.sample_type = kept_type(first[0].dtype).name
+        self.sample_types = tuple(kept_type(x.dtype).name for x in first[0])
         # A generator cannot begin anew, so that the batch that was looked at must not be lost.
         self._round: Iterator[Any] | None = itertools.chain([first], round_)
 
@@ -141,40 +145,56 @@ class StreamReader(Reader):
             raise DataError(self._subject, rule, done=skipped, received=left_out, hint=hint)
         return itertools.repeat(batches)
 
-    def fill(self, job: Iterator[Any], samples: npt.NDArray[Any] | None, labels: Labels | None, part: slice) -> int:
-        x, y = next(job, (None, None))
-        if x is None:
+    def fill(self, job: Iterator[_Batch], samples: Samples, labels: Sequence[Labels], part: slice) -> int:
+        xs, ys = next(job, ((), ()))
+        if not xs:
             return 0
-        assert samples is not None, "a stream is not kept on the device"
-        check_kept(x.dtype, samples.dtype, self._subject)
-        with np.errstate(over="ignore"):
-            np.copyto(samples[: len(x)], x, casting="unsafe")
-        check_finite(samples[: len(x)], "x", self._subject)
-        if labels is not None and y is not None:
-            labels[: len(x)] = _words(y)
-        return len(x)
+        for x, to in zip(xs, samples, strict=True):
+            assert to is not None, "a stream is not kept on the device"
+            check_kept(x.dtype, to.dtype, self._subject)
+            with np.errstate(over="ignore"):
+                np.copyto(to[: len(x)], x, casting="unsafe")
+            check_finite(to[: len(x)], "x", self._subject)
+        for wanted, y in zip(labels, ys, strict=False):
+            wanted[: len(y)] = _words(y)
+        return len(xs[0])
 
-    def _batches(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any] | None]]:
+    def _batches(self) -> Iterator[_Batch]:
         for number, batch in enumerate(self._stream):
             subject = f"{self._subject}, batch {number}"
-            given, labels = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
+            given, labels = batch if self._is_pair(batch) else (batch, None)
             if self._prepare is not None and labels is None:
                 rule = "a stream for training must give pairs of samples and labels"
                 raise DataError(subject, rule, received=type(batch).__name__)
-            x = np.asarray(given)
-            check_array_type(x, "x", subject)
-            if tuple(x.shape[1:]) != self._shape:
-                rule = "each sample must have the shape of the model's input"
-                raise DataError(subject, rule, sample=tuple(x.shape[1:]), input=self._shape)
-            yield x, None if self._prepare is None else self._prepare(x, labels)
+            xs = tuple(map(np.asarray, in_order(list(self._shapes), given, subject, "input", DataError)))
+            for x, (name, shape) in zip(xs, self._shapes.items(), strict=True):
+                where = part_subject(subject, name, list(self._shapes))
+                check_array_type(x, "x", where)
+                if tuple(x.shape[1:]) != shape:
+                    rule = "each sample must have the shape of the model's input"
+                    raise DataError(where, rule, sample=tuple(x.shape[1:]), input=shape)
+                if len(x) != len(xs[0]):
+                    listed = ", ".join(f"{own} {len(part)}" for own, part in zip(self._shapes, xs, strict=True))
+                    raise DataError(subject, "all inputs must have the same number of samples", samples=listed)
+            yield xs, () if self._prepare is None else tuple(self._prepare(xs[0], labels))
+
+    def _is_pair(self, batch: Any) -> bool:
+        """Whether a batch is one of samples and labels; the samples of several inputs alone may be a pair too."""
+        is_pair = isinstance(batch, tuple | list) and len(batch) == 2
+        of_two = len(self._shapes) == 2 and self._prepare is None
+        return is_pair and (not of_two or isinstance(batch[0], tuple | list | Mapping))
 
 
-def _parted(batches: Iterable[Any], size: int) -> Iterator[Any]:
+#: The samples of each input, and the labels of each output.
+_Batch = tuple[tuple[npt.NDArray[Any], ...], tuple[npt.NDArray[Any], ...]]
+
+
+def _parted(batches: Iterable[_Batch], size: int) -> Iterator[_Batch]:
     """The batches, those of more than ``size`` samples in parts."""
-    for x, y in batches:
-        for first in range(0, len(x), size):
+    for xs, ys in batches:
+        for first in range(0, len(xs[0]), size):
             chosen = slice(first, first + size)
-            yield x[chosen], None if y is None else y[chosen]
+            yield tuple(x[chosen] for x in xs), tuple(y[chosen] for y in ys)
 
 
 def _words(labels: npt.NDArray[Any]) -> Labels:
@@ -185,8 +205,8 @@ def _words(labels: npt.NDArray[Any]) -> Labels:
 class _Piece:
     """Host memory for a batch, and the copies that still read it."""
 
-    samples: npt.NDArray[Any] | None
-    labels: Labels | None
+    samples: list[npt.NDArray[Any] | None]
+    labels: list[Labels]
     copies: list[Any] = field(default_factory=list)
 
 
@@ -209,20 +229,21 @@ class Loader:
         executor: whose ``samples``, ``rows`` and ``labels`` are to be filled.
 
     Attributes:
-        labels: those of the batch that was sent last, for as long as no other is asked for; None without labels.
+        labels: those of the batch that was sent last, one array for each output, for as long as no other is asked for.
     """
 
     def __init__(self, executor: Executor) -> None:
         plan = executor.plan
         self._executor, self._device = executor, executor.device
-        self._size, self._type = plan.batch_size, np.dtype(plan.sample_type)
-        self._shape = plan.graph.input.shape.dimensions
-        self._sample_bytes = math.prod(self._shape) * self._type.itemsize
-        self._label_words = plan.buffers["labels"].per_sample if "labels" in plan.buffers else 0
-        self.labels: Labels | None = None
+        self._size, self._entries = plan.batch_size, plan.entries
+        self._label_buffers = {
+            name: plan.buffers[name].per_sample for name in (head.buffer("labels") for head in plan.heads)
+        }
+        self.labels: tuple[Labels, ...] = ()
         self._free: deque[_Piece] = deque()
         self._pools: dict[int, ThreadPoolExecutor] = {}
-        self._is_resident = False
+        #: The inputs whose samples are all on the device.
+        self._resident: set[str] = set()
         #: For each place in ``samples``, what happens when its batch is no longer needed; the place in use; and the
         #: first number in ``rows``.
         self._consumed: list[Any] = [None] * sample_slots(plan.tuning.model)
@@ -231,46 +252,56 @@ class Loader:
 
     # -- the whole data set ------------------------------------------------------------------------------------------
 
-    def keep(self, source: Source | None, reserved: int, advance: Callable[[int], object]) -> bool:
-        """Puts all samples of a source on the device, if they fit beside ``reserved`` bytes: batches are then rows.
+    def keep(self, sources: Sequence[Source], reserved: int, advance: Callable[[int], object]) -> bool:
+        """Puts the samples of all inputs on the device, if they fit beside ``reserved`` bytes: batches are then rows.
 
-        ``advance`` is called with how many samples have been read, again and again.
+        Of several inputs some may fit. ``advance`` is called with how many samples of the first one have been read,
+        again and again. Returns whether any are there.
 
         Raises:
             DataError: the source does not give what it promised.
             DeviceError: the device failed.
         """
-        if source is None or self._executor.debug:  # In debug mode all memory is copied at every launch.
+        if self._executor.debug:  # In debug mode all memory is copied at every launch.
             return False
+        for number, (entry, source) in enumerate(zip(self._entries, sources, strict=False)):
+            if self._keep(entry, source, reserved, (lambda count: None) if number else advance):
+                self._resident.add(entry.name)
+                reserved += source.bytes
+        return bool(self._resident)
+
+    def _keep(self, entry: Entry, source: Source, reserved: int, advance: Callable[[int], object]) -> bool:
         info = self._device.info
         share = _SHARE_OF_HOST if self._device.is_host else _SHARE_OF_MEMORY
         room = min(info.largest_allocation, (info.memory - reserved) * share)
         if source.bytes > room:
             return False
         buffer = self._device.allocate(-(-source.bytes // 4) * 4)
-        reader, step = IndexedReader(source), max(1, _LOAD_BYTES // self._sample_bytes)
-        pieces = deque(
-            _Piece(self._device.host_memory(step * self._sample_bytes).view(self._type).reshape(-1, *self._shape), None)
-            for _ in range(min(2, -(-len(source) // step)))
-        )
+        reader, step = IndexedReader([source]), max(1, _LOAD_BYTES // entry.sample_bytes)
+        pieces = deque(_Piece([self._memory(entry, step)], []) for _ in range(min(2, -(-len(source) // step))))
         for first in range(0, len(source), step):
             piece, rows = pieces[0], np.arange(first, min(first + step, len(source)))
             for result in self._share(reader, rows, piece):
                 result.result()
-            assert piece.samples is not None
-            piece.copies = [self._device.fetch(buffer, piece.samples[: len(rows)], first * self._sample_bytes)]
+            (samples,) = piece.samples
+            assert samples is not None
+            piece.copies = [self._device.fetch(buffer, samples[: len(rows)], first * entry.sample_bytes)]
             pieces.rotate()
             advance(len(rows))
         for piece in pieces:
             self._await(piece)
-        self._executor.use("samples", buffer)
-        self._is_resident = True
+        self._executor.use(entry.buffer("samples"), buffer)
         return True
+
+    def _memory(self, entry: Entry, count: int) -> npt.NDArray[Any]:
+        """Page-locked memory for so many samples of an input."""
+        memory = self._device.host_memory(count * entry.sample_bytes).view(entry.sample_type)
+        return memory.reshape(-1, *entry.shape.dimensions)
 
     # -- batch by batch ----------------------------------------------------------------------------------------------
 
     def batches(
-        self, reader: Reader, jobs: Iterable[Any], change: Callable[[Labels], None] = lambda labels: None
+        self, reader: Reader, jobs: Iterable[Any], change: Callable[[Sequence[Labels]], None] = lambda labels: None
     ) -> Iterator[int]:
         """Puts the batch of every job on its way, and gives its number of samples, for launches that follow.
 
@@ -293,8 +324,8 @@ class Loader:
                 count = counts[0]
                 if not count:
                     return
-                if filling.piece.labels is not None:
-                    change(filling.piece.labels[:count])
+                if filling.piece.labels:
+                    change([labels[:count] for labels in filling.piece.labels])
                 self._send(filling, count)
                 yield count
                 # The device has work now, while the host gathers what comes next.
@@ -312,8 +343,10 @@ class Loader:
 
     def _is_inline(self, reader: Reader) -> bool:
         """Whether batches are gathered at once; a CPU's cores have work enough."""
-        is_small = self._size * (self._sample_bytes + 4 * self._label_words) <= _LEAST_SHARED
-        return reader.is_quick and (is_small or self._is_resident or self._device.is_host)
+        coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
+        # Without samples to copy there are labels at most.
+        is_small = not coming or self._size * (coming + 4 * sum(self._label_buffers.values())) <= _LEAST_SHARED
+        return reader.is_quick and (is_small or self._device.is_host)
 
     def _begin(self, reader: Reader, job: Any) -> _Filling:
         """Has a piece filled: at once, or by threads."""
@@ -347,36 +380,37 @@ class Loader:
             self._device.wait(copy)
 
     def _new_piece(self) -> _Piece:
-        samples = labels = None
-        if not self._is_resident:
-            samples = (
-                self._device.host_memory(self._size * self._sample_bytes).view(self._type).reshape(-1, *self._shape)
-            )
-        if self._label_words:
-            labels = self._device.host_memory(4 * self._size * self._label_words).view(np.int32).reshape(self._size, -1)
-        return _Piece(samples, labels)
+        return _Piece(
+            [None if entry.name in self._resident else self._memory(entry, self._size) for entry in self._entries],
+            [
+                self._device.host_memory(4 * self._size * words).view(np.int32).reshape(self._size, -1)
+                for words in self._label_buffers.values()
+            ],
+        )
 
     def _send(self, filling: _Filling, count: int) -> None:
         """Puts a piece that was filled on its way."""
         executor, piece = self._executor, filling.piece
         piece.copies = []
-        if piece.samples is None:
-            executor.feed("rows", filling.job.astype(np.int32))
-        else:
-            # NOTE: the first batch goes behind what was launched, which has nothing to do for it: one image comes in
-            # sooner without a second queue.
-            is_alone = self._slot < 0 or len(self._consumed) == 1
+        # NOTE: the first batch goes behind what was launched, which has nothing to do for it: one image comes in sooner
+        # without a second queue.
+        is_alone = self._slot < 0 or len(self._consumed) == 1
+        if len(self._resident) < len(self._entries):
             self._slot = (self._slot + 1) % len(self._consumed)
-            first, after = self._slot * self._size, None if is_alone else self._consumed[self._slot]
-            copy = self._device.fetch(
-                executor.buffers["samples"], piece.samples[:count], first * self._sample_bytes, after
-            )
+        first, after = self._slot * self._size, None if is_alone else self._consumed[self._slot]
+        has_moved = self._rows != first
+        for entry, samples in zip(self._entries, piece.samples, strict=True):
+            if samples is None:
+                executor.feed(entry.buffer("rows"), filling.job.astype(np.int32))
+                continue
+            place = first * entry.sample_bytes
+            copy = self._device.fetch(executor.buffers[entry.buffer("samples")], samples[:count], place, after)
             if after is not None:
                 self._device.hold(copy)
-            if self._rows != first:
-                executor.feed("rows", np.arange(first, first + self._size, dtype=np.int32))
+            if has_moved:
+                executor.feed(entry.buffer("rows"), np.arange(first, first + self._size, dtype=np.int32))
                 self._rows = first
             piece.copies.append(copy)
-        if piece.labels is not None:
-            self.labels = piece.labels[:count]
-            piece.copies.append(self._device.fetch(executor.buffers["labels"], piece.labels[:count]))
+        self.labels = tuple(labels[:count] for labels in piece.labels)
+        for name, labels in zip(self._label_buffers, self.labels, strict=True):
+            piece.copies.append(self._device.fetch(executor.buffers[name], labels))

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.arguments import loss_of
+from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray
 from blobnet.datasets.source import runs
 from blobnet.device import Device
 from blobnet.geometry import check_count
-from blobnet.inference import samples_for
 from blobnet.labels import prepare_labels
-from blobnet.losses import IGNORED, CrossEntropy, Loss
+from blobnet.losses import IGNORED, Loss
 from blobnet.model import Model
 from blobnet.network_inputs import network_inputs
+from blobnet.samples import samples_for
 
 #: Outputs that are looked at together.
 _OUTPUTS_AT_ONCE = 1 << 24
@@ -94,12 +94,12 @@ def worst_mistakes(
     Raises:
         DataError, ShapeError: samples or labels that cannot be used.
     """
-    loss = loss_of(loss) or model.loss or CrossEntropy()
+    (loss,) = losses_for(model.graph, loss, model.loss)
     check_count("mistakes", "count", count)
     batch_size = check_count("mistakes", "batch_size", batch_size)
-    opened = model._on(device)
+    opened = model.device_for(device)
     source = samples_for(model.graph, x, "x")
-    labels = prepare_labels(model.graph, loss, source.shape, y, "y")
+    labels = prepare_labels(model.graph.output.shape, loss, source.shape, y, "y")
     size = batch_size * max(1, _OUTPUTS_AT_ONCE // (batch_size * model.graph.output.shape.elements))
     worst: list[Mistake] = []
     wrong = 0

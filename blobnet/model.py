@@ -7,85 +7,118 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
-from blobnet.arguments import as_float32, loss_of, optimizer_of, parted
+from blobnet.arguments import as_float32, loss_of, loss_weights_for, losses_for, optimizer_of, parted
 from blobnet.augment import Augmentation, augmentations_of, from_descriptions
 from blobnet.blob import FloatArray
 from blobnet.building import announced
 from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.datasets.source import Source, is_stream, runs
+from blobnet.datasets.source import Source, runs
 from blobnet.device import Device, choose
 from blobnet.device_model import GENERIC, HOST
+from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.geometry import check_count, is_int
-from blobnet.inference import Evaluator, Evaluators, LabelledData, samples_for
+from blobnet.inference import (
+    Evaluator,
+    Evaluators,
+    LabelledData,
+    Outputs,
+    asked_metrics,
+    named_metrics,
+    sample_shapes,
+)
 from blobnet.kernel_call import Tuning
-from blobnet.labels import prepare_labels
-from blobnet.layers import Input, Layer, Node
+from blobnet.labels import labels_for, prepare_labels
+from blobnet.layers import Input, Layer, Node, Standardize
 from blobnet.loader import IndexedReader, Reader, StreamReader
-from blobnet.losses import CrossEntropy, Loss
-from blobnet.metrics import Metric, Report, measured, named
-from blobnet.notes import note_loss, note_scale
+from blobnet.losses import Loss
+from blobnet.metrics import Metric, Report
+from blobnet.notes import note_losses, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
-from blobnet.sample_weights import ClassWeights, prepare_class_weights, prepare_sample_weights
+from blobnet.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
+from blobnet.samples import comes_in_batches, sources_for
 from blobnet.schedules import check_number
 from blobnet.summary import Summary, summarize
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep, not_finite
 
+#: A loss or its name; for several outputs one for each, by name or in a list.
+AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
+#: Metrics or their names; for several outputs by the outputs' names.
+AnyMetrics: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
 #: Batches that predict_batches predicts at a time.
 _PREDICTED_AHEAD = 8
 
 
 class Model:
-    """A network between one input node and one output node.
+    """A network between input nodes and output nodes.
+
+    With several inputs or outputs, samples, labels, losses, metrics and results go by their names: those that are given
+    here, or else those of their layers (docs/graphs.md).
 
     Args:
-        inputs: the node of an Input layer.
-        outputs: the node whose value is the result. Nodes of :meth:`trunk` bring the weights of their model along.
-        class_names: names of the outputs, kept in files.
+        inputs: the node of an Input layer; or several, in a list or by name.
+        outputs: the node whose value is the result; or several, in a list or by name. Nodes of :meth:`node` and
+            :meth:`trunk` bring the weights of their model along.
+        class_names: names of the units of a single output, kept in files.
         seed: of the initial weights of all other layers.
 
     Raises:
-        OptionError: the nodes do not make a network with one input and one output.
+        OptionError: the outputs do not depend on exactly these inputs.
+        ShapeError: a layer stands in several places that do not fit the same parameters.
     """
 
     def __init__(
-        self,
-        inputs: Node | Sequence[Node],
-        outputs: Node | Sequence[Node],
-        *,
-        class_names: Sequence[str] = (),
-        seed: int = 0,
+        self, inputs: graph.Ends, outputs: graph.Ends, *, class_names: Sequence[str] = (), seed: int = 0
     ) -> None:
-        self._start(graph.from_nodes(inputs, outputs), class_names, seed)
-        if carried := graph.carried_weights(outputs):
-            self.set_weights(carried)
+        network, carried = graph.with_weights(inputs, outputs)
+        self._start(network, class_names, seed, carried)
 
-    def _start(self, network: graph.Graph, class_names: Sequence[str], seed: int) -> None:
+    def _start(
+        self,
+        network: graph.Graph,
+        class_names: Sequence[str],
+        seed: int,
+        carried: Mapping[str, FloatArray] | None = None,
+    ) -> None:
         self.graph = network
         self.class_names = check_class_names(network, class_names)
-        self.loss: Loss | None = None
+        self.loss: Loss | dict[str, Loss] | None = None
         self._device: Device | None = None
         self._evaluators = Evaluators()
         self._noted: object = None
+        self._nodes: tuple[object, dict[str, Node]] | None = None
+        #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
+        self._standardized: dict[str, Layer] = {}
+        self._weights: Mapping[str, FloatArray] = {}
         self.initialize(seed)
+        if carried:
+            self.set_weights(carried)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def initialize(self, seed: int) -> None:
-        """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone."""
+        """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone.
+
+        What was given with a layer (Constant) stays.
+        """
+        given = {name for name, spec in self.graph.named_parameters.items() if spec.initializer == initializers.GIVEN}
+        kept = {name: values for name, values in self._weights.items() if name in given}
         # Drawn when they are first needed, which is after a plan was found to fit.
-        self._weights: Mapping[str, FloatArray] = initializers.FirstWeights(self.graph.named_parameters, seed)
+        self._weights = initializers.FirstWeights(self.graph.named_parameters, seed)
+        if kept:
+            self.set_weights(kept)
         self.history: dict[str, list[float]] = {}
         self.training_state: TrainingState | None = None
 
@@ -117,11 +150,16 @@ class Model:
         # NOTE: always another object, by which evaluators know that the weights have changed.
         self._weights = {name: arrays[name] if name in arrays else self._weights[name] for name in specs}
 
-    def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> None:
+    def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike, *, input: str | None = None) -> None:
         """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
 
+        Args:
+            mean: the numbers to subtract.
+            deviation: those to divide by.
+            input: the name of the input, where there are several.
+
         Raises:
-            OptionError: a mean that is not finite, or a deviation that is not above 0.
+            OptionError: a mean that is not finite, a deviation that is not above 0, or there is no such input.
             ShapeError: not one number for each unit.
         """
         means, deviations = (as_float32(values, "set_normalization") for values in (mean, deviation))
@@ -131,13 +169,93 @@ class Model:
             hint = "give a unit that never changes the deviation 1."
             rule = "every deviation must be finite and above 0"
             raise OptionError("set_normalization", rule, deviation=deviations, hint=hint)
-        name = self.graph.input.name
-        self.set_weights({f"{name}/mean": mean, f"{name}/deviation": deviation})
+        names = list(self.graph.inputs)
+        if (input is None and len(names) > 1) or (input is not None and input not in names):
+            rule = "input must name one of the model's inputs"
+            raise OptionError("set_normalization", rule, input=input, inputs=", ".join(names))
+        vertex = self.graph.input if input is None else self.graph.inputs[input]
+        self.set_weights({vertex.parameter("mean"): mean, vertex.parameter("deviation"): deviation})
 
     # -- transfer ----------------------------------------------------------------------------------------------------
 
-    def trunk(self, *names: str) -> tuple[Node, ...]:
+    def node(self, name: str) -> Node:
+        """The node of a layer, to build a new model on; it carries the weights of now, and so do those before it.
+
+        Nodes of one model go together until its weights change. ``bn.Model(model.node("input"), model.node("pool"))``.
+
+        Args:
+            name: of the layer, or of one of its places (``encoder@2``); ``print(model)`` lists them.
+
+        Raises:
+            OptionError: there is no such layer.
+        """
+        self.graph.vertex(name, "node")
+        if self._nodes is None or self._nodes[0] is not self._weights:
+            self._nodes = self._weights, self.graph.nodes(self._weights)
+        return self._nodes[1][name]
+
+    def part(self, first: str, last: str) -> Model:
+        """The layers behind ``first``, up to ``last``, as a model of its own, with the weights of now.
+
+        Its input has the shape of the values of ``first``, and that layer's name.
+
+        Raises:
+            OptionError: there is no such layer, or ``last`` depends on more than ``first``.
+        """
+        start, end = (self.graph.vertex(name, "part") for name in (first, last))
+        entry = Input.of(start.shape, name=first)()
+        needed = {vertex.name for vertex in self.graph.up_to(last, "part")}
+        nodes = self.graph.nodes(self._weights, fed={first: entry})
+        if first not in needed or start.index >= end.index:
+            raise OptionError("part", "the last layer must come behind the first one", first=first, last=last)
+        return Model(entry, nodes[last])
+
+    def __call__(self, *inputs: Node | Sequence[Node] | Mapping[str, Node], prefix: str = "") -> Any:
+        """Puts the whole network, with its weights of now, behind nodes of another one.
+
+        Called more than once, its layers stand in several places and share their parameters. What its input layers do
+        to samples is done to the nodes.
+
+        Args:
+            inputs: a node for each input, in their order or by name.
+            prefix: of the layers' names, where they would meet others of the same names.
+
+        Returns:
+            The node of the output; for several outputs {name: node}.
+
+        Raises:
+            OptionError: there is not one node for each input.
+            ShapeError: a node has another shape than the input.
+        """
+        given = in_order(list(self.graph.inputs), inputs[0] if len(inputs) == 1 else inputs, "Model", "input")
+        fed: dict[str, Node] = {}
+        for node, vertex in zip(given, self.graph.inputs.values(), strict=True):
+            if not isinstance(node, Node):
+                rule = "a network stands behind nodes: what layers gave when called"
+                raise OptionError("Model", rule, received=type(node).__name__)
+            if node.shape != vertex.shape:
+                rule = "a node must have the shape of the input that it stands for"
+                raise ShapeError("Model", rule, node=node.shape, input=vertex.shape)
+            fed[vertex.name] = self._normalized(node, vertex, prefix)
+        nodes = self.graph.nodes(self._weights, fed=fed, prefix=prefix)
+        return by_name(list(self.graph.outputs), [nodes[vertex.name] for vertex in self.graph.outputs.values()])
+
+    def _normalized(self, node: Node, vertex: graph.Vertex, prefix: str) -> Node:
+        """What an input layer makes of the values of a node."""
+        mean, deviation = (self._weights[vertex.parameter(name)] for name in ("mean", "deviation"))
+        if not mean.any() and (deviation == 1).all():
+            return node
+        name = f"{prefix}{vertex.name}_standardized"
+        layer = self._standardized.setdefault(name, Standardize(name=name))
+        zeros = np.zeros_like(mean)
+        weights: dict[str, FloatArray] = {"running_mean": mean, "shift": zeros, "scale": np.float32(1) / deviation}
+        weights["running_variance"] = zeros + 1
+        return replace(layer(node), weights=weights)
+
+    def trunk(self, *names: str) -> tuple[Any, ...]:
         """Nodes to build a new model on: that of the input, and that of each layer that is named.
+
+        Of several inputs the first item is {name: node}.
 
         They carry the weights of now. A new head on a model in a file:
 
@@ -152,9 +270,10 @@ class Model:
         Raises:
             OptionError: there is no such layer.
         """
+        wanted = [self.graph.vertex(name, "trunk") for name in names]
         nodes = self.graph.nodes(self._weights)
-        wanted = [self.graph.input, *(self.graph.vertex(name, "trunk") for name in names)]
-        return tuple(nodes[vertex.name] for vertex in wanted)
+        inputs = by_name(list(self.graph.inputs), [nodes[vertex.name] for vertex in self.graph.inputs.values()])
+        return inputs, *(nodes[vertex.name] for vertex in wanted)
 
     def outputs_of(self, name: str) -> Model:
         """A model whose output is that of a layer, with the weights of now: its ``predict`` gives the inner values.
@@ -162,8 +281,10 @@ class Model:
         Raises:
             OptionError: there is no such layer.
         """
-        self.graph.vertex(name, "outputs_of")
-        return Model(*self.trunk(name))
+        needed = {vertex.index for vertex in self.graph.up_to(name, "outputs_of")}
+        nodes = self.graph.nodes(self._weights)
+        inputs = {own: nodes[vertex.name] for own, vertex in self.graph.inputs.items() if vertex.index in needed}
+        return Model(list(inputs.values()) if len(self.graph.entries) == 1 else inputs, nodes[name])
 
     def layers_until(self, name: str) -> list[str]:
         """The layers with weights that a layer's values depend on, itself included, for ``freeze`` of :meth:`fit`.
@@ -172,7 +293,8 @@ class Model:
             OptionError: there is no such layer.
         """
         trainable = {parameter.rpartition("/")[0] for parameter in self.graph.trainable}
-        return [item.name for item in self.graph.up_to(name, "layers_until") if item.name in trainable]
+        layers = (str(item.layer.name) for item in self.graph.up_to(name, "layers_until"))
+        return [layer for layer in dict.fromkeys(layers) if layer in trainable]
 
     def with_classes(
         self,
@@ -196,13 +318,13 @@ class Model:
                 none of samples of this model, too small, or one that the weights of a layer do not fit.
         """
         check_count("with_classes", "classes", classes)
-        owners = [vertex for vertex in self.graph.vertices if self.graph.parameters(vertex)][1:]
+        owners = [vertex for vertex in self.graph.vertices if vertex.inputs and self.graph.parameters(vertex)]
         if not owners:
             raise OptionError(
                 "with_classes", "the model must have a layer with weights", layers=len(self.graph.vertices)
             )
         head = owners[-1]
-        replaced: dict[str, Layer] = {head.name: head.layer.with_outputs(classes)}
+        replaced: dict[str, Layer] = {str(head.layer.name): head.layer.with_outputs(classes)}
         start, now = self.graph.input, self.graph.input.shape.dimensions
         if size is not None and tuple(size) != now[1:]:
             if len(size) != len(now) - 1:
@@ -230,8 +352,9 @@ class Model:
             ShapeError: a layer before the last one has other shapes there.
         """
         own, given = self.graph.named_parameters, other.graph.named_parameters
-        start = f"{self.graph.input.name}/"
-        layers = list(dict.fromkeys(name.rpartition("/")[0] for name in own if not name.startswith(start)))
+        inputs = {vertex.name for vertex in self.graph.inputs.values()}
+        layers = list(dict.fromkeys(name.rpartition("/")[0] for name in own))
+        layers = [name for name in layers if name not in inputs]
         taken: dict[str, FloatArray] = {}
         left = []
         for layer in layers:
@@ -258,8 +381,11 @@ class Model:
 
     # -- training and inference --------------------------------------------------------------------------------------
 
-    def _on(self, device: Device | str | None) -> Device:
-        """The device to use: the one given, by itself or by name, else the one used last."""
+    def device_for(self, device: Device | str | None) -> Device:
+        """The device that the model runs on from now on: that given, by itself or by name, else that of the last call.
+
+        Functions that take a model and a ``device=`` get theirs here, so that a model stays on one.
+        """
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
@@ -275,16 +401,17 @@ class Model:
         epochs: int = 1,
         batch_size: int = 128,
         optimizer: Optimizer | str | None = None,
-        loss: Loss | str | None = None,
+        loss: AnyLoss = None,
+        loss_weights: Mapping[str, float] | Sequence[float] | float | None = None,
         validation: tuple[Any, Any] | float | None = None,
-        metrics: Metric | str | Sequence[Metric | str] = (),
+        metrics: AnyMetrics = (),
         callbacks: Callback | Sequence[Callback] = (),
         freeze: str | Iterable[str] | None = None,
         class_weights: ClassWeights | None = None,
-        sample_weights: npt.ArrayLike | None = None,
+        sample_weights: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
         accumulate: int = 1,
         average: float | None = None,
-        augment: Sequence[Augmentation] | Augmentation | str | None = None,
+        augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
@@ -305,13 +432,18 @@ class Model:
         Args:
             x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
                 h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
-                ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order.
+                ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order. For
+                several inputs (and outputs) what x (and y) says is given for each of them, by its name or in a list in
+                their order, and each batch of an iterable is such a pair.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes; those of a mapped file or
                 of an h5py data set, of more than 64 MB, are read and checked batch by batch.
             epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
             batch_size: samples a step; the last step of an epoch may have fewer.
             optimizer: or its name, "adam"; Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
-            loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training.
+            loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training. For
+                several outputs one for each, by its name or in a list.
+            loss_weights: what the losses of several outputs are multiplied by in their sum, which is minimised; 1 for
+                those that are not named.
             validation: (x, y) to measure after each epoch; or a fraction of the samples, drawn by the seed, which are
                 then not trained on.
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
@@ -320,15 +452,17 @@ class Model:
                 also :meth:`layers_until`. None is nothing, or with ``resume`` what the interrupted training froze.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
                 classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
-                evaluate, goes without weights.
-            sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight.
+                evaluate, goes without weights. For several outputs by the output's name.
+            sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight. For
+                several outputs those of all, or by the output's name.
             accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
                 as large, but for batch norms, which normalise each batch by itself.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
                 files and validation then have the average. None: there is none.
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
                 that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. None is
-                nothing, or with ``resume`` what the interrupted training did.
+                nothing, or with ``resume`` what the interrupted training did. Of several inputs those of one,
+                {its name: how}.
             seed: of the samples' order, of augmentation and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
@@ -338,7 +472,8 @@ class Model:
             verbose: show progress bars, and how far kernels are built; on a terminal.
 
         Returns:
-            The history: a value an epoch for ``loss``, ``accuracy``, ``validation_loss``, ...
+            The history: a value an epoch for ``loss``, ``accuracy``, ``validation_loss``, ...; with several outputs for
+            ``loss``, their weighted sum, and ``mask_loss``, ``class_accuracy``, ...
 
         Raises:
             DataError, OptionError, ShapeError: what was given does not fit.
@@ -352,48 +487,58 @@ class Model:
             check_number("fit", "average", average, least=0, below=1)
         seed = _check_seed("fit", seed)
         callbacks = check_callbacks(callbacks)
-        loss, optimizer = loss_of(loss), optimizer_of(optimizer)
+        optimizer = optimizer_of(optimizer)
+        losses = None if loss is None else losses_for(self.graph, loss)
+        weights = None if loss_weights is None else loss_weights_for(self.graph, loss_weights)
         state = self.training_state if resume else None
         if resume:
             if state is None:
                 hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
                 raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
-            if loss is not None and loss != self.loss:
+            known = None if self.loss is None else losses_for(self.graph, self.loss)
+            if losses is not None and losses != known:
                 rule = "the loss must be that of the interrupted training"
-                raise OptionError("resume", rule, saved=self.loss, now=loss)
-            loss = self.loss
+                raise OptionError("resume", rule, saved=self.loss, now=self._by_output(losses))
+            losses = known
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
-        loss = loss or CrossEntropy()
-        x, y, sample_weights, validation = parted(x, y, sample_weights, validation, seed)
-        data = LabelledData(self.graph, loss, x, y)
-        held_out = None if validation is None else LabelledData(self.graph, loss, *validation, subject="validation")
-        note_loss(self.graph, loss)
-        self._note_scale(data.source, training=True)
+            weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
+        losses = losses or losses_for(self.graph, None)
+        weights = weights or loss_weights_for(self.graph, None)
+        x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
+        data = LabelledData(self.graph, losses, x, y)
+        held_out = None if validation is None else LabelledData(self.graph, losses, *validation, subject="validation")
+        note_losses(data.heads, self.graph)
+        self._note_scale(data.sources, training=True)
         self._evaluators.clear()  # They would only hold memory that training needs.
         if freeze is not None or state is None:
             frozen = frozen_parameters(self.graph, freeze or ())
         else:
             frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
+        augmented: str | None
         if augment is not None or state is None:
-            changes = augmentations_of(augment or ())
+            augmented, changes = self._augmented(augment)
         else:
+            augmented = state.settings.get("augmented")
             changes = from_descriptions(state.settings.get("augment", []), "resume")
+        of_classes = self._class_weights(class_weights, data)
+        if accumulate > 1:
+            _check_accumulate(data.heads, of_classes, changes)
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
-            loss,
+            losses,
             optimizer or optimizers.Adam(),
             batch_size,
             seed,
-            sample_type=data.reader.sample_type,
+            loss_weights=weights,
+            sample_type=data.reader.sample_types,
             frozen=frozen,
-            class_weights=prepare_class_weights(
-                class_weights, loss, self.graph.output.shape.units, data.labels, self.class_names
-            ),
+            class_weights=of_classes,
             accumulate=accumulate > 1,
             average=average,
             augment=changes,
+            augmented=augmented,
             debug=debug,
         )
         trainer = Trainer(step, accumulate)
@@ -402,9 +547,9 @@ class Model:
         trainer.fit(
             data,
             epochs,
-            sample_weights=prepare_sample_weights(sample_weights, data.count),
+            sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
             validation=held_out,
-            metrics=metrics,
+            metrics=named_metrics(data.heads, metrics),
             callbacks=callbacks,
             keep=self._keep,
             history=self.history if resume else None,
@@ -413,12 +558,50 @@ class Model:
         )
         return self.history
 
+    def _by_output(self, values: Sequence[Any]) -> Any:
+        return by_name(list(self.graph.outputs), values)
+
+    def _augmented(self, augment: Any) -> tuple[str | None, tuple[Augmentation, ...]]:
+        """The input whose samples change, and how."""
+        names = list(self.graph.inputs)
+        if isinstance(augment, Mapping):
+            unknown = [name for name in augment if name not in names]
+            if unknown or len(augment) > 1:
+                rule = "the samples of one input may change, which goes by its name"
+                raise OptionError("augment", rule, received=", ".join(augment), inputs=", ".join(names))
+            items = list(augment.items())
+        else:
+            items = [(names[0], augment)] if augment else []
+            if items and len(names) > 1:
+                hint = f"give augment={{{names[0]!r}: ...}}."
+                raise OptionError("augment", "with several inputs, it must say whose samples change", hint=hint)
+        name, changes = items[0] if items else (None, ())
+        found = augmentations_of(changes or ())
+        if len(names) > 1 and any(augmentation.mixes for augmentation in found):
+            rule = "samples can be mixed where the network has one input"
+            raise OptionError("augment", rule, inputs=", ".join(names))
+        return (name if found else None), found
+
+    def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
+        """The weights of classes, for each output."""
+        names = list(self.graph.outputs)
+        if len(names) == 1:
+            items: Sequence[Any] = [given]
+        else:
+            given = {**dict.fromkeys(names), **given} if isinstance(given, Mapping) else given
+            items = in_order(names, dict.fromkeys(names) if given is None else given, "class_weights", "output")
+        labels = data.labels or (None,) * len(names)
+        return [
+            prepare_class_weights(own, head.loss, head.shape.units, known, self.class_names)
+            for own, head, known in zip(items, data.heads, labels, strict=True)
+        ]
+
     def _keep(self, progress: Progress) -> None:
         """Keeps what an epoch has reached."""
         trainer = progress.trainer
         self._weights = trainer.weights()
         self.history = {name: list(values) for name, values in progress.history.items()}
-        self.loss = trainer.step.loss
+        self.loss = self._by_output(trainer.step.losses)
         self.training_state = trainer.state() if progress.is_resumable else None
 
     def evaluate(
@@ -426,8 +609,9 @@ class Model:
         x: Any,
         y: Any = None,
         *,
-        loss: Loss | str | None = None,
-        metrics: Metric | str | Sequence[Metric | str] = (),
+        loss: AnyLoss = None,
+        loss_weights: Mapping[str, float] | Sequence[float] | float | None = None,
+        metrics: AnyMetrics = (),
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
@@ -435,28 +619,28 @@ class Model:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
-        that module says what they get; not of iterables. ``x``, ``y`` and ``precision`` are as for :meth:`fit`.
+        that module says what they get; not of iterables. For several outputs they are given by the outputs' names.
+        ``x``, ``y``, ``loss_weights`` and ``precision`` are as for :meth:`fit`.
         """
         batch_size = check_count("evaluate", "batch_size", batch_size)
-        loss = loss_of(loss) or self.loss or CrossEntropy()
-        asked = named(metrics, loss)
-        data = LabelledData(self.graph, loss, x, y)
-        if asked and data.labels is None:
-            raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=list(asked))
-        self._note_scale(data.source)
-        settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_type}
-        with self._evaluator(device, precision=precision, loss=loss, **settings) as evaluator:
-            found = evaluator.evaluate(data)
-            if asked and data.labels is not None:
-                outputs = evaluator.predict(data.reader, len(data.labels))
-                found |= measured(asked, loss, np.asarray(data.labels), outputs)
-        return found
+        losses = losses_for(self.graph, loss, self.loss)
+        weights = loss_weights_for(self.graph, loss_weights)
+        asked = named_metrics(heads_of(self.graph, losses), metrics)
+        data = LabelledData(self.graph, losses, x, y)
+        if any(asked) and data.labels is None:
+            names = [name for own in asked for name in own]
+            raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=names)
+        self._note_scale(data.sources)
+        settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_types}
+        with self._evaluator(device, precision=precision, loss=losses, **settings) as evaluator:
+            return evaluator.evaluate(data, weights) | asked_metrics(evaluator, data, asked)
 
     def report(
         self,
         x: Any,
         y: Any,
         *,
+        output: str | None = None,
         loss: Loss | str | None = None,
         batch_size: int = 128,
         device: Device | str | None = None,
@@ -465,26 +649,38 @@ class Model:
         """What a classifier gets right, class by class: a table to print, and the confusion matrix.
 
         ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`. With a class for each position
-        there is no area below a curve, for which all probabilities would have to be in memory.
+        there is no area below a curve, for which all probabilities would have to be in memory. Of several outputs
+        ``output`` names one, whose labels ``y`` are.
 
         Raises:
-            OptionError: the loss takes no classes.
+            OptionError: the loss takes no classes, or there is no such output.
         """
-        loss = loss_of(loss) or self.loss or CrossEntropy()
+        names = list(self.graph.outputs)
+        if (output is None and len(names) > 1) or (output is not None and output not in names):
+            rule = "output must name one of the model's outputs"
+            raise OptionError("report", rule, output=output, outputs=", ".join(names))
+        number = names.index(output) if output is not None else 0
+        own_loss = loss_of(loss) or losses_for(self.graph, None, self.loss)[number]
         batch_size = check_count("report", "batch_size", batch_size)
-        source = samples_for(self.graph, x, "x")
-        labels = prepare_labels(self.graph, loss, source.shape, y, "y")
+        sources = sources_for(self.graph, x, "x")
+        shape = self.graph.outputs[names[number]].shape
+        labels = prepare_labels(shape, own_loss, sources[0].shape, y, "y")
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-        if not self.graph.output.shape.rank:
-            return Report.of(loss, np.asarray(labels), self.predict(x, **settings), self.class_names)
+
+        def answers(x: Any) -> FloatArray:
+            found = self.predict(x, **settings)
+            values: FloatArray = found if len(names) == 1 else found[names[number]]
+            return values
+
+        if not shape.rank:
+            return Report.of(own_loss, np.asarray(labels), answers(x), self.class_names)
 
         def of_some(rows: npt.NDArray[np.int64]) -> Report:
-            samples = np.empty((len(rows), *source.shape[1:]), source.dtype)
-            source.read(rows, samples)
+            samples = by_name(list(self.graph.inputs), [np.asarray(source[rows]) for source in sources])
             own = np.asarray(labels[rows])
-            return Report.of(loss, own, self.predict(samples, **settings), self.class_names, has_auc=False)
+            return Report.of(own_loss, own, answers(samples), self.class_names, has_auc=False)
 
-        return Report.summed([of_some(rows) for rows in runs(len(source), batch_size)])
+        return Report.summed([of_some(rows) for rows in runs(len(sources[0]), batch_size)])
 
     def predict(
         self,
@@ -493,25 +689,27 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
-    ) -> FloatArray:
+    ) -> Any:
         """The model's output for every sample, in their order: (N, units[[[, depth], height], width]).
 
-        ``x`` and ``precision`` are as for :meth:`fit`; an iterable may give batches without labels. A sample's bits
-        depend on the batch size of the plan and on nothing else: ``batch_size`` for at least as many samples, and for
-        iterables, else 1, 4, 16 or 64 if that holds them all. Several threads may call this at once: one brings its
-        samples to the device while another waits for its answers. See :meth:`predict_batches` for answers that are too
-        many for memory.
+        Of several outputs {name: array}. ``x`` and ``precision`` are as for :meth:`fit`; an iterable may give batches
+        without labels. A sample's bits depend on the batch size of the plan and on nothing else: ``batch_size`` for at
+        least as many samples, and for iterables, else 1, 4, 16 or 64 if that holds them all. Several threads may call
+        this at once: one brings its samples to the device while another waits for its answers. See
+        :meth:`predict_batches` for answers that are too many for memory.
         """
-        if is_stream(x):
+        if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-            return np.concatenate(list(self.predict_batches(x, **settings)))
+            batches = list(self._output_batches("predict", x, **settings))
+            return self._by_output([np.concatenate(own) for own in zip(*batches, strict=True)])
         batch_size = check_count("predict", "batch_size", batch_size)
-        source = samples_for(self.graph, x, "x")
-        self._note_scale(source)
-        settings = {"count": len(source), "batch_size": batch_size, "sample_type": source.dtype.name}
+        sources = sources_for(self.graph, x, "x")
+        self._note_scale(sources)
+        reader, count = IndexedReader(sources), len(sources[0])
+        settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
         with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
-            finish = evaluator.begin(IndexedReader(source), len(source))
-        return finish()
+            finish = evaluator.begin(reader, count)
+        return self._by_output(finish())
 
     def predict_batches(
         self,
@@ -520,29 +718,35 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
-    ) -> Iterator[FloatArray]:
+    ) -> Iterator[Any]:
         """What :meth:`predict` gives, some samples at a time, in their order: neither they nor the answers pile up.
 
         A few batches are read and predicted ahead of the one that is asked for. Others may predict between them.
         """
-        batch_size = check_count("predict_batches", "batch_size", batch_size)
+        settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+        return map(self._by_output, self._output_batches("predict_batches", x, **settings))
+
+    def _output_batches(
+        self, subject: str, x: Any, *, batch_size: int, device: Device | str | None, precision: str
+    ) -> Iterator[Outputs]:
+        batch_size = check_count(subject, "batch_size", batch_size)
         reader: Reader
-        if is_stream(x):
-            reader, count = StreamReader(x, self.graph.input.shape.dimensions, None, "x"), None
+        if comes_in_batches(self.graph, x):
+            reader, count = StreamReader(x, sample_shapes(self.graph), None, "x"), None
             jobs = reader.jobs(batch_size)
         else:
-            source = samples_for(self.graph, x, "x")
-            self._note_scale(source)
-            reader, count = IndexedReader(source), len(source)
+            sources = sources_for(self.graph, x, "x")
+            self._note_scale(sources)
+            reader, count = IndexedReader(sources), len(sources[0])
             jobs = runs(count, batch_size)
-        settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_type}
+        settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
 
-        def outputs() -> Iterator[FloatArray]:
+        def outputs() -> Iterator[Outputs]:
             while True:
                 # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
                 with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
-                    found = [values.copy() for values in evaluator.outputs(reader, some)]
+                    found = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
                 yield from found
                 if len(found) < _PREDICTED_AHEAD:
                     return
@@ -556,8 +760,10 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
-    ) -> FloatArray:
+    ) -> Any:
         """The probabilities that the outputs of :meth:`predict` stand for: (N, units[[[, depth], height], width]).
+
+        Of several outputs {name: array}.
 
         A softmax over the units for the losses of classes (also where the model does not know its loss), the sigmoid of
         each output for BinaryCrossEntropy.
@@ -565,28 +771,34 @@ class Model:
         Raises:
             OptionError: the model was trained with a loss whose outputs are no logits.
         """
-        loss = self.loss or CrossEntropy()
-        scores = loss.scores(self.predict(x, batch_size=batch_size, device=device, precision=precision))
-        if scores is None:
-            rule = "the loss of the model must take logits"
-            raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
-        return scores.astype(np.float32)
+        losses = losses_for(self.graph, None, self.loss)
+        found = self.predict(x, batch_size=batch_size, device=device, precision=precision)
+        probabilities = []
+        for loss, outputs in zip(losses, [found] if len(losses) == 1 else found.values(), strict=True):
+            scores = loss.scores(outputs)
+            if scores is None:
+                rule = "the loss of the model must take logits"
+                raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
+            probabilities.append(scores.astype(np.float32))
+        return self._by_output(probabilities)
 
-    def _note_scale(self, source: Source | None, *, training: bool = False) -> None:
+    def _note_scale(self, sources: Sequence[Source], *, training: bool = False) -> None:
         """Looks at the scale of samples, once for the same weights."""
-        if source is not None and self._noted is not self._weights:
-            note_scale(self.graph, self._weights, source, training=training)
+        if sources and self._noted is not self._weights:
+            for source, vertex in zip(sources, self.graph.inputs.values(), strict=True):
+                note_scale(self.graph, vertex, self._weights, source, training=training)
             self._noted = self._weights
 
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
-        return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
+        return self._evaluators.lend(self.device_for(device), self.graph, self._weights, **settings)
 
     def gradients(
         self,
-        x: npt.NDArray[Any],
-        y: npt.NDArray[Any],
+        x: Any,
+        y: Any,
         *,
-        loss: Loss | str | None = None,
+        loss: AnyLoss = None,
+        loss_weights: Mapping[str, float] | Sequence[float] | float | None = None,
         freeze: str | Iterable[str] = (),
         seed: int = 0,
         device: Device | str | None = None,
@@ -595,42 +807,50 @@ class Model:
     ) -> dict[str, FloatArray]:
         """dL/d parameter by name, and dL/d x as ``input``, for one batch; the weights stay as they are.
 
-        ``freeze`` and ``precision`` are as for :meth:`fit`; what is frozen has no gradient.
+        Those of several inputs go by the inputs' names. ``freeze``, ``loss_weights`` and ``precision`` are as for
+        :meth:`fit`; what is frozen has no gradient.
         """
         seed = _check_seed("gradients", seed)
-        loss = loss_of(loss) or self.loss or CrossEntropy()
-        source = samples_for(self.graph, x, "x")
-        source.check_all()
-        labels = np.asarray(prepare_labels(self.graph, loss, source.shape, y, "y"))
+        losses = losses_for(self.graph, loss, self.loss)
+        sources = sources_for(self.graph, x, "x")
+        for source in sources:
+            source.check_all()
+        labels = labels_for(heads_of(self.graph, losses), sources[0].shape, y, "y")
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
-            loss,
+            losses,
             optimizers.SGD(),
-            len(x),
+            len(sources[0]),
             seed,
             input_delta=True,
+            loss_weights=loss_weights_for(self.graph, loss_weights),
             frozen=frozen_parameters(self.graph, freeze),
             debug=debug,
         )
-        step.compute_gradients(step.load_batch(x, labels))
-        delta = step.executor.read_blob(step.plan.deltas[self.graph.input.name], len(x))
-        # The input's delta is that of the normalised sample.
-        deviation = self._weights[f"{self.graph.input.name}/deviation"].reshape(-1, *(1,) * (delta.ndim - 2))
-        return {**step.gradients(), "input": (delta / deviation).reshape(x.shape)}
+        step.compute_gradients(step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels)))
+        of_inputs: dict[str, FloatArray] = {}
+        for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
+            delta = step.executor.read_blob(step.plan.deltas[vertex.name], len(source))
+            # The input's delta is that of the normalised sample.
+            deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * (delta.ndim - 2))
+            values: FloatArray = delta / deviation
+            of_inputs["input" if len(sources) == 1 else name] = values.reshape(source.shape)
+        return step.gradients() | of_inputs
 
     def plan(
         self,
         batch_size: int = 128,
         *,
         training: bool = True,
-        loss: Loss | str | None = None,
+        loss: AnyLoss = None,
         freeze: str | Iterable[str] = (),
         device_class: str = HOST.name,
     ) -> Plan:
         """The memory plan, which can be printed; needs no device. ``freeze`` is as for :meth:`fit`."""
-        wanted = (loss_of(loss) or self.loss or CrossEntropy()) if training else None
+        losses = losses_for(self.graph, loss, self.loss) if training else ()
+        wanted = losses[0] if len(losses) == 1 else losses or None
         table = parameter_table(self.graph, frozen_parameters(self.graph, freeze))
         if device_class not in GENERIC:
             hint = near_matches(device_class, list(GENERIC))
@@ -648,7 +868,7 @@ class Model:
         Raises:
             FileError: the file cannot be written.
         """
-        loss = {"kind": type(self.loss).__name__, "config": self.loss.config()} if self.loss else None
+        loss = losses_description(self.loss) if self.loss else None
         checkpoint.save(
             path,
             ModelFile(
@@ -663,11 +883,11 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to a device stays with its process.
-        return {name: value for name, value in vars(self).items() if name not in ("_device", "_evaluators")}
+        return {name: value for name, value in vars(self).items() if name not in ("_device", "_evaluators", "_nodes")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._device, self._evaluators = None, Evaluators()
+        self._device, self._evaluators, self._nodes = None, Evaluators(), None
 
     def __copy__(self) -> Model:
         return self._with_state(self.__getstate__())
@@ -724,7 +944,8 @@ class Sequential(Model):
 
 def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of a network's outputs, if there are any; OptionError unless there is one for each."""
-    names, units = tuple(class_names), network.output.shape.units
+    names = tuple(class_names)
+    units = network.output.shape.units if names else 0
     if names and len(names) != units:
         rule = "there must be a name for each output of the model, or none at all"
         hint = f"end the model with Dense({len(names)})."
@@ -746,7 +967,8 @@ def load(path: str | os.PathLike[str]) -> Model:
     """
     file = checkpoint.load(path)
     model = Model.__new__(Model)
-    names, units = file.class_names, file.graph.output.shape.units
+    names = file.class_names
+    units = file.graph.output.shape.units if names else 0
     if names and len(names) != units:
         rule = "a file should have a name for each output of its model; they are left out"
         warn(str(path), rule, names=len(names), outputs=units)
@@ -758,8 +980,22 @@ def load(path: str | os.PathLike[str]) -> Model:
     model.history = dict(file.history)
     model.training_state = file.training
     if file.loss:
-        model.loss = _loss(file.loss, str(path))
+        is_one = len(file.graph.exits) == 1
+        read = {name: _loss(own, str(path)) for name, own in ({"": file.loss} if is_one else file.loss).items()}
+        model.loss = read[""] if is_one else read
     return model
+
+
+def _check_accumulate(
+    heads: Sequence[Head], class_weights: Sequence[FloatArray | None], augment: Sequence[Augmentation]
+) -> None:
+    """Raises OptionError where the batches of a step, whose gradients are one sum, may weigh unlike at the outputs."""
+    for head, weights in zip(heads, class_weights, strict=True):
+        moves = head.shape.rank > 0 and any(augmentation.moves for augmentation in augment)
+        if len(heads) > 1 and (weights is not None or head.loss.ignored_label is not None or moves):
+            rule = "with several outputs, all samples must weigh the same at each of them"
+            hint = "leave out class weights, labels to ignore and what moves masks, or accumulate."
+            raise OptionError("accumulate", rule, output=head.name, hint=hint)
 
 
 def _loss(description: Mapping[str, Any], subject: str) -> Loss:

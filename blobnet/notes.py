@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from blobnet.blob import FloatArray
 from blobnet.datasets.source import Source
+from blobnet.ends import Head
 from blobnet.errors import warn
-from blobnet.graph import Graph
-from blobnet.losses import Loss
+from blobnet.graph import Graph, Vertex
 
 #: Samples that are looked at.
 _LOOKED_AT = 8
@@ -18,18 +18,21 @@ _LOOKED_AT = 8
 _LARGE, _SMALL = 10.0, 0.05
 
 
-def note_loss(graph: Graph, loss: Loss) -> None:
+def note_losses(heads: Sequence[Head], graph: Graph) -> None:
     """Warns where a loss that takes logits gets probabilities."""
-    layer = graph.output.layer
-    if layer.gives_probabilities and loss.scores(np.zeros((1, 2), np.float32)) is not None:
-        rule = f"{type(loss).__name__} takes logits, and does itself what this layer does: the model learns slowly"
-        warn(layer.subject, rule, hint="leave it out; predictions are then logits.")
+    for head in heads:
+        layer = graph.vertices[head.index].layer
+        if layer.gives_probabilities and head.loss.scores(np.zeros((1, 2), np.float32)) is not None:
+            name = type(head.loss).__name__
+            rule = f"{name} takes logits, and does itself what this layer does: the model learns slowly"
+            warn(layer.subject, rule, hint="leave it out; predictions are then logits.")
 
 
-def note_scale(graph: Graph, weights: Mapping[str, FloatArray], source: Source, *, training: bool) -> None:
-    """Warns where samples have another scale than those that the model was made, or is fit to be made, for."""
-    name = graph.input.name
-    mean, deviation = (weights[f"{name}/{part}"].astype(np.float64) for part in ("mean", "deviation"))
+def note_scale(
+    graph: Graph, entry: Vertex, weights: Mapping[str, FloatArray], source: Source, *, training: bool
+) -> None:
+    """Warns where samples of an input have another scale than those that the model was made, or fits, for."""
+    mean, deviation = (weights[entry.parameter(part)].astype(np.float64) for part in ("mean", "deviation"))
     is_plain = not mean.any() and (deviation == 1).all()
     if is_plain and not training:
         return
@@ -46,12 +49,12 @@ def note_scale(graph: Graph, weights: Mapping[str, FloatArray], source: Source, 
         )
         hint = "pictures from 0 to 255, say, are not those from 0 to 1: scale them, or set_normalization."
         warn("x", rule, hint=hint, **received)
-    elif is_plain and rms > _LARGE and not _normalises(graph):
+    elif is_plain and rms > _LARGE and not _normalises(graph, entry):
         rule = "samples should be normalised: with values as large as these a model hardly learns"
         hint = "model.set_normalization(mean, deviation) makes it part of the model."
         warn("x", rule, hint=hint, **received)
 
 
-def _normalises(graph: Graph) -> bool:
+def _normalises(graph: Graph, entry: Vertex) -> bool:
     """Whether the first layers normalise samples by themselves."""
-    return all(graph.vertices[reader].layer.kind == "BatchNorm" for reader in graph.readers[0])
+    return all(graph.vertices[reader].layer.kind == "BatchNorm" for reader in graph.readers[entry.index])

@@ -71,7 +71,7 @@ def memory_schedule(
     blobs = {blob.storage: "activations" for blob in plan.outputs.values()}
     blobs |= {blob.storage: "deltas" for blob in plan.deltas.values()}
     packed = {name for call in plan.phase(CONSTANT) for name in call.storages("write", "update")}
-    found = occupants(plan.calls)
+    found = occupants(plan.calls, {plan.outputs[vertex.name].storage for vertex in plan.graph.outputs.values()})
     for item in found:
         kind = "packed weights" if item.name in packed else blobs.get(item.name, "work space")
         held[kind][item.first : item.last + 1] += item.type.itemsize * item.size(plan.batch_size)

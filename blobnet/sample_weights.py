@@ -11,6 +11,7 @@ import numpy.typing as npt
 from blobnet.blob import FloatArray
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.source import Source
+from blobnet.ends import in_order
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
 
@@ -40,6 +41,16 @@ def prepare_sample_weights(weights: npt.ArrayLike | None, samples: int | None) -
         raise DataError(subject, "there must be one weight for each sample", shape=array.shape, samples=samples)
     _check(subject, array)
     return array
+
+
+def weights_for_outputs(names: Sequence[str], weights: Any, samples: int | None) -> list[FloatArray | None] | None:
+    """The weights of samples at each output: of all, or by an output's name; errors as for prepare_sample_weights."""
+    if weights is None:
+        return None
+    if not isinstance(weights, Mapping):
+        return [prepare_sample_weights(weights, samples)] * len(names)
+    given = in_order(names, {**dict.fromkeys(names), **weights}, "sample_weights", "output")
+    return [prepare_sample_weights(own, samples) for own in given]
 
 
 def prepare_class_weights(

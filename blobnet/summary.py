@@ -98,9 +98,10 @@ def summarize(graph: Graph, frozen: Collection[str] = ()) -> Summary:
     """
     layers = []
     for vertex in graph.vertices:
-        specs = graph.parameters(vertex)
+        # The parameters of a layer in several places are those of the first one.
+        specs = graph.parameters(vertex) if vertex.place == 1 else ()
         trainable = [spec for spec in specs if spec.trainable]
-        held = [spec for spec in trainable if f"{vertex.name}/{spec.name}" in frozen]
+        held = [spec for spec in trainable if vertex.parameter(spec.name) in frozen]
         counts = [sum(spec.elements for spec in some) for some in (specs, trainable, held)]
         layers.append(LayerSummary(vertex.name, vertex.layer.kind, vertex.shape, *counts))
     return Summary(tuple(layers))

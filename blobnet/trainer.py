@@ -21,12 +21,12 @@ from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
 from blobnet.datasets.source import Rows, parts
 from blobnet.device import Reading
+from blobnet.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError
-from blobnet.inference import Evaluator, LabelledData, metric_names, metrics_of
+from blobnet.inference import Evaluator, LabelledData, asked_metrics, head_name, measured_names, measurements
 from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
-from blobnet.losses import Loss
-from blobnet.metrics import Metric, measured, named
+from blobnet.metrics import Metric
 from blobnet.planning import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -90,15 +90,20 @@ class Trainer:
         self.rate_factor = 1.0
         self.learning_rate = 0.0
         self.best: dict[str, FloatArray] | None = None
-        weights = None if step.class_weights is None else [float(weight) for weight in step.class_weights]
+        weights = [None if own is None else [float(weight) for weight in own] for own in step.class_weights]
         self._settings: dict[str, Any] = {
             "batch_size": step.batch_size,
             "accumulate": accumulate,
             "average": step.average,
-            "class_weights": weights,
+            "class_weights": by_name([head.name for head in step.heads], weights),
             "frozen": sorted(step.frozen),
             "augment": [augmentation.description() for augmentation in step.augment],
         }
+        # A file of one input and one output does not say what could not be otherwise.
+        if len(step.heads) > 1 or step.loss_weights != (1.0,):
+            self._settings["loss_weights"] = list(step.loss_weights)
+        if step.augment and len(step.graph.entries) > 1:
+            self._settings["augmented"] = step.augmented
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
         self._check_loss: Callable[[FloatArray], None] = lambda totals: None
 
@@ -157,7 +162,7 @@ class Trainer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place, cause=error) from error
-        if min(self.batches, self.samples) < 1 or totals.shape != (Loss.SAMPLE_METRICS + 1,):
+        if min(self.batches, self.samples) < 1 or totals.shape != (len(self.step.heads) * TOTALS,):
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place)
         self.step.reset_totals(totals)
@@ -180,9 +185,9 @@ class Trainer:
         data: LabelledData,
         epochs: int,
         *,
-        sample_weights: FloatArray | None = None,
+        sample_weights: Sequence[FloatArray | None] | None = None,
         validation: LabelledData | None = None,
-        metrics: Metric | str | Sequence[Metric | str] = (),
+        metrics: Sequence[Mapping[str, Metric]] | None = None,
         callbacks: Sequence[Callback] = (),
         keep: Callable[[Progress], None] = lambda progress: None,
         history: Mapping[str, list[float]] | None = None,
@@ -191,16 +196,17 @@ class Trainer:
     ) -> Progress:
         """Trains up to epoch ``epochs``, counted from the very beginning if this training was resumed.
 
-        ``sample_weights`` are those of prepare_sample_weights, for data that are no stream. ``keep`` is called after
-        every epoch, before the callbacks, and at the end, behind them.
+        ``sample_weights`` are those of prepare_sample_weights for each output, for data that are no stream; ``metrics``
+        for each output what named_metrics gives. ``keep`` is called after every epoch, before the callbacks, and at the
+        end, behind them.
 
         Raises:
             DataError: samples or labels that cannot be used.
             TrainingError: the loss or the weights are not finite.
         """
-        loss = self.step.loss
-        asked = named(metrics, loss)
-        if asked and (validation is None or validation.labels is None):
+        heads = self.step.heads
+        asked = metrics or ({},) * len(heads)
+        if any(asked) and (validation is None or validation.labels is None):
             rule = "metrics are measured on validation data that are no stream"
             raise OptionError("fit", rule, validation=None if validation is None else "a stream")
         schedule = self.step.optimizer.schedule
@@ -216,9 +222,10 @@ class Trainer:
         self._settle(self._settings, planned)
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
-        progress.metrics += metric_names(loss)
+        progress.metrics += measured_names(heads)
         if validation is not None:
-            progress.metrics += [f"validation_{name}" for name in (*metric_names(loss), *asked)]
+            more = [head_name(head, name) for head, own in zip(heads, asked, strict=True) for name in own]
+            progress.metrics += [f"validation_{name}" for name in (*measured_names(heads), *more)]
         evaluator = None if validation is None else self._evaluator(validation)
         for callback in callbacks:
             callback.begin(progress)
@@ -226,11 +233,12 @@ class Trainer:
         if self.epoch < epochs:
             reserved = self.step.bytes + (evaluator.plan.bytes() if evaluator is not None else 0)
             with bar("loading data", data.count, verbose) as shown:
-                loader.keep(data.source, reserved, shown.update)
+                loader.keep(data.sources, reserved, shown.update)
             if evaluator is not None and validation is not None:
                 with bar("loading validation data", validation.count, verbose) as shown:
-                    evaluator.loader.keep(validation.source, reserved + data.bytes, shown.update)
-        table = Table(epochs, loss.takes_classes, validation is not None)
+                    evaluator.loader.keep(validation.sources, reserved + data.bytes, shown.update)
+        has_accuracy = len(heads) == 1 and heads[0].loss.takes_classes
+        table = Table(epochs, has_accuracy, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
@@ -239,10 +247,8 @@ class Trainer:
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None:
                 with bar("validation", validation.count, verbose) as shown:
-                    found = evaluator.evaluate(validation, shown.update)
-                if asked and validation.labels is not None:
-                    outputs = evaluator.predict(validation.reader, len(validation.labels))
-                    found |= measured(asked, loss, np.asarray(validation.labels), outputs)
+                    found = evaluator.evaluate(validation, self.step.loss_weights, shown.update)
+                found |= asked_metrics(evaluator, validation, asked)
                 record |= {f"validation_{name}": value for name, value in found.items()}
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
@@ -269,7 +275,7 @@ class Trainer:
         self,
         loader: Loader,
         data: LabelledData,
-        sample_weights: FloatArray | None,
+        sample_weights: Sequence[FloatArray | None] | None,
         progress: Progress,
         callbacks: Sequence[Callback],
         verbose: bool,
@@ -287,9 +293,12 @@ class Trainer:
             if np.isfinite(totals[0]):
                 return
             # What came behind the batch with that loss has changed nothing.
-            number = -(-int(totals[-1]) // size) - 1
+            number = -(-int(totals[TOTALS - 1]) // size) - 1
             step.number = first_step + number // self.accumulate
             layer = {}
+            if len(step.heads) > 1:
+                broken = [head.name for head in step.heads[1:] if not np.isfinite(totals[head.totals][0])]
+                layer["output"] = ", ".join(broken) or step.heads[0].name
             order = self._order(data)
             if order is not None:
                 samples = order[number * size : (number + 1) * size]
@@ -320,10 +329,10 @@ class Trainer:
             rule = "the stream must give samples in every epoch"
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         self.check()
-        return metrics_of(totals, step.loss), self.samples - before
+        return measurements(totals, step.heads, step.loss_weights), self.samples - before
 
     def _run_steps(
-        self, loader: Loader, data: LabelledData, sample_weights: FloatArray | None, epochs: int
+        self, loader: Loader, data: LabelledData, sample_weights: Sequence[FloatArray | None] | None, epochs: int
     ) -> Iterator[int]:
         """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way."""
         step, size = self.step, self.step.batch_size
@@ -339,25 +348,28 @@ class Trainer:
             step.update(self.learning_rate)
             self.batches, self.samples = self.batches + batches, done
 
-        def move(labels: Labels) -> None:
+        def move(labels: Sequence[Labels]) -> None:
             if rows is not None:
-                step.move_labels(labels, rows.of(done, len(labels)))
+                step.move_labels(labels, rows.of(done, len(labels[0])))
 
         for count in loader.batches(data.reader, jobs, move):
             if rows is not None:
                 step.change_samples(rows.of(done, count))
-            weights = None if sample_weights is None or order is None else sample_weights[order[done : done + count]]
+            weights = None
+            if sample_weights is not None and order is not None:
+                chosen = order[done : done + count]
+                weights = [None if own is None else own[chosen] for own in sample_weights]
             done += count
-            assert loader.labels is not None
             own = step.weigh(loader.labels, weights)
             if self.accumulate == 1:
-                step.compute_gradients(Batch(count, divisor=own or 1.0))
+                step.compute_gradients(Batch(count, divisor=own))
                 update(1)
             else:
                 # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
                 step.compute_gradients(Batch(count, first=samples, divisor=size))
                 step.accumulate()
-                batches, samples, weight = batches + 1, samples + count, weight + own
+                # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
+                batches, samples, weight = batches + 1, samples + count, weight + own[0]
                 if batches == self.accumulate:
                     step.finish_sum(size / (weight or 1.0))
                     update(batches)
@@ -384,11 +396,11 @@ class Trainer:
         """Measures held-out samples with the parameters that are trained, in the memory that training leaves free."""
         step, info = self.step, self.step.device.info
         room = info.memory, info.largest_allocation, step.bytes
-        sample_type, debug = data.reader.sample_type, step.executor.debug
+        sample_type, debug = data.reader.sample_types, step.executor.debug
         settings: dict[str, Any] = {"sample_type": sample_type, "parameters": step.parameters.table}
-        plan = make_plan(step.graph, step.batch_size, loss=step.loss, tuning=step.plan.tuning, **settings)
+        plan = make_plan(step.graph, step.batch_size, loss=step.losses, tuning=step.plan.tuning, **settings)
         batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(step.device, step.graph, step.result, batch_size, step.loss, sample_type, debug)
+        return Evaluator(step.device, step.graph, step.result, batch_size, step.losses, sample_type, debug)
 
 
 class _Watch:
@@ -414,7 +426,8 @@ class _Watch:
         elif self._reading.is_done():
             totals, self._reading = self._reading.values(), None
             self._check(totals)
-            self._shown.set_postfix_str(shown(metrics_of(totals, self._step.loss)), refresh=False)
+            found = measurements(totals, self._step.heads, self._step.loss_weights)
+            self._shown.set_postfix_str(shown(found), refresh=False)
 
 
 def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> None:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from blobnet import weight_buffers
 from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device, Reading
+from blobnet.ends import TOTALS, Head, Losses, heads_of
 from blobnet.errors import OptionError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
@@ -41,7 +42,7 @@ def fitting_plan(
     device: Device,
     graph: Graph,
     batch_size: int,
-    loss: Loss,
+    loss: Losses,
     optimizer: Optimizer,
     *,
     frozen: Collection[str] = (),
@@ -81,17 +82,19 @@ class TrainingStep:
         device: where to train.
         graph: the model.
         weights: the parameters to start from.
-        loss: what to minimise.
+        loss: what to minimise; of several outputs one for each, of which the weighted sum is minimised.
         optimizer: how.
         batch_size: the most samples at once.
         seed: of dropout, together with the number of the step.
         input_delta: also compute dL/d input.
-        sample_type: NumPy's name for the type of the samples.
+        loss_weights: what the loss of each output is multiplied by; all 1 if None.
+        sample_type: NumPy's name for the type of the samples, or of those of each input.
         frozen: names of trainable parameters that stay as they are.
-        class_weights: a number for each class, for a loss of classes; all 1 if None.
+        class_weights: for each output a number for each class, where its loss is one of classes; None is all 1.
         accumulate: whether a step may be made of several batches.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
+        augmented: the name of the input whose samples change; the only one if None.
         debug: see Executor.
 
     Attributes:
@@ -112,40 +115,46 @@ class TrainingStep:
         device: Device,
         graph: Graph,
         weights: Mapping[str, FloatArray],
-        loss: Loss,
+        loss: Losses,
         optimizer: Optimizer,
         batch_size: int,
         seed: int = 0,
         *,
         input_delta: bool = False,
-        sample_type: str = "float32",
+        loss_weights: Sequence[float] | None = None,
+        sample_type: str | tuple[str, ...] = "float32",
         frozen: Collection[str] = (),
-        class_weights: FloatArray | None = None,
+        class_weights: Sequence[FloatArray | None] | None = None,
         accumulate: bool = False,
         average: float | None = None,
         augment: Sequence[Augmentation] = (),
+        augmented: str | None = None,
         debug: bool | None = None,
     ) -> None:
-        check_fit(augment, graph.input.shape, graph.output.shape, loss)
+        self.heads = heads_of(graph, loss)
+        self.augmented = augmented or (next(iter(graph.inputs)) if augment else None)
+        #: The shape of the samples that change.
+        self._changed = graph.inputs[self.augmented].shape if self.augmented else Shape.flat(1)
+        for head in self.heads:
+            check_fit(augment, self._changed, head.shape, head.loss)
         self.device = device
         self.graph = graph
-        self.loss = loss
+        self.loss_weights = tuple(loss_weights or (1.0,) * len(self.heads))
         self.optimizer = optimizer
         self.frozen = frozenset(frozen)
         self.seed = seed
         self.number = 0
-        self.class_weights = class_weights
+        self.class_weights = tuple(class_weights or (None,) * len(self.heads))
         self.average = average
         self.augment = tuple(augment)
-        self._has_positions = graph.output.shape.rank > 0
-        self._partner_shares: FloatArray | None = None
+        self._partner_shares: tuple[FloatArray | None, ...] = (None,) * len(self.heads)
         keeps = {"accumulate": accumulate, "average": average is not None}
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
-        settings["augmented"] = bool(augment)
+        settings["augmented"] = self.augmented or False
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
-        table, tuning = self.parameters.table, self.plan.tuning
+        table, device_model = self.parameters.table, self.plan.tuning.model
         self._state_bytes = _state_bytes(table, optimizer, **keeps)
         memory = _state_memory(table, optimizer, **keeps)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
@@ -155,14 +164,15 @@ class TrainingStep:
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
         self.executor = Executor(device, self.plan, buffers, debug=debug)
-        if class_weights is not None:
-            self.executor.write_array("class_weights", class_weights)
-        updates = optimizer.calls(table, tuning)
+        for head, own in zip(self.heads, self.class_weights, strict=True):
+            if own is not None:
+                self.executor.write_array(head.buffer("class_weights"), own)
+        updates = optimizer.calls(table, device_model)
         if average is not None:
-            updates += average_call(table, tuning)
+            updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         self._accumulate, self._finish_sum = (
-            self.executor.bind(calls(table, tuning) if accumulate else [], 0)
+            self.executor.bind(calls(table, device_model) if accumulate else [], 0)
             for calls in (accumulate_call, finish_sum_call)
         )
 
@@ -176,46 +186,85 @@ class TrainingStep:
         """What the step holds on the device."""
         return self.plan.bytes() + self._state_bytes
 
-    def load_batch(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Batch:
-        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes."""
-        self.executor.feed("samples", np.asarray(x, self.plan.sample_type))
-        self.executor.feed("labels", labels)
-        return Batch(len(labels), divisor=self.weigh(labels) or 1.0)
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses of the outputs."""
+        return tuple(head.loss for head in self.heads)
 
-    def weigh(self, labels: npt.NDArray[Any], sample_weights: FloatArray | None = None) -> float:
-        """The weight of the batch that is loaded, in the mean of the losses.
+    def load_batch(self, *arrays: npt.NDArray[Any]) -> Batch:
+        """Puts a batch on the device, behind the work on the batch before; what :meth:`compute_gradients` takes.
 
         Args:
-            labels: of the batch.
-            sample_weights: a number for each sample. Either all batches have them, or none has.
+            arrays: the samples of each input, then the labels of each output.
         """
-        if sample_weights is not None:
-            self.executor.feed("sample_weights", sample_weights)
-        return self.loss.weight(labels, sample_weights, self.class_weights, self._partner_shares)
+        entries = self.plan.entries
+        for entry, values in zip(entries, arrays[: len(entries)], strict=True):
+            self.executor.feed(entry.buffer("samples"), np.asarray(values, entry.sample_type))
+        labels = arrays[len(entries) :]
+        for head, own in zip(self.heads, labels, strict=True):
+            self.executor.feed(head.buffer("labels"), own)
+        return Batch(len(labels[0]), divisor=self.weigh(labels))
+
+    def weigh(
+        self, labels: Sequence[npt.NDArray[Any]], sample_weights: Sequence[FloatArray | None] | None = None
+    ) -> tuple[float, ...]:
+        """The weight of the batch that is loaded, in the mean of the losses of each output; 1 where it is 0.
+
+        Args:
+            labels: of the batch, for each output.
+            sample_weights: for each output a number for each sample. Either all batches have them, or none has.
+        """
+        found = []
+        given = sample_weights or (None,) * len(self.heads)
+        ends = self.heads, labels, given, self.class_weights, self._partner_shares
+        for head, own, weights, class_weights, shares in zip(*ends, strict=True):
+            if weights is not None:
+                self.executor.feed(head.buffer("sample_weights"), weights)
+            found.append(head.loss.weight(own, weights, class_weights, shares))
+        return tuple(found)
 
     def epoch_rows(self, epoch: int, numbers: Callable[[int, int], npt.NDArray[np.integer]]) -> EpochRows | None:
         """How the samples of an epoch change; None if they do not. ``numbers`` is as for EpochRows."""
         if not self.augment:
             return None
-        return EpochRows(self.augment, self.graph.input.shape, self.seed, epoch, numbers)
+        return EpochRows(self.augment, self._changed, self.seed, epoch, numbers)
 
     def change_samples(self, rows: FloatArray) -> None:
         """Says how the batch that is loaded is augmented, before it is weighed: by rows of :meth:`epoch_rows`."""
-        self.executor.feed("augmentation", rows)
-        if self.loss.takes_pairs and any(augmentation.mixes for augmentation in self.augment):
-            self._partner_shares = partner_shares(rows, self.graph.input.shape, has_positions=self._has_positions)
-            self.executor.feed("partner_shares", self._partner_shares)
+        for entry in self.plan.entries:
+            if entry.augmented:
+                self.executor.feed(entry.buffer("augmentation"), rows)
+        if any(augmentation.mixes for augmentation in self.augment):
+            self._partner_shares = tuple(map(self._shares_of(rows), self.heads))
+            for head, shares in zip(self.heads, self._partner_shares, strict=True):
+                if shares is not None:
+                    self.executor.feed(head.buffer("partner_shares"), shares)
 
-    def move_labels(self, labels: npt.NDArray[np.int32], rows: FloatArray) -> None:
+    def _shares_of(self, rows: FloatArray) -> Callable[[Head], FloatArray | None]:
+        def shares(head: Head) -> FloatArray | None:
+            if not head.loss.takes_pairs:
+                return None
+            return partner_shares(rows, self._changed, has_positions=head.shape.rank > 0)
+
+        return shares
+
+    def move_labels(self, labels: Sequence[npt.NDArray[np.int32]], rows: FloatArray) -> None:
         """Moves the labels of a batch, in place, along with its samples: before they are loaded."""
-        if self._has_positions and any(augmentation.moves for augmentation in self.augment):
-            move_labels(labels, rows, self.graph.input.shape, self.loss)
+        if any(augmentation.moves for augmentation in self.augment):
+            for head, own in zip(self.heads, labels, strict=True):
+                if head.shape.rank > 0:
+                    move_labels(own, rows, self._changed, head.loss)
 
     def compute_gradients(self, batch: Batch | int) -> None:
-        """Forward, loss and backward on the batch that is loaded, or on so many samples."""
+        """Forward, losses and backward on the batch that is loaded, or on so many samples."""
         self._prepare()
-        for phase in ("forward", "loss", "backward"):
-            self.executor.run(phase, batch)
+        batch = Batch(batch) if isinstance(batch, int) else batch
+        self.executor.run("forward", batch)
+        for head, weight in zip(self.heads, self.loss_weights, strict=True):
+            self.executor.run(head.phase, batch.of_output(head.number, weight))
+        if len(self.heads) > 1:
+            self.executor.run("loss", batch)
+        self.executor.run("backward", batch)
 
     def accumulate(self) -> None:
         """Adds the gradients of a batch to the sum of the step's."""
@@ -251,7 +300,7 @@ class TrainingStep:
         After a loss that is not finite they stand still, and so do the parameters: the last of the samples counted are
         those of the batch with that loss.
         """
-        totals = np.empty(Loss.SAMPLE_METRICS + 1, np.float32)
+        totals = np.empty(len(self.heads) * TOTALS, np.float32)
         return self.device.read_later(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
@@ -260,7 +309,7 @@ class TrainingStep:
 
     def reset_totals(self, totals: FloatArray | None = None) -> None:
         """Starts the metrics anew, or from what :meth:`totals` gave."""
-        self.executor.feed("totals", np.zeros(Loss.SAMPLE_METRICS + 1, np.float32) if totals is None else totals)
+        self.executor.feed("totals", np.zeros(len(self.heads) * TOTALS, np.float32) if totals is None else totals)
 
     def first_not_finite(self, count: int) -> str:
         """Runs forward on the batch that is loaded, launch by launch; the first that leaves NaN or infinity."""
@@ -273,7 +322,7 @@ class TrainingStep:
             for role, access in call.source.blobs.items():
                 if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
                     vertex = self.graph.vertices[call.vertex]
-                    own = {f"{vertex.name}/{spec.name}" for spec in self.graph.parameters(vertex)}
+                    own = {vertex.parameter(spec.name) for spec in self.graph.parameters(vertex)}
                     broken = [name for name in not_finite(weights) if name in own]
                     return vertex.name + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
         return "the loss itself"

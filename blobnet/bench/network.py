@@ -17,12 +17,13 @@ from blobnet.bench.shapes import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
 from blobnet.device import Device
 from blobnet.executor import Launch
-from blobnet.inference import Evaluator, samples_for
+from blobnet.inference import Evaluator
 from blobnet.kernel_call import KernelCall
 from blobnet.loader import IndexedReader
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
+from blobnet.samples import sources_for
 from blobnet.training_step import TrainingStep, fitting_plan
 
 LEARNING_RATE = 1e-3
@@ -133,9 +134,9 @@ class NetworkBench:
         self.evaluator = Evaluator(device, model.graph, self.step.parameters, batch_size, debug=False)
         shape = model.graph.input.shape
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
-        self.reader = IndexedReader(samples_for(model.graph, self.x, "x"))
+        self.reader = IndexedReader(sources_for(model.graph, self.x, "x"))
         self.y = random_classes(model, batch_size)
-        updates = self.optimizer.calls(self.step.parameters.table, device.tuning)
+        updates = self.optimizer.calls(self.step.parameters.table, device.model)
         calls = [call for _, call in self.step.plan.calls]
         self._launches: list[Launch] = self.step.executor.bind(calls, batch_size)
         self._launches += self.step.executor.bind(updates, 0)

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from blobnet import datasets
+from blobnet.arguments import losses_for
 from blobnet.datasets import Dataset
 from blobnet.errors import DataError
-from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import Loss, MeanSquaredError
 from blobnet.model import Model
 
 
@@ -54,7 +55,7 @@ def evaluation_loss(model: Model, data: Dataset) -> Loss:
     """What a model is measured with on a data set: the loss of its training, if there was one."""
     if model.loss is None and not data.classes:
         return MeanSquaredError()
-    return (model.loss or CrossEntropy()).ignoring(data.ignored_label)
+    return losses_for(model.graph, None, model.loss)[0].ignoring(data.ignored_label)
 
 
 def check_classes(data: Dataset) -> None:

@@ -6,11 +6,13 @@ import argparse
 import sys
 
 from blobnet import device, plots
+from blobnet.arguments import losses_for
 from blobnet.blob import Padding
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.ends import by_name
 from blobnet.errors import OptionError
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
@@ -30,7 +32,9 @@ def run(options: argparse.Namespace) -> int:
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
-    loss = (model.loss or CrossEntropy()) if training else None
+    names = list(model.graph.outputs)
+    known = model.loss or by_name(names, [CrossEntropy()] * len(names))
+    loss = losses_for(model.graph, None, known) if training else None
     tuning = Tuning(kind, padding=Padding(align=options.align))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
         memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
-        updates = optimizer.calls(plan.parameters, tuning)
+        updates = optimizer.calls(plan.parameters, kind)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.plot is not None:
         plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)

@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
+from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.text import plain
@@ -28,9 +29,9 @@ from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 from blobnet.graph import Graph
-from blobnet.inference import samples_for
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model, load
+from blobnet.samples import samples_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
 _CHUNK, _CHUNK_ELEMENTS = 256, 1 << 26
@@ -99,7 +100,7 @@ def _loss(model: Model) -> Loss | None:
     if model.loss is None:
         # A model that was saved without its loss, but with names of classes, gives logits of them.
         return CrossEntropy() if model.class_names else None
-    return model.loss
+    return losses_for(model.graph, None, model.loss)[0]
 
 
 def _check_paths(options: argparse.Namespace, written: Mapping[str, Path | None]) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
 from blobnet.implementations.blocking import splits_for
-from blobnet.implementations.gradients import bias_gradient
 from blobnet.implementations.operation import Operation
+from blobnet.implementations.sums import bias_gradient
 from blobnet.implementations.tile import Tile, fitting, product_cost
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -49,7 +49,7 @@ class DenseTiled(Implementation):
                 tiles = -(-batch // tile.units) * -(-columns // tile.columns)
                 splits = splits_for(tiles, _SPLIT_TILES * cores, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
                 cost = product_cost(tile, batch, columns, splits, cores) * rows / splits
-            yield Candidate(f"{self.variant} {tile}", cost, partial(self._calls, operation, tile, splits))
+            yield Candidate(self.way(tile), cost, partial(self._calls, operation, tile, splits))
 
     def _calls(self, operation: Operation, tile: Tile, splits: int) -> list[KernelCall]:
         kernel, local, batch = self.kernel(operation), (tile.items, 1, 1), operation.batch_size

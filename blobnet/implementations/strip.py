@@ -7,8 +7,8 @@ from functools import partial
 
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import splits_for
-from blobnet.implementations.gradients import split_sum
 from blobnet.implementations.operation import Operation
+from blobnet.implementations.sums import split_sum
 from blobnet.kernel_call import GlobalSize, KernelCall
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.
@@ -42,7 +42,7 @@ class Strip(Implementation):
         if units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS:
             # Bound by memory: measured as the fastest wherever it fits.
             calls = self._weight_calls if of_weights else self._calls
-            yield Candidate(self.variant, 0.0, partial(calls, operation))
+            yield Candidate(self.way(), 0.0, partial(calls, operation))
 
     def _calls(self, operation: Operation) -> list[KernelCall]:
         # A block is as many cells as there are phases backward, one forward.

@@ -4,6 +4,7 @@ from blobnet.layers.activation import Activation
 from blobnet.layers.adaptive import AdaptiveAveragePool, AdaptiveMaxPool, GlobalMaxPool
 from blobnet.layers.attention import MatMul, MultiHeadAttention
 from blobnet.layers.base import Layer, Node
+from blobnet.layers.constant import Constant
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
 from blobnet.layers.dropout import Dropout
@@ -15,6 +16,7 @@ from blobnet.layers.normalization import BatchNorm
 from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalResponseNorm
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
 from blobnet.layers.resize import DepthToSpace, SpaceToDepth, Upsample
+from blobnet.layers.standardize import Standardize
 from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D
 from blobnet.layers.views import Pad, Permute, Reshape, Slice, split
 
@@ -27,6 +29,7 @@ __all__ = [
     "AveragePool2D",
     "BatchNorm",
     "Concat",
+    "Constant",
     "Contraction",
     "Conv1D",
     "Conv2D",
@@ -58,6 +61,7 @@ __all__ = [
     "Slice",
     "SpaceToDepth",
     "SqueezeExcite",
+    "Standardize",
     "Upsample",
     "function",
     "split",

@@ -279,6 +279,11 @@ class Layer(ABC):
         return False
 
     @property
+    def takes_samples(self) -> bool:
+        """Whether samples enter a network by this layer."""
+        return False
+
+    @property
     def flattens_input(self) -> bool:
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False
@@ -314,6 +319,11 @@ class Layer(ABC):
         """
         return None
 
+    @property
+    def given(self) -> Mapping[str, FloatArray]:
+        """Values of parameters that come with the layer, by name, in place of those that would be drawn."""
+        return {}
+
     def config(self) -> dict[str, Any]:
         """The hyperparameters, as keyword arguments that build an equal layer."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
@@ -343,7 +353,7 @@ class Layer(ABC):
         wanted = str(least) if most == least else f"at least {least}"
         fits = least <= len(nodes) <= (most if most is not None else len(nodes))
         self._require_shape(fits, f"the layer takes {wanted} input(s)", inputs=len(nodes))
-        return Node(self, nodes, self.output_shape([node.shape for node in nodes]))
+        return Node(self, nodes, self.output_shape([node.shape for node in nodes]), self.given)
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:

@@ -62,6 +62,10 @@ class Input(Layer):
         """The input for samples of a shape."""
         return cls(shape.units, **dict(zip(AXIS_NAMES[AXES - shape.rank :], shape.sizes, strict=True)), name=name)
 
+    @property
+    def takes_samples(self) -> bool:
+        return True
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape(self.units, *(size for size in (self.depth, self.height, self.width) if size is not None))
 

@@ -5,7 +5,8 @@ has made. In their order: roles, placement, deltas, layout, sites, fusion, sched
 them.
 """
 
-from blobnet.planning.memory import AUGMENTATION_WORDS, STEP_WORDS, Buffer, sample_slots
+from blobnet.ends import AUGMENTATION_WORDS
+from blobnet.planning.memory import STEP_WORDS, Buffer, sample_slots
 from blobnet.planning.plan import Plan, make_plan
 
 __all__ = ["AUGMENTATION_WORDS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]

@@ -54,9 +54,9 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
             for other in pending
         )
 
-    output = graph.output.index
-    if request.training and roles.needs_delta[output]:
-        regions[output] = new(output)
+    for _, output in graph.exits if request.training else ():
+        if roles.needs_delta[output]:
+            regions[output] = new(output)
     for vertex in reversed(graph.vertices) if request.training else ():
         if not roles.needs_delta[vertex.index]:
             continue

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import cached_property
 
 from blobnet.blob import FLOAT32, StorageType
 from blobnet.device_model import DeviceModel
+from blobnet.ends import TOTALS
 from blobnet.errors import PlanError
-from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
-#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
-AUGMENTATION_WORDS = 19
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -49,7 +47,7 @@ class Occupant(Buffer):
     last: int
     blob: Blob | None = None
 
-    @property
+    @cached_property
     def plane(self) -> tuple[object, ...] | None:
         """The geometry of its planes."""
         return self.blob.layout.plane if self.blob else None
@@ -70,8 +68,29 @@ class Memory:
     buffers: Mapping[str, Buffer]
 
 
-#: Storages that lie in one buffer, at different times.
-_Slot = Sequence[Occupant]
+@dataclass
+class _Slot:
+    """Storages that lie in one buffer, at different times.
+
+    Attributes:
+        members: the storages, at least one.
+        room: elements of the largest for the batch.
+        planes: the geometries of their planes.
+    """
+
+    members: list[Occupant]
+    room: int
+    planes: set[tuple[object, ...] | None]
+
+    def is_free_for(self, occupant: Occupant) -> bool:
+        """Whether none of its storages lives at the same time."""
+        first, last = occupant.first, occupant.last
+        return all(item.last < first or last < item.first for item in self.members)
+
+    def add(self, occupant: Occupant, size: int) -> None:
+        self.members.append(occupant)
+        self.planes.add(occupant.plane)
+        self.room = max(self.room, size)
 
 
 def sample_slots(model: DeviceModel) -> int:
@@ -79,46 +98,47 @@ def sample_slots(model: DeviceModel) -> int:
     return 1 if model.is_host else 2
 
 
-def allocate(request: Request, calls: Sequence[PhasedCall]) -> Memory:
-    """Buffers for all that calls use; PlanError if a sample or the parameters have more than kernels can count."""
-    found, count = occupants(calls), request.batch_size
+def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> Memory:
+    """Buffers for all that calls use; ``kept`` are storages that a caller reads when the forward calls are done.
+
+    Raises:
+        PlanError: a sample or the parameters have more elements than kernels can count.
+    """
+    found, count = occupants(calls, kept), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        slots = (
-            apart
-            if _bytes(apart, count) - _bytes(slots, count) <= FLOAT32.itemsize * request.parameters.elements
-            else slots
-        )
+        limit = FLOAT32.itemsize * request.parameters.elements
+        slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
-    for item in (item for slot in slots for item in _to_clear(slot)):
+    for item in (item for slot in slots for item in _to_clear(slot.members)):
         assert item.blob is not None
-        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
+        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning.model))
     shared = [
         Buffer(
-            slot[0].name,
-            max(item.elements for item in slot),
-            max(item.per_sample for item in slot),
-            type=slot[0].type,
+            slot.members[0].name,
+            max(item.elements for item in slot.members),
+            max(item.per_sample for item in slot.members),
+            type=slot.members[0].type,
         )
         for slot in slots
     ]
-    kept = _persistent(request)
-    buffers = {buffer.name: buffer for buffer in (*shared, *kept)}
+    persistent = _persistent(request)
+    buffers = {buffer.name: buffer for buffer in (*shared, *persistent)}
     _check_counts(request, buffers.values())
     return Memory(
         calls=tuple(
             (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
         ),
-        placed={item.name: slot[0].name for slot in slots for item in slot}
-        | {buffer.name: buffer.name for buffer in kept},
+        placed={item.name: slot.members[0].name for slot in slots for item in slot.members}
+        | {buffer.name: buffer.name for buffer in persistent},
         buffers=buffers,
     )
 
 
-def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
-    """Every storage and layer array that the calls name, in the order of first use."""
+def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list[Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use; ``kept`` is as for allocate."""
     found: dict[str, Occupant] = {}
 
     def use(
@@ -135,6 +155,9 @@ def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
         for array in call.arrays.values():
             if not array.persistent:
                 use(position, array.storage, array.end(0), array.per_sample, array.type)
+    forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
+    for name in kept & found.keys():
+        found[name] = replace(found[name], last=max(found[name].last, forward))
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
         if calls[found[name].last][0] != CONSTANT:
@@ -144,75 +167,69 @@ def occupants(calls: Sequence[PhasedCall]) -> list[Occupant]:
 
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
-) -> list[list[Occupant]]:
+) -> list[_Slot]:
     """Puts storages whose lifetimes do not meet together, each list for one buffer.
 
     A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
     free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
     to be cleared.
     """
-    slots: list[list[Occupant]] = []
+    slots: list[_Slot] = []
     # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
     arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
     for occupant in [item for item in occupants if item.blob] + arrays:
+        size, planes, is_array = occupant.size(batch_size), {occupant.plane}, occupant.blob is None
         free = [
             slot
             for slot in slots
             if reuse
             # Arrays would leave a blob's halo to be zeroed at every step.
-            and (slot[0].blob is None) == (occupant.blob is None)
-            and slot[0].type == occupant.type
-            and all(item.last < occupant.first or occupant.last < item.first for item in slot)
-            and not (keep_planes and _to_clear([*slot, occupant]))
+            and (slot.members[0].blob is None) == is_array
+            and slot.members[0].type == occupant.type
+            and slot.is_free_for(occupant)
+            and not (keep_planes and _to_clear([*slot.members, occupant]))
         ]
-
-        def waste(slot: _Slot, wanted: Occupant = occupant) -> tuple[bool, bool, int]:
-            room, size = max(item.size(batch_size) for item in slot), wanted.size(batch_size)
-            return room < size, any(item.plane != wanted.plane for item in slot), abs(room - size)
-
+        wastes = [(slot.room < size, slot.planes != planes, abs(slot.room - size)) for slot in free]
         if free:
-            min(free, key=waste).append(occupant)
+            free[wastes.index(min(wastes))].add(occupant, size)
         else:
-            slots.append([occupant])
+            slots.append(_Slot([occupant], size, planes))
     return slots
 
 
-def _bytes(slots: Iterable[_Slot], batch_size: int) -> int:
-    return sum(slot[0].type.itemsize * max(item.size(batch_size) for item in slot) for slot in slots)
+def _bytes(slots: Iterable[_Slot]) -> int:
+    return sum(slot.members[0].type.itemsize * slot.room for slot in slots)
 
 
-def _to_clear(slot: _Slot) -> list[Occupant]:
+def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
     """Those of a buffer whose halos others leave behind with values."""
-    if len({item.plane for item in slot}) == 1:
+    if len({item.plane for item in members}) == 1:
         return []
-    return [item for item in slot if item.blob and item.blob.layout.halo_elements]
+    return [item for item in members if item.blob and item.blob.layout.halo_elements]
 
 
-def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
+def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     """The call that clears the halo of a blob."""
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
+    local = row_group(max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
     size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
 
 def _persistent(request: Request) -> list[Buffer]:
     """Buffers that are not the plan's to reuse."""
-    sample_bytes = request.graph.input.shape.elements * np.dtype(request.sample_type).itemsize
-    sizes = {
-        "parameters": (request.parameters.elements, 0),
-        "samples": (0, -(-sample_slots(request.tuning.model) * sample_bytes // FLOAT32.itemsize)),
-        "rows": (0, 1),
-        "step": (STEP_WORDS, 0),
-    }
-    if request.augmented:
-        sizes["augmentation"] = (0, AUGMENTATION_WORDS)
+    sizes = {"parameters": (request.parameters.elements, 0)}
+    for entry in request.entries:
+        sizes |= entry.memory(sample_slots(request.tuning.model))
+    sizes["step"] = (STEP_WORDS, 0)
     if request.training:
         sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
-    if request.loss:
-        sizes |= request.loss.memory(request.graph.output.shape)
+    if request.heads:
+        sizes["totals"] = (len(request.heads) * TOTALS, 0)
+    for head in request.heads:
+        sizes |= head.memory()
     return [Buffer(name, *size) for name, size in sizes.items()]
 
 

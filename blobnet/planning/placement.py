@@ -130,7 +130,7 @@ def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
 
 def _last_read(graph: Graph, roles: Roles, source: int) -> int:
     """The last vertex that reads a blob; _NEVER if the backward pass or the caller does."""
-    if source == graph.output.index:
+    if graph.is_output(source):
         return _NEVER
     if roles.kept[source]:
         return _NEVER - 1

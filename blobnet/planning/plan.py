@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from blobnet.ends import Losses, heads_of
 from blobnet.errors import OptionError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.base import Site
-from blobnet.losses import Loss
 from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.plan_report import report
 from blobnet.planning.constants import PhasedCall, with_constants
@@ -114,12 +114,12 @@ def make_plan(
     graph: Graph,
     batch_size: int,
     *,
-    loss: Loss | None = None,
+    loss: Losses = None,
     training: bool = False,
     tuning: Tuning | None = None,
     input_delta: bool = False,
-    sample_type: str = "float32",
-    augmented: bool = False,
+    sample_type: str | tuple[str, ...] = "float32",
+    augmented: bool | str = False,
     share: bool = True,
     reuse: bool = True,
     every_halo: bool = False,
@@ -140,8 +140,8 @@ def make_plan(
     batch_size = check_count("plan", "batch_size", batch_size)
     if training and not loss:
         raise OptionError("plan", "training needs a loss", loss=loss)
-    if loss:
-        loss.check(graph.output.shape)
+    for head in heads_of(graph, loss):
+        head.loss.check(head.shape)
     table, settings = parameters or parameter_table(graph), tuning or Tuning()
     options = input_delta, sample_type, augmented, share, reuse, every_halo
     return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
@@ -152,8 +152,10 @@ def _plan(request: Request) -> Plan:
     places = place_outputs(request, roles)
     deltas = place_deltas(request, roles, places)
     layouts, fusion, scheduled = _settle(request, roles, places, deltas)
-    calls = [(item.phase, item.call) for item in scheduled]
-    memory = allocate(request, with_constants(calls, request.parameters.trainable_elements if request.training else 0))
+    calls: Sequence[PhasedCall] = [(item.phase, item.call) for item in scheduled]
+    calls = with_constants(calls, request.parameters.trainable_elements if request.training else 0)
+    results = {places.regions[index].storage.name for _, index in request.graph.exits}
+    memory = allocate(request, calls, results)
     made = for_model((call for _, call in memory.calls), request.tuning.model)
     names = [vertex.name for vertex in request.graph.vertices]
     return Plan(

@@ -43,7 +43,7 @@ def assign_roles(request: Request) -> Roles:
     graph, vertices = request.graph, request.graph.vertices
     could = [frozenset(spec.name for spec in graph.parameters(vertex) if spec.trainable) for vertex in vertices]
     trained = [
-        frozenset(name for name in names if request.parameters.trains(f"{vertex.name}/{name}"))
+        frozenset(name for name in names if request.parameters.trains(vertex.parameter(name)))
         for vertex, names in zip(vertices, could, strict=True)
     ]
     # What could train some parameters, and trains none, runs as in inference.
@@ -51,7 +51,7 @@ def assign_roles(request: Request) -> Roles:
     needs_delta: list[bool] = []
     for vertex, own in zip(vertices, trained, strict=True):
         wanted = bool(own) or any(needs_delta[source] for source in vertex.inputs)
-        needs_delta.append(wanted or (request.input_delta and not vertex.inputs))
+        needs_delta.append(wanted or (request.input_delta and vertex.layer.takes_samples))
     absorbed = {
         vertex.index + 1: vertex.index
         for vertex, trains in zip(vertices, in_training, strict=True)
@@ -88,5 +88,6 @@ def _absorbs_reader(request: Request, vertex: Vertex) -> bool:
     delta which both read.
     """
     behind = vertex.index + 1
-    alone = request.graph.readers[vertex.index] == (behind,)
-    return vertex.layer.fuses_slope and alone and bool(request.graph.vertices[behind].layer.activates)
+    graph = request.graph
+    alone = graph.readers[vertex.index] == (behind,) and not graph.is_output(vertex.index)
+    return vertex.layer.fuses_slope and alone and bool(graph.vertices[behind].layer.activates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from blobnet.ends import Entry
 from blobnet.errors import KernelError
 from blobnet.graph import Vertex
 from blobnet.kernel_call import Array
@@ -20,6 +21,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
     vertices = request.graph.vertices
     outputs = [layouts.blob(region) for region in places.regions]
     wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
+    entries = {entry.index: entry for entry in request.entries}
     slopes = {source: vertices[index].layer.activates for index, source in roles.absorbed.items()}
 
     def site(vertex: Vertex) -> Site:
@@ -28,7 +30,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             name=vertex.name,
             inputs=tuple(outputs[source] for source in vertex.inputs),
             output=outputs[vertex.index],
-            array=_memory(request, vertex, roles.trained[vertex.index]),
+            array=_memory(request, vertex, roles.trained[vertex.index], entries.get(vertex.index)),
             input_deltas=tuple(wanted[vertex.inputs[end[1]]] if end in deltas.accumulate else None for end in ends),
             output_delta=wanted.get(vertex.index),
             accumulate=tuple(deltas.accumulate.get(end, False) for end in ends),
@@ -37,8 +39,8 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             slope=slopes.get(vertex.index),
             in_place_of=places.in_place_of.get(vertex.index),
             batch_size=request.batch_size,
-            sample_type=request.sample_type,
-            augmented=request.augmented,
+            sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
+            augmented=vertex.index in entries and entries[vertex.index].augmented,
             tuning=request.tuning,
             ordinal=vertex.index,
             shapes=tuple(request.graph.input_shapes(vertex)),
@@ -47,18 +49,22 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
     return tuple(map(site, vertices))
 
 
-def _memory(request: Request, vertex: Vertex, trained: frozenset[str]) -> Callable[[str, str, int, int], Array]:
+def _memory(
+    request: Request, vertex: Vertex, trained: frozenset[str], entry: Entry | None
+) -> Callable[[str, str, int, int], Array]:
     """What finds memory for a vertex, as Site.array."""
     known: dict[str, Array] = {}
 
     def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
         if kind in ("parameter", "gradient"):
-            piece = request.parameters.slices[f"{vertex.name}/{name}"]
-            if kind == "parameter" or name in trained:
+            piece = request.parameters.slices[vertex.parameter(name)]
+            if kind == "parameter" or (name in trained and request.graph.places(vertex) == 1):
                 return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            if name in trained:
+                return gradient_parts(request, vertex, name)
             name, elements = f"{name} gradient", piece.elements
         if kind == "shared":
-            return Array(name, 0, persistent=True)
+            return Array(entry.buffer(name) if entry and name != "step" else name, 0, persistent=True)
         asked = Array(f"{vertex.name}/{name}", elements, per_sample)
         found = known.setdefault(name, asked)
         if found != asked:
@@ -71,3 +77,12 @@ def _memory(request: Request, vertex: Vertex, trained: frozenset[str]) -> Callab
         return found
 
     return array
+
+
+def gradient_parts(request: Request, vertex: Vertex, name: str, *, whole: bool = False) -> Array:
+    """Where one place of a layer in several places leaves its part of a gradient; or all parts, side by side."""
+    elements = request.parameters.slices[vertex.parameter(name)].elements
+    storage = f"{vertex.parameter(name)} gradients"
+    if whole:
+        return Array(storage, request.graph.places(vertex) * elements)
+    return Array(storage, elements, offset=(vertex.place - 1) * elements)

@@ -26,6 +26,8 @@ from tests.kinds import tuning_for
 from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
+from tests.two_ends import LOSSES as TWO_LOSSES
+from tests.two_ends import two_ends
 
 LOSSES = (
     Expression("function (P[N, C, ...], T[N, C, ...]) -> (L) { L[n] = +(P[n, c, ...] * T[n, c, ...]); }"),
@@ -59,12 +61,15 @@ def compared_calls() -> Iterator[KernelCall]:
         yield from (call for _, call in plan.calls)
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
+        # Those of networks with several ends: tests/train/test_graphs.py.
+        plan = make_plan(two_ends().graph, 3, loss=tuple(TWO_LOSSES.values()), training=True, tuning=tuning)
+        yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
-            yield from optimizer.calls(TABLE, tuning)
+            yield from optimizer.calls(TABLE, tuning.model)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning)
-        yield from weight_buffers.average_call(TABLE, tuning)
+        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
+        yield from weight_buffers.average_call(TABLE, tuning.model)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:

@@ -126,7 +126,7 @@ class Half:
             batch_size=COUNT,
         )
         blobs = (*self.inputs, *self.deltas, self.output, self.delta)
-        phased = [("clear", zero_halo(replace(blob, layout=whole(blob.layout)), site.tuning)) for blob in blobs]
+        phased = [("clear", zero_halo(replace(blob, layout=whole(blob.layout)), site.tuning.model)) for blob in blobs]
         phased += [("forward", call) for call in self.layer.forward(site)]
         phased += [("backward", call) for call in self.layer.backward_parameters(site)]
         phased += [("backward", call) for call in self.layer.backward_data(site)]

@@ -127,7 +127,7 @@ def test_a_fraction_is_held_out(device: Device, tmp_path: Path, kind: str) -> No
     elif kind == "float64":
         x = X.astype(np.float64)
     numbers = np.arange(len(Y))
-    kept_x, kept_y, weights, (held_x, held_y) = parted(x, Y, numbers, 0.3, 5)
+    kept_x, kept_y, weights, (held_x, held_y) = parted(model().graph, x, Y, numbers, 0.3, 5)
     assert np.array_equal(Y[weights.astype(int)], kept_y)
     kept, held = (np.empty((len(part), 2, 5, 4), np.float32) for part in (kept_x, held_x))
     for part, out in ((kept_x, kept), (held_x, held)):
@@ -138,7 +138,7 @@ def test_a_fraction_is_held_out(device: Device, tmp_path: Path, kind: str) -> No
     wanted = np.lexsort(X.reshape(21, -1).T)
     np.testing.assert_array_equal(whole[0][order], X[wanted])
     np.testing.assert_array_equal(whole[1][order], Y[wanted])
-    other = parted(x, Y, None, 0.3, 6)
+    other = parted(model().graph, x, Y, None, 0.3, 6)
     assert other[2] is None
     assert not np.array_equal(held_y, other[3][1]) or not np.array_equal(kept_y, other[1])
     found = trained(device, x, validation=0.3, seed=5)

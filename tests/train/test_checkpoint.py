@@ -683,7 +683,7 @@ def unknown_kind(description):
 
 
 BAD_FILES = [
-    (attribute("/", "format_version", 2), "format version must be at most 1.*format_version=2, written_by='.*update"),
+    (attribute("/", "format_version", 3), "format version must be at most 2.*format_version=3, written_by='.*update"),
     (attribute("/", "format_version", "x"), "/ must have the attribute format_version, a number. Received value=None"),
     (lambda file: file.attrs.__delitem__("format_version"), "/ must have the attribute format_version"),
     (replaced("architecture"), r"the file must hold /architecture. Received found=class_names, history"),

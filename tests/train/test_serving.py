@@ -16,10 +16,11 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.device import Device, Reading
 from blobnet.inference import BUCKETS, Evaluator
+from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.models.resnet50 import resnet50
-from blobnet.planning import CONSTANT, make_plan
+from blobnet.planning import make_plan
 from blobnet.trainer import Progress
 from tests.kinds import as_gpu, tuning_for
 from tests.tiny import digits, tiny_model

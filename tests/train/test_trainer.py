@@ -23,12 +23,13 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, PlanError, ShapeError
-from blobnet.inference import Evaluator, samples_for
+from blobnet.inference import Evaluator
 from blobnet.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planning import Plan, make_plan
+from blobnet.samples import sources_for
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.networks import TorchOperations, run
@@ -214,7 +215,7 @@ def test_predicting_meanwhile_changes_nothing(device: Device) -> None:
             other.set_weights(progress.trainer.weights())
             evaluator = Evaluator(device, other.graph, progress.trainer.step.parameters, 4)
             assert np.array_equal(
-                evaluator.predict(IndexedReader(samples_for(evaluator.plan.graph, x, "x")), len(x)),
+                *evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x)),
                 other.predict(x, device=device),
             )
             other.evaluate(x, y)

@@ -28,11 +28,12 @@ FLOORS = """
     layers.activation layers.lowered schedules
     layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
     layers.product
-    layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization layers.pooling
+    layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
+    layers.pooling layers.standardize
     layers
     losses
     graph
-    parameters patterns plan_report
+    ends parameters patterns plan_report
     planning.request
     planning.roles
     planning.placement
@@ -46,11 +47,11 @@ FLOORS = """
     plan_memory
     augment tuning child_builds
     device moved_labels
-    contraction.execution
     executor
+    contraction.execution
     optimizers checkpoint datasets kernels metrics weight_buffers
     sample_weights
-    labels loader progress training_step
+    labels loader progress samples training_step
     inference callbacks arguments notes network_inputs
     trainer
     model

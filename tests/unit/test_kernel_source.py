@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import GENERIC
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import KernelError
 from blobnet.kernel_source import KernelSource, all_kernels, load, parse
 
@@ -130,16 +131,20 @@ def test_literals(value: float | str, text: str) -> None:
     assert f"#define FACTOR {text}\n" in assembled
 
 
+def with_tunables(kind: str, **values: int) -> DeviceModel:
+    return replace(GENERIC[kind], tunables={"family/forward": values})
+
+
 def test_tunables() -> None:
     source = parse("family/forward", HEADER)
     assert source.tuning(GENERIC["cpu"]) == {"TILE": 16}
     assert source.tuning(GENERIC["gpu"]) == {"TILE": 1}
-    assert source.tuning(GENERIC["gpu"], {"TILE": 2}) == {"TILE": 2}
+    assert source.tuning(with_tunables("gpu", TILE=2)) == {"TILE": 2}
     rule = r"kernel family/forward: a tunable must be one of \['TILE'\] and have a legal value. Received tunable="
     with pytest.raises(KernelError, match=rule + "TILE, value=3"):
-        source.tuning(GENERIC["cpu"], {"TILE": 3})
+        source.tuning(with_tunables("cpu", TILE=3))
     with pytest.raises(KernelError, match=rule + "TILES, value=2"):
-        source.tuning(GENERIC["cpu"], {"TILES": 2})
+        source.tuning(with_tunables("cpu", TILES=2))
 
 
 def test_a_kernel_for_loops_alone() -> None:
@@ -279,6 +284,28 @@ def test_rules_for_kernels(kernel: KernelSource) -> None:
     assert "printf" not in text
     assert "atom" not in text, "sums are split in two stages, without atomics"
     assert "double" not in re.findall(r"\w+", text)
+
+
+#: The parameters and the body of an inlined function; and what bounds a loop that is to be unrolled.
+_INLINED = re.compile(r"INLINE [^{;#]*\(([^{]*)\)\n\{\n(.*?)\n\}", re.DOTALL)
+_UNROLLED = re.compile(r"#pragma unroll\s+for \([^;]*; \w+ < (\w+);")
+
+
+def _unrolled_by_argument(text: str) -> list[str]:
+    found = []
+    for parameters, body in _INLINED.findall(text):
+        names = re.findall(r"(\w+)(?:\[[^\]]*\])*\s*(?:,|$)", parameters)
+        found += [bound for bound in _UNROLLED.findall(body) if bound in names]
+    return found
+
+
+def test_loops_as_long_as_an_argument_are_not_unrolled_by_a_pragma() -> None:
+    """AMD's compiler would keep in memory what they index: UNROLL_ARGUMENT of blob.h."""
+    texts = {path: path.read_text() for path in (*KERNELS.rglob("*.h"), *KERNELS.rglob("*.cl"))}
+    found = {str(path): bounds for path, text in texts.items() if (bounds := _unrolled_by_argument(text))}
+    assert not found
+    as_asked = texts[KERNELS / "convolution" / "winograd.h"].replace("UNROLL_ARGUMENT\n", "#pragma unroll\n")
+    assert _unrolled_by_argument(as_asked) == ["size", "rows", "columns", "rows", "rows"]
 
 
 def test_kernels_say_which_blobs_they_read_without_their_halo() -> None:

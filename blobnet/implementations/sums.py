@@ -1,4 +1,4 @@
-"""Launches for gradients that several implementations need: biases, and the second stage of split sums."""
+"""Launches that several implementations need: gradients of biases, and the second stage of split sums of gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning, elementwise_work
 
 
 def bias_gradient(operation: Operation) -> list[KernelCall]:
@@ -40,13 +40,18 @@ def split_sum(
     if splits == 1:
         return gradient, []
     partials = operation.memory(f"{name} partials", splits * gradient.elements)
-    run, local = (1, 64) if operation.tuning.model.items_are_lanes else (256, 1)
-    call = operation.call(
-        "gradient/reduce",
-        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
-        (local, 1, 1),
-        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
-        arrays={"PARTIALS": partials, "GRADIENT": gradient},
-        label=label,
-    )
+    call = sum_call(label or operation.label, partials, gradient, splits, operation.tuning)
     return partials, [call]
+
+
+def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
+    """The launch that adds up partial sums of a gradient, which lie one behind the other."""
+    run, local = (1, 64) if tuning.model.items_are_lanes else (256, 1)
+    return KernelCall(
+        "gradient/reduce",
+        label,
+        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
+        arrays={"PARTIALS": partials, "GRADIENT": gradient},
+        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+        local_size=(local, 1, 1),
+    )

@@ -1,0 +1,61 @@
+"""The normalization of samples inside a network: what an input layer does, behind another layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blobnet.blob import Shape
+from blobnet.initializers import GIVEN
+from blobnet.kernel_call import Array, KernelCall, cell_call
+from blobnet.kernel_source import Macro
+from blobnet.layers.activation import activation_macro
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+
+
+@dataclass(frozen=True)
+class Standardize(Layer):
+    """Every unit shifted and scaled by numbers that are given and that no training changes.
+
+    output = scale * (input - mean) / sqrt(variance) + shift. Shapes: (N, C, ...) -> (N, C, ...) for inputs of any rank.
+    It stands where a whole network is put behind a node (``model(node)``), for what its input layer does to samples;
+    its kernels are those of BatchNorm in inference.
+    """
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return inputs[0]
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
+        names = "running_mean", "running_variance", "scale", "shift"
+        return tuple(ParameterSpec(name, (inputs[0].units,), GIVEN, trainable=False) for name in names)
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.IN_PLACE
+
+    def delta_placement(self) -> Placement:
+        return Placement.IN_PLACE
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        source, target = site.inputs[0], site.output
+        # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
+        blobs = {"INPUT": source, "RESIDUAL": target, "OUTPUT": target}
+        macros: dict[str, Macro] = {"EPSILON": 0.0, "IN_PLACE": int(source == target), "HAS_RESIDUAL": 0}
+        macros |= activation_macro(None)
+        arrays = _arrays(site, "running_mean", "running_variance", "scale", "shift")
+        label = f"{site.name} forward"
+        return [cell_call("normalization/forward_inference", label, blobs, site.tuning, arrays=arrays, macros=macros)]
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        target = site.input_deltas[0]
+        if target is None:
+            return []
+        blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target}
+        macros: dict[str, Macro] = {"EPSILON": 0.0, "IN_PLACE": int(site.delta == target)}
+        macros["ACCUMULATE"] = int(site.accumulate[0])
+        arrays = _arrays(site, "running_variance", "scale")
+        label = f"{site.name} backward data"
+        return [cell_call("normalization/backward_inference", label, blobs, site.tuning, arrays=arrays, macros=macros)]
+
+
+def _arrays(site: Site, *names: str) -> dict[str, Array]:
+    return {name.upper(): site.parameter(name) for name in names}
