@@ -827,12 +827,12 @@ class Model:
             debug=debug,
         )
         step.compute_gradients(step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels)))
-        of_inputs = {}
+        of_inputs: dict[str, FloatArray] = {}
         for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
             delta = step.executor.read_blob(step.plan.deltas[vertex.name], len(source))
             # The input's delta is that of the normalised sample.
             deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * vertex.shape.rank)
-            of_inputs["input" if len(sources) == 1 else name] = delta.reshape(source.shape) / deviation
+            of_inputs["input" if len(sources) == 1 else name] = np.divide(delta.reshape(source.shape), deviation)
         return step.gradients() | of_inputs
 
     def plan(
