@@ -203,6 +203,28 @@ class Halo:
         return Halo(*((max(a[0], b[0]), max(a[1], b[1])) for a, b in both))
 
 
+@dataclass(frozen=True)
+class Padding:
+    """What padding there is besides the zeros that somebody reads.
+
+    Attributes:
+        own_zeros: whether each row has zeros of its own on both sides, so that a plane is its memory height times its
+            memory width (Hedberg 2015, figure 1); else rows share them.
+        align: what the row pitch, and the elements of a plane, are rounded up to a multiple of.
+    """
+
+    own_zeros: bool = False
+    align: int = 1
+
+    def pitch(self, width: int, halo: Halo) -> int:
+        """The least elements from row to row."""
+        return self.rounded_up(width + (halo.left + halo.right if self.own_zeros else max(halo.left, halo.right)))
+
+    def rounded_up(self, elements: int) -> int:
+        """The next multiple of ``align``."""
+        return -(-elements // self.align) * self.align
+
+
 class Axis(NamedTuple):
     """A spatial axis in memory: the data, and the zeros before and after it that are its own."""
 
@@ -246,31 +268,28 @@ class BlobLayout:
         slack: int = 0,
         unit_offset: int = 0,
         unit_memory_count: int | None = None,
-        own_zeros: bool = False,
-        align: int = 1,
+        padding: Padding | None = None,
     ) -> BlobLayout:
         """The layout of ``shape`` with ``halo`` zeros around each unit.
 
         Args:
             shape: what it holds.
             halo: the zeros around each unit; None: no zeros.
-            pitch: elements from row to row; as few as possible if None.
+            pitch: elements from row to row, which are rounded up; as few as possible if None.
             slack: elements behind each plane.
             unit_offset: units of the memory in front of the blob's own.
             unit_memory_count: units of the memory; none behind the blob's own if None.
-            own_zeros: whether each row has zeros of its own on both sides, so that a plane is its memory height times
-                its memory width; else rows share their zeros.
-            align: what the pitch, and the elements of a plane, are rounded up to a multiple of.
+            padding: how the zeros lie, and what is rounded up; None: rows share their zeros, and nothing is.
 
         Raises:
             ShapeError: the pitch does not hold the data and its halo.
         """
-        halo = halo or Halo()
-        (front, back), (top, bottom), (left, right) = halo.axes
-        needed = shape.width + (left + right if own_zeros else max(left, right))
-        pitch = _rounded_up(needed if pitch is None else pitch, align)
+        halo, padding = halo or Halo(), padding or Padding()
+        (front, back), (top, bottom), (left, _) = halo.axes
+        needed = padding.pitch(shape.width, halo)
+        pitch = needed if pitch is None else padding.rounded_up(pitch)
         height = Axis(top, shape.height, bottom)
-        plane = height.memory * pitch + (0 if own_zeros else left) + slack
+        plane = height.memory * pitch + (0 if padding.own_zeros else left) + slack
         layout = cls(
             unit_count=shape.units,
             unit_offset=unit_offset,
@@ -278,7 +297,7 @@ class BlobLayout:
             depth=Axis(front, shape.depth, back),
             height=height,
             width=Axis(left, shape.width, pitch - left - shape.width),
-            plane_memory_elements=_rounded_up(plane, align),
+            plane_memory_elements=padding.rounded_up(plane),
         )
         if pitch < needed or not layout.holds(halo):
             raise ShapeError("blob layout", "the row pitch must hold the data and its halo", pitch=pitch, halo=halo)
@@ -528,10 +547,6 @@ class BlobLayout:
 def _leading(values: tuple[T, ...], missing: T) -> tuple[T, ...]:
     """Values of the last axes, with those of all of them in front."""
     return (missing,) * (AXES - len(values)) + values
-
-
-def _rounded_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:

@@ -495,6 +495,7 @@ def _add_plan(parser: Parser) -> None:
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
     _add_freeze(parser)
     _add_optimizer(parser, "whose state is counted: ")
+    _add_align(parser)
     parser.add_argument(
         "--memory",
         metavar="SIZE",
@@ -522,6 +523,7 @@ def _add_bench(parser: Parser) -> None:
     )
     parser.add_argument("--size", metavar="N", type=size, help="build the network for samples of NxN")
     parser.add_argument("--repeats", metavar="N", type=size, default=7, help="of which the median counts (default: 7)")
+    _add_align(parser)
     directions = ("forward", "backward", "backward data", "backward weights")
     parser.add_argument(
         "--direction",
@@ -644,6 +646,16 @@ def _add_augment(parser: _Options) -> None:
         help="change samples at random: any of crop, resize, flip, rotate, brightness, contrast, saturation, erase, "
         "mixup and cutmix, in the order given; with a number, crop=2,rotate=10,mixup=0.2 say, cells, degrees, the "
         "amount or mixup's alpha (default: nothing)",
+    )
+
+
+def _add_align(parser: _Options) -> None:
+    parser.add_argument(
+        "--align",
+        metavar="N",
+        type=option_types.count,
+        default=1,
+        help="round the rows and the planes of blobs up to multiples of N numbers (default: 1)",
     )
 
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import child_builds
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Padding
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
@@ -412,9 +412,10 @@ def preamble(model: DeviceModel) -> str:
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue, and the precision of its products."""
+    """One OpenCL device with its context and in-order queue; the precision of its products; the padding of blobs."""
 
     precision = "fp32"
+    padding = Padding()
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -466,6 +467,7 @@ class Device:
             choices=self.tunings.choices,
             broken=self.tunings.broken,
             precision=self.precision,
+            padding=self.padding,
         )
 
     def at(self, precision: str) -> Device:
@@ -642,7 +644,7 @@ class Device:
         self,
         sources: Iterable[str],
         advance: Callable[[int, int], object] | None = None,
-        trial: Callable[[str], Trial | None] = lambda _: None,
+        trials: Callable[[str], Sequence[Trial]] = lambda _: (),
     ) -> None:
         """Builds programs that will be asked for, side by side; what the driver refuses it will refuse again then.
 
@@ -652,11 +654,11 @@ class Device:
         Args:
             sources: of the programs; those that are there already cost nothing.
             advance: told how many programs are built, and of how many, as children build them.
-            trial: for a source, a launch that children try where the driver leaves work to the first one.
+            trials: for a source, launches that children try where the driver leaves work to the first one.
         """
         missing = {self._digest(source): source for source in sources}
         missing = {digest: source for digest, source in missing.items() if digest not in self._programs}
-        self._build_in_children(missing, advance, trial)
+        self._build_in_children(missing, advance, trials)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.
         if not self.is_host:
             with _without_remarks(), ThreadPoolExecutor(usable_cores()) as pool:
@@ -671,13 +673,13 @@ class Device:
         self,
         missing: Mapping[str, str],
         advance: Callable[[int, int], object] | None,
-        trial: Callable[[str], Trial | None],
+        trials: Callable[[str], Sequence[Trial]],
     ) -> None:
         """Has children build those that the driver has not built before, and notes what crashes its compiler."""
 
         def job(source: str) -> str:
-            tried = trial(source) if self._driver.compiles_at_launch else None
-            return json.dumps([source, tried and tried.as_json()])
+            tried = trials(source) if self._driver.compiles_at_launch else ()
+            return json.dumps([source, [trial.as_json() for trial in tried]])
 
         unknown = {job(source): digest for digest, source in missing.items() if self._is_unknown(digest)}
         if not unknown:
@@ -887,10 +889,10 @@ def build_for_parent(settings: str) -> None:
         device._folder = Path(values["folder"])
 
         def build(job: str) -> None:
-            source, trial = json.loads(job)
+            source, trials = json.loads(job)
             with contextlib.suppress(cl.Error, RuntimeError), _without_remarks():
                 program = device._compile(source, device._digest(source))
-                if trial:
+                for trial in trials:
                     with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
                         device._try(program, Trial.from_json(trial))
 

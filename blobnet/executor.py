@@ -161,16 +161,33 @@ def plan_for(
 
 def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
     """The first call of a plan that cannot be built; None if all are built."""
-    programs = {call.assemble(): call for _, call in plan.calls}
+    programs = _programs(call for _, call in plan.calls)
     device.make_room(len(programs) + _OTHER_PROGRAMS)
-    with progress_line() as advance:
-        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
-    for text, call in programs.items():
-        try:
-            build(device, call, text)
-        except BuildError as error:
-            return call, error
+    _build_ahead(device, programs)
+    for text, calls in programs.items():
+        for call in {(call.source.entry, call.local_size): call for call in calls}.values():
+            try:
+                build(device, call, text)
+            except BuildError as error:
+                return call, error
     return None
+
+
+def _programs(calls: Iterable[KernelCall]) -> dict[str, list[KernelCall]]:
+    """The calls of every program, by its text."""
+    programs: dict[str, list[KernelCall]] = {}
+    for call in calls:
+        programs.setdefault(call.assemble(), []).append(call)
+    return programs
+
+
+def _build_ahead(device: Device, programs: Mapping[str, Sequence[KernelCall]]) -> None:
+    def trials(text: str) -> list[Trial]:
+        found = [_trial(call) for call in programs[text]]
+        return list({(trial.entry, trial.local_size): trial for trial in found}.values())
+
+    with progress_line() as advance:
+        device.build_ahead(programs, advance, trials)
 
 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
@@ -207,11 +224,8 @@ def build(device: Device, call: KernelCall, text: str) -> None:
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
     calls = list(calls)
-    with progress_line() as advance:  # Of what no plan holds: the optimizer's.
-        texts = [call.assemble() for call in calls]
-        programs = dict(zip(texts, calls, strict=True))
-        device.build_ahead(programs, advance, lambda text: _trial(programs[text]))
-    return [Launch(device, call, text, memory, batch) for call, text in zip(calls, texts, strict=True)]
+    _build_ahead(device, _programs(calls))  # Of what no plan holds: the optimizer's.
+    return [Launch(device, call, call.assemble(), memory, batch) for call in calls]
 
 
 class Executor:

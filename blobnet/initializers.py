@@ -118,7 +118,7 @@ def check_spec(spec: ParameterSpec, name: str, seed: int) -> None:
         )
 
 
-def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
+def initialize(spec: ParameterSpec, name: str, seed: int, place: FloatArray | None = None) -> FloatArray:
     """The first values of a parameter, of the shape ``spec.shape``.
 
     Args:
@@ -126,6 +126,7 @@ def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
             fan_out N) instead of that of the shape.
         name: the parameter's full name in the model: ``<layer>/<parameter>``.
         seed: of the whole model.
+        place: a flat array to draw them into; a new one if None.
 
     Raises:
         OptionError: an unknown initializer, one that needs a fan for a parameter that has none, or a negative seed.
@@ -136,7 +137,7 @@ def initialize(spec: ParameterSpec, name: str, seed: int) -> FloatArray:
     if not fan and len(spec.shape) >= 2:
         fan_in, fan_out = math.prod(spec.shape[1:]), math.prod((spec.shape[0], *spec.shape[2:]))
     random = np.random.default_rng([int(seed), zlib.crc32(name.encode())])
-    values = np.empty(spec.elements, np.float32)
+    values = np.empty(spec.elements, np.float32) if place is None else place
     for first in range(0, spec.elements, _PIECE):  # Random numbers come as float64, which is twice the memory.
         piece = values[first : first + _PIECE]
         piece[:] = INITIALIZERS[kind](random, piece.size, fan_in, fan_out)
@@ -166,11 +167,24 @@ class FirstWeights(Mapping[str, FloatArray]):
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self._drawn:
             is_large = self._specs[name].elements >= _LARGE
-            missing = [other for other in (self._specs if is_large else [name]) if other not in self._drawn]
-            with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
-                drawn = pool.map(lambda other: initialize(self._specs[other], other, self._seed), missing)
-                self._drawn |= zip(missing, drawn, strict=True)
+            self._draw(dict.fromkeys(self._specs if is_large else [name]))
         return self._drawn[name]
+
+    def put_into(self, places: Mapping[str, FloatArray]) -> None:
+        """Copies all into flat arrays. Those not drawn yet are drawn there, and stay: nobody may change them."""
+        self._draw(places)
+        for name, place in places.items():
+            values = self._drawn[name].reshape(-1)
+            if not np.may_share_memory(values, place):
+                place[:] = values
+
+    def _draw(self, places: Mapping[str, FloatArray | None]) -> None:
+        missing = [name for name in places if name not in self._drawn]
+        if not missing:
+            return
+        with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
+            drawn = pool.map(lambda name: initialize(self._specs[name], name, self._seed, places[name]), missing)
+            self._drawn |= zip(missing, drawn, strict=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)

@@ -6,11 +6,13 @@ Layers make calls without a device; the executor binds and launches them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import BlobLayout, Padding, Shape
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices
@@ -147,6 +149,11 @@ class KernelCall:
         Raises:
             KernelError: roles or macros differ from those that the header declares.
         """
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Asked for when programs are built and again when launches are bound; equal ones are one object."""
         source = self.source
         subject = f"kernel {self.kernel} ({self.label})"
         kernel_source.check_names(subject, "blobs", self.blobs, source.blobs)
@@ -158,7 +165,7 @@ class KernelCall:
         for role, blob in self.blobs.items():
             blob_macros |= blob.layout.macros(role, as_argument=self.passes_geometry, plain=self.has_plain_blobs)
         sizes = self.sizes if self.constant_sizes else None
-        return source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs)
+        return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
 
     @property
     def moves(self) -> str | None:
@@ -272,6 +279,7 @@ class Tuning:
     ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
     (blobnet/implementations/base.py). ``only`` names the implementations or variants
     that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
+    ``padding`` is how plans pad blobs.
     """
 
     model: DeviceModel = HOST
@@ -280,6 +288,7 @@ class Tuning:
     broken: frozenset[str] = frozenset()
     precision: str = "fp32"
     only: frozenset[str] = frozenset()
+    padding: Padding = field(default_factory=Padding)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

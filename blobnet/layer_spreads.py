@@ -231,7 +231,7 @@ def layer_spreads(
     data = LabelledData(graph, losses, x, y)
     if data.labels is None:
         raise OptionError("layer_spreads", "samples must have numbers, which those of a stream have not", y=None)
-    opened = model._on(device)
+    opened = model.device_for(device)
     size = min(count or DEFAULT_COUNT, data.count or 1)
     while True:
         try:

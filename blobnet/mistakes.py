@@ -97,7 +97,7 @@ def worst_mistakes(
     (loss,) = losses_for(model.graph, loss, model.loss)
     check_count("mistakes", "count", count)
     batch_size = check_count("mistakes", "batch_size", batch_size)
-    opened = model._on(device)
+    opened = model.device_for(device)
     source = samples_for(model.graph, x, "x")
     labels = prepare_labels(model.graph.output.shape, loss, source.shape, y, "y")
     size = batch_size * max(1, _OUTPUTS_AT_ONCE // (batch_size * model.graph.output.shape.elements))

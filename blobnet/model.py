@@ -381,8 +381,11 @@ class Model:
 
     # -- training and inference --------------------------------------------------------------------------------------
 
-    def _on(self, device: Device | str | None) -> Device:
-        """The device to use: the one given, by itself or by name, else the one used last."""
+    def device_for(self, device: Device | str | None) -> Device:
+        """The device that the model runs on from now on: that given, by itself or by name, else that of the last call.
+
+        Functions that take a model and a ``device=`` get theirs here, so that a model stays on one.
+        """
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
@@ -521,7 +524,7 @@ class Model:
         if accumulate > 1:
             _check_accumulate(data.heads, of_classes, changes)
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
             losses,
@@ -787,7 +790,7 @@ class Model:
             self._noted = self._weights
 
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
-        return self._evaluators.lend(self._on(device), self.graph, self._weights, **settings)
+        return self._evaluators.lend(self.device_for(device), self.graph, self._weights, **settings)
 
     def gradients(
         self,
@@ -814,7 +817,7 @@ class Model:
             source.check_all()
         labels = labels_for(heads_of(self.graph, losses), sources[0].shape, y, "y")
         step = TrainingStep(
-            self._on(device).at(precision),
+            self.device_for(device).at(precision),
             self.graph,
             self._weights,
             losses,
@@ -831,8 +834,9 @@ class Model:
         for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
             delta = step.executor.read_blob(step.plan.deltas[vertex.name], len(source))
             # The input's delta is that of the normalised sample.
-            deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * vertex.shape.rank)
-            of_inputs["input" if len(sources) == 1 else name] = np.divide(delta.reshape(source.shape), deviation)
+            deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * (delta.ndim - 2))
+            values: FloatArray = delta / deviation
+            of_inputs["input" if len(sources) == 1 else name] = values.reshape(source.shape)
         return step.gradients() | of_inputs
 
     def plan(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blobnet import layers
 from blobnet.augment import Augmentation, augmentations_of, check_fit, partner_shares, rows_for
 from blobnet.blob import FloatArray, Shape
-from blobnet.datasets import Dataset, Split
+from blobnet.datasets.dataset import STATISTICS_BYTES, unit_statistics
 from blobnet.datasets.source import Rows, Source, source_of
 from blobnet.device import Device
 from blobnet.errors import DataError
@@ -24,8 +24,8 @@ from blobnet.loader import IndexedReader, Loader
 from blobnet.losses import CrossEntropy
 from blobnet.parameters import DeviceParameters
 
-#: Samples that statistics are taken of where not all of them lie in memory, and the bytes of all up to which they are.
-STATISTICS_SAMPLES, _STATISTICS_BYTES = 256, 1 << 28
+#: Samples that statistics are taken of where not all of them lie in memory, or where they are many.
+STATISTICS_SAMPLES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +167,10 @@ def first_numbers(count: int, seed: int) -> Rows:
 
 def statistics(source: Source, seed: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The mean and deviation of each unit; of STATISTICS_SAMPLES where the samples do not lie in memory."""
-    is_small = source.is_quick and source.bytes <= _STATISTICS_BYTES
+    is_small = source.is_quick and source.bytes <= STATISTICS_BYTES
     some = source if is_small else source[np.sort(first_numbers(len(source), seed)[:STATISTICS_SAMPLES])]
-    data: Any = Dataset("x", Split(some, np.zeros(len(some))), None, ())
-    mean, deviation = data.statistics()
-    return mean, deviation
+    found: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] = unit_statistics(some)
+    return found
 
 
 def _float32(values: npt.ArrayLike) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from blobnet.blob import FloatArray
 from blobnet.graph import Graph
+from blobnet.initializers import FirstWeights
 
 if TYPE_CHECKING:
     from blobnet.device import Device
@@ -72,10 +73,14 @@ class ParameterTable:
         return self.slices[name].offset < self.trainable_elements
 
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
-        """All parameters in one flat array, as they lie in the buffer."""
+        """All parameters in one flat array, as they lie in the buffer; not to be changed."""
         flat = np.zeros(self.elements, np.float32)
-        for name, piece in self.slices.items():
-            flat[piece.offset : piece.offset + piece.elements] = weights[name].reshape(-1)
+        places = {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}
+        if isinstance(weights, FirstWeights):  # Which need no memory of their own.
+            weights.put_into(places)
+        else:
+            for name, place in places.items():
+                place[:] = weights[name].reshape(-1)
         return flat
 
     def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:

@@ -112,27 +112,34 @@ class Dataset:
         return ignored_label(self.positions, self.classes)
 
     def statistics(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Mean and standard deviation of each unit (channel) of the training split, two float64 arrays (C,).
+        """Mean and standard deviation of each unit (channel) of the training split: see :func:`unit_statistics`.
 
-        The deviation of a constant unit is given as 1, so that dividing by it is always safe. Of samples that are read
-        when they are asked for, STATISTICS_BYTES are read: every so many of them, from the first on.
+        Of samples that are read when they are asked for, STATISTICS_BYTES are read: every so many of them, from the
+        first on.
         """
-        x, units = self.train.x, self.shape[0]
-        if not isinstance(x, np.ndarray):
-            x = x[:: max(1, x.bytes // STATISTICS_BYTES)]
-        mean, squares, seen = np.zeros((units, 1)), np.zeros((units, 1)), 0
-        # Distances from a value of the unit itself: those of a constant unit are exactly 0, without rounding.
-        start = np.asarray(x[:1]).reshape(units, -1)[:, :1].astype(np.float64)
-        step = max(1, CHUNK_ELEMENTS // math.prod(self.shape))
-        # NOTE: samples may be files, so that each is read once. Means and squares of chunks are joined as by Chan,
-        # Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
-        for first in range(0, len(x), step):
-            chunk = np.asarray(x[first : first + step])
-            distances = chunk.reshape(len(chunk), units, -1) - start
-            count = distances.size // units
-            centre = distances.mean(axis=(0, 2))[:, None]
-            apart, total = centre - mean, seen + count
-            squares += np.square(distances - centre).sum(axis=(0, 2))[:, None] + apart**2 * (seen * count / total)
-            mean, seen = mean + apart * (count / total), total
-        deviation = np.sqrt(squares / seen)[:, 0]
-        return (start + mean)[:, 0], np.where(deviation == 0, 1.0, deviation)
+        x = self.train.x
+        return unit_statistics(x if isinstance(x, np.ndarray) else x[:: max(1, x.bytes // STATISTICS_BYTES)])
+
+
+def unit_statistics(x: npt.NDArray[Any] | Source) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation of each unit (channel) of samples (N, C, ...), two float64 arrays (C,).
+
+    The deviation of a constant unit is given as 1, so that dividing by it is always safe. Samples are read once.
+    """
+    units = x.shape[1]
+    mean, squares, seen = np.zeros((units, 1)), np.zeros((units, 1)), 0
+    # Distances from a value of the unit itself: those of a constant unit are exactly 0, without rounding.
+    start = np.asarray(x[:1]).reshape(units, -1)[:, :1].astype(np.float64)
+    step = max(1, CHUNK_ELEMENTS // math.prod(x.shape[1:]))
+    # Means and squares of chunks are joined as by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm
+    # for computing sample variances" (1979).
+    for first in range(0, len(x), step):
+        chunk = np.asarray(x[first : first + step])
+        distances = chunk.reshape(len(chunk), units, -1) - start
+        count = distances.size // units
+        centre = distances.mean(axis=(0, 2))[:, None]
+        apart, total = centre - mean, seen + count
+        squares += np.square(distances - centre).sum(axis=(0, 2))[:, None] + apart**2 * (seen * count / total)
+        mean, seen = mean + apart * (count / total), total
+    deviation = np.sqrt(squares / seen)[:, 0]
+    return (start + mean)[:, 0], np.where(deviation == 0, 1.0, deviation)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from blobnet.blob import Padding
 from blobnet.device import Device
 from blobnet.device_model import GENERIC, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
 from blobnet.task import Choices
 
-_NO_CHOICES = Choices()
+_NO_CHOICES, _NO_PADDING = Choices(), Padding()
 
 
 def tuning_for(
@@ -24,11 +25,12 @@ def tuning_for(
     broken: frozenset[str] = frozenset(),
     precision: str = "fp32",
     only: Iterable[str] = (),
+    padding: Padding = _NO_PADDING,
     **facts: Any,
 ) -> Tuning:
     """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``."""
     model: DeviceModel = replace(GENERIC[kind], **facts)
-    return Tuning(model, overrides or {}, choices, broken, precision, frozenset(only))
+    return Tuning(model, overrides or {}, choices, broken, precision, frozenset(only), padding)
 
 
 def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:

@@ -16,6 +16,7 @@ from blobnet.bench import network, public, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
+from blobnet.blob import Padding
 from blobnet.command_line import bench_ladder, first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
@@ -80,6 +81,7 @@ def prepare(options: argparse.Namespace) -> None:
     elif options.what != "ladder":
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
+    device.padding = Padding(align=options.align)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
     if options.what == "ladder":
         options.climbs = bench_ladder.prepare(options, device.kind)

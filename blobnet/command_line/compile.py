@@ -12,7 +12,7 @@ import numpy as np
 from blobnet.contraction import analysis
 from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
-from blobnet.contraction.execution import Compiled, compiled, hardware_of
+from blobnet.contraction.execution import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
 from blobnet.contraction.lowering import Step
@@ -33,12 +33,12 @@ def run(options: argparse.Namespace) -> int:
     if options.gradients is not None:
         program = differentiate(program, options.gradients or None)
     device = Device(options.device)
-    hardware = hardware_of(device)
     chosen: list[tuple[Table, Schedule]] = []
 
     def choose(table: Table) -> Schedule:
         is_first = not chosen or chosen[0][0] == table
-        schedule = Schedule.parse(options.schedule) if options.schedule and is_first else best_schedule(table, hardware)
+        is_given = options.schedule and is_first
+        schedule = Schedule.parse(options.schedule) if is_given else best_schedule(table, device.model)
         chosen.append((table, schedule))
         return schedule
 
@@ -47,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     print(f"{device.info}\n")
     for number, step in enumerate(made.lowered.steps, start=1):
-        _print_step(number, step, predict(step.table, step.schedule, hardware), options.show)
+        _print_step(number, step, predict(step.table, step.schedule, device.model), options.show)
     if options.show:
-        print(made.lowered.source)
+        print(made.calls[0].assemble())
     _print_times(made, program, seconds)
     return 0
 

@@ -7,6 +7,7 @@ import sys
 
 from blobnet import device, plots
 from blobnet.arguments import losses_for
+from blobnet.blob import Padding
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     names = list(model.graph.outputs)
     known = model.loss or by_name(names, [CrossEntropy()] * len(names))
     loss = losses_for(model.graph, None, known) if training else None
-    tuning = Tuning(kind)
+    tuning = Tuning(kind, padding=Padding(align=options.align))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
     title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"

@@ -41,8 +41,11 @@ is no term. So nothing is ever read outside, and padding is what is left out.
 * :mod:`phases`: outputs that no two threads share;
 * :mod:`fusion`: element-wise statements on a result that is not stored yet;
 * :mod:`analysis`: halos, which constraints they meet, terms, flops, bytes;
+* :mod:`table`: statements whose tensors have a place in memory, as ranges and strides;
 * :mod:`loops`: clamped ranges for the constraints that halos do not meet;
-* :mod:`flat` and :mod:`tile_model`: tables of strides, and a published choice of tiles;
+* :mod:`schedule`, :mod:`search`, :mod:`costs`: how a table becomes a kernel, and the choice of that;
+* :mod:`tile_model`: a published choice of tiles, to compare with;
+* :mod:`lowering`, :mod:`source`, :mod:`calls`: kernels, and their launches on a plan's blobs;
 * :mod:`reference`: what it all means, in NumPy.
 """
 

@@ -136,3 +136,40 @@ def combined(aggregation: str, total: str, term: str) -> str:
     if aggregation == "=":
         return f"{total} = {term};"
     return f"{total} = {larger(total, term, '<=' if aggregation == '>' else '>=')};"
+
+
+def times(text: str, factor: int) -> str:
+    """``factor * text`` of a name, a number or what is in brackets."""
+    if text.isdigit():
+        return str(int(text) * factor)
+    if not (text.isidentifier() or (text.startswith("(") and is_one(text))):
+        text = f"({text})"
+    return text if factor == 1 else f"{text} * {factor}" if factor >= 0 else f"{text} * ({factor})"
+
+
+def is_one(text: str) -> bool:
+    """Whether the first bracket closes at the end."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return place == len(text) - 1
+    return False
+
+
+def quotient(text: str, divisor: int) -> str:
+    """Division that rounds down, as C's does not below zero."""
+    if divisor == 1:
+        return text if text.isdigit() else f"({text})"
+    if text.lstrip("-").isdigit():
+        return str(int(text) // divisor)
+    # A multiple of the divisor that makes any 31-bit number positive is too large: the sign is looked at.
+    return f"(({text}) >= 0 ? ({text}) / {divisor} : -((-({text}) + {divisor - 1}) / {divisor}))"
+
+
+def nested(function: str, values: list[str]) -> str:
+    """A function of two of many values."""
+    text = values[0]
+    for value in values[1:]:
+        text = f"{function}({text}, {value})"
+    return text

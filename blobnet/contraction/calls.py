@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from blobnet.blob import BlobLayout, Halo
 from blobnet.contraction.form import Affine, Expression, Number, Program, Read, Statement, Tensor
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule
@@ -47,7 +46,8 @@ def calls(
 
     Args:
         program: bound for shapes whose samples are ``batch``; derivatives are programs, too.
-        operands: where every input and output lies. Blobs may share a storage, but none is written over another.
+        operands: where every input and output lies. An output may have the memory of an input that is read for the
+            same cells alone.
         label: for people, ``conv1 forward``; also the name under which memory is asked for.
         batch: the plan's samples; a batch may have fewer.
         memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.Site.memory` does.
@@ -56,20 +56,26 @@ def calls(
         accumulate: outputs that are added to what is there.
 
     Raises:
-        ContractionError: a statement mixes samples.
+        ContractionError: a statement mixes samples, or reads at other cells what an output lies over.
         ShapeError: a tensor does not have its operand's shape.
-        KernelError: an operand is missing, or an output lies over another operand.
+        KernelError: an operand is missing, or an output lies over a part of another operand.
     """
-    _check(program, operands, label)
+    aliases = _aliases(program, operands, label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
     places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
     broken = frozenset(name for name in tuning.broken if name.startswith(_CANDIDATE))
-    lowered = _lowered(accumulating(program, frozenset(accumulate)), places, tuning.model, broken)
+    lowered = _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
     known = dict(operands)
     for name, elements in lowered.elements.items():
         if any(name in step.kernel.buffers for step in lowered.steps):
             known[name] = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
-    return [_call(step, known, label, batch) for step in lowered.steps]
+    return launches(lowered, known, label)
+
+
+def launches(lowered: Lowered, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
+    """The calls of a program that is lowered; ``operands`` has its own buffers, too."""
+    text = program_text(step.kernel for step in lowered.steps)
+    return [_call(step, text, operands, label) for step in lowered.steps]
 
 
 def halos(program: Program, blobs: Collection[str]) -> dict[str, Halo]:
@@ -128,16 +134,24 @@ def _new_name(wanted: str, program: Program) -> str:
 # -- operands ----------------------------------------------------------------------------------------------------------
 
 
-def _check(program: Program, operands: Mapping[str, Operand], label: str) -> None:
+def _aliases(program: Program, operands: Mapping[str, Operand], label: str) -> tuple[tuple[str, str], ...]:
+    """Outputs that lie where an input does, each with that input."""
+    inputs = {tensor.name: tensor for tensor in program.inputs}
+    aliases: list[tuple[str, str]] = []
     names = dict.fromkeys(tensor.name for tensor in (*program.inputs, *program.outputs))
     missing = [name for name in names if name not in operands]
     if missing:
         raise KernelError(label, "every input and output of a program needs its operand", missing=", ".join(missing))
     for tensor in program.outputs:
         for name in names:
-            if name != tensor.name and _overlap(operands[tensor.name], operands[name]):
-                rule = "an output must not lie over another operand"
+            if name == tensor.name or not _overlap(operands[tensor.name], operands[name]):
+                continue
+            same = operands[tensor.name] == operands[name] and name in inputs and inputs[name].shape == tensor.shape
+            if not same:
+                rule = "an output must not lie over a part of another operand"
                 raise KernelError(label, rule, output=tensor.name, operand=name)
+            aliases.append((tensor.name, name))
+    return tuple(aliases)
 
 
 def _overlap(one: Operand, other: Operand) -> bool:
@@ -206,14 +220,16 @@ def _own(memory: Callable[[str, int, int], Array], name: str, elements: int, bat
 
 @lru_cache(maxsize=4096)
 def _lowered(
-    program: Program, places: tuple[tuple[str, Place], ...], model: DeviceModel, broken: frozenset[str]
+    program: Program,
+    places: tuple[tuple[str, Place], ...],
+    aliases: tuple[tuple[str, str], ...],
+    model: DeviceModel,
+    broken: frozenset[str],
 ) -> Lowered:
-    hardware = Hardware.of(model)
-
     def choose(table: Table) -> Schedule:
-        return Schedule() if _candidate(table) in broken else best_schedule(table, hardware)
+        return Schedule() if _candidate(table) in broken else best_schedule(table, model)
 
-    return lower(program, choose, dict(places))
+    return lower(program, choose, dict(places), dict(aliases))
 
 
 def _candidate(table: Table) -> str:
@@ -221,7 +237,7 @@ def _candidate(table: Table) -> str:
     return f"{_CANDIDATE}{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}"
 
 
-def _call(step: Step, operands: Mapping[str, Operand], label: str, batch: int) -> KernelCall:
+def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) -> KernelCall:
     kernel, table = step.kernel, step.table
     blobs, arrays = {}, {}
     for name in kernel.buffers:
@@ -234,7 +250,7 @@ def _call(step: Step, operands: Mapping[str, Operand], label: str, batch: int) -
     accesses = {name: _access(table, name) for name in kernel.buffers}
     source = KernelSource(
         name=kernel.entry.replace("_", "/", 1),
-        text=program_text([kernel]),
+        text=text,
         purpose=f"{step.whole.stores[0].operand.name} of {label}",
         blobs={name: accesses[name] for name in blobs},
         arrays={name: accesses[name] for name in arrays},
@@ -262,7 +278,8 @@ def _access(table: Table, name: str) -> str:
     written = {store.operand.name for store in table.stores}
     if name not in written:
         return "read"
-    loaded = {operand.name for store in table.stores for operand in loads_of(store.expression)}
+    loads = [*table.loads, *(operand for store in table.stores for operand in loads_of(store.expression))]
+    loaded = {operand.name for operand in loads}
     is_updated = name in loaded or (table.accumulates and name == table.stores[0].operand.name)
     return "update" if is_updated else "write"
 

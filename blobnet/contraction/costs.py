@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
-from blobnet.contraction.hardware import Hardware
-from blobnet.contraction.schedule import Schedule, local_tiles, operand_names, order_of
+from blobnet.contraction.schedule import Schedule, Tile, local_tiles, operand_names, order_of
 from blobnet.contraction.table import Table
+from blobnet.device_model import DeviceModel
 
 #: Cycles of a vector from the first cache; what more it takes from the second, and where it begins anywhere.
 VECTOR_LOAD, FAR, UNALIGNED = 1.0, 1.2, 1.0
@@ -29,6 +29,12 @@ CACHE_PART = 0.5
 LAST_CACHE, MEMORY = 8.0, 4.0
 #: Cycles of a value that is packed for lanes, of one that a partial result adds, and of one more launch.
 PACK, PARTIAL, LAUNCH = 6.0, 1.0, 60000
+#: Bytes of the caches from the first to the last, and of registers of a GPU's compute unit, where they are not known.
+_CACHES, _REGISTER_FILE = (1 << 15, 1 << 20, 1 << 25), 1 << 18
+#: Of the values that a GPU's work-item reads in a loop the part that it holds; its registers for all else.
+HELD, OTHER_REGISTERS = 0.6, 28
+#: Registers that a GPU's work-item has in any case: no more of them are under way at a time than have room then.
+_LEAST_REGISTERS = 32
 #: Cycles of a vector of every second element, besides those of its two halves.
 EVEN = 2.0
 
@@ -63,17 +69,19 @@ class Prediction:
         )
 
 
-def predict(table: Table, schedule: Schedule, hardware: Hardware) -> Prediction:
+def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction:
     """What a table, whose indexes are joined, comes to under a schedule."""
-    model = Model(table, hardware)
-    return model.cpu(schedule) if hardware.vectors else model.gpu(schedule)
+    model = Model(table, device)
+    return model.gpu(schedule) if device.items_are_lanes else model.cpu(schedule)
 
 
 class Model:
     """The costs of a table whose indexes are joined, on a device."""
 
-    def __init__(self, table: Table, hardware: Hardware) -> None:
-        self.table, self.hardware = table, hardware
+    def __init__(self, table: Table, device: DeviceModel) -> None:
+        self.table, self.device = table, device
+        self.caches = (*device.caches, *_CACHES[len(device.caches) :])[: len(_CACHES)]
+        self.register_file = (device.register_file or _REGISTER_FILE) // 4
         self.extents = table.extents
         self.outputs = [index.name for index in table.outputs]
         self.reductions = [index.name for index in table.reductions]
@@ -115,9 +123,9 @@ class Model:
             vectors *= block // lanes if name == vector else block
         unroll = math.prod(self.extents[name] for name in unrolled)
         spans = {name: blocks.get(name, size) for name, size in self.extents.items()}
-        first_cache = self.hardware.caches[0] / 2
+        first_cache = self.caches[0] / 2
         cost = live = count = 0.0
-        room = self.hardware.registers - 1 - vectors
+        room = self.device.registers - 1 - vectors
         for key, strides in self.strides.items():
             step = strides.get(vector, 0) if lanes > 1 else 0
             if key in packed and step:
@@ -160,14 +168,14 @@ class Model:
         registers = vectors + math.ceil(live)
         arithmetic = vectors * self.operations
         cycles = max(arithmetic, cost, LATENCY)
-        cycles += SPILL * max(0, registers - self.hardware.registers)
+        cycles += SPILL * max(0, registers - self.device.registers)
         cycles += 0.3 * min(arithmetic, cost) + 2.0 / unroll
         return cycles, count, registers, arithmetic
 
     def footprint(self, key: str, sizes: Mapping[str, int], packed: bool, vector: str) -> float:
         """Bytes of cache lines that an operand touches for so many values of each index."""
         strides = self.packed_strides(key, vector) if packed else self.strides[key]
-        return lines(strides, sizes) * self.hardware.cache_line
+        return lines(strides, sizes) * self.device.cache_line
 
     def cpu(self, schedule: Schedule) -> Prediction:
         """On a CPU, whose work-items compute with vectors."""
@@ -196,10 +204,10 @@ class Model:
         near, distant = fetched
         memory = near / LAST_CACHE + distant / MEMORY
         total = max(compute, memory) + 0.3 * min(compute, memory)
-        total += self.packing(schedule.packed)
+        total += self.packing(schedule.packed) + (2 * LAUNCH if schedule.peel else 0)
         if parts > 1:
             total += LAUNCH + PARTIAL * (parts + 1) * math.prod(self.extents[name] for name in self.outputs)
-        units = self.hardware.compute_units
+        units = self.device.compute_units
         total *= -(-groups // units) * units / groups
         needed = math.prod(self.extents[name] for name in self.outputs)
         overhang = math.prod(tiles.values()) * results / needed
@@ -209,9 +217,9 @@ class Model:
 
     def gpu(self, schedule: Schedule) -> Prediction:
         """On a GPU, whose work-items are lanes: cycles of a compute unit that starts four warps' instructions."""
-        hardware = self.hardware
+        device = self.device
         threads, lanes, vector = schedule.threads, schedule.lanes, schedule.vector
-        warps = threads / hardware.lanes
+        warps = threads / device.lanes
         tiles = {name: schedule.tile(name) for name in self.outputs}
         results = math.prod(tile.block for tile in tiles.values())
         parts = schedule.split[1]
@@ -236,14 +244,14 @@ class Model:
         issue = (results * self.operations + loads + far) / 4
         inner = max(issue, loads + far) + 0.25 * min(issue, loads + far)
         local = sum(tile.elements for tile in local_tiles(self.table, schedule).values()) if schedule.local else 0
-        registers = int(results + 2 * (loads + far) + 32)
+        registers = self.held(tiles, schedule.unrolled)
         resident = min(
-            65536 // (registers * threads),
-            hardware.resident // threads,
+            self.register_file // (registers * threads),
+            self.register_file // (_LEAST_REGISTERS * threads),
             32,
-            (2 * hardware.local_memory) // (4 * local + 1024),
+            (device.core_memory or 2 * device.local_memory) // (4 * local + 1024),
         )
-        resident = max(1, min(resident, -(-groups // hardware.compute_units)))
+        resident = max(1, min(resident, -(-groups // device.compute_units)))
         sizes = {name: tiles[name].step if name in tiles else chunk[name] for name in self.extents}
         fill = bytes_ = 0.0
         for key in schedule.local:
@@ -254,16 +262,37 @@ class Model:
         near = any(self.store.stride(name) == 1 and tile.threads >= 8 for name, tile in tiles.items())
         stores = results * (4 if near else 16) * warps
         cycles = chunks * (at_once * inner * warps + max(fill, bytes_ / 40) + latency) + stores + 2000 / resident
-        if registers > hardware.registers:
+        if registers > device.registers:
             cycles *= 3
         traffic = groups * chunks * bytes_
-        total = max(-(-groups // hardware.compute_units) * cycles, traffic / (30 * hardware.compute_units))
+        total = max(-(-groups // device.compute_units) * cycles, traffic / (30 * device.compute_units))
         needed = math.prod(self.extents[name] for name in self.outputs)
         overhang = math.prod(-(-self.extents[name] // tile.step) * tile.step for name, tile in tiles.items()) / needed
         if parts > 1:
-            total += 8 * parts * needed / (20 * hardware.compute_units) + 4000
-        arithmetic = groups / hardware.compute_units * points * results * self.operations / 4 * warps
+            total += 8 * parts * needed / (20 * device.compute_units) + 4000
+        arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps
         return Prediction(total, arithmetic, (loads + far) / results, registers, groups, (traffic, traffic), overhang)
+
+    def held(self, tiles: Mapping[str, Tile], unrolled: Sequence[str]) -> int:
+        """Registers of a GPU's work-item that makes a block with these reductions written out.
+
+        Compilers load early: they hold a part of all that the written-out terms read, elements of several taps once.
+        The numbers are fitted to what AMD's compiler takes for convolutions (tests/bench/spills.py).
+        """
+        results = math.prod(tile.block for tile in tiles.values())
+        values = 0
+        for strides in self.strides.values():
+            count: dict[int, int] = {}
+            reach: dict[int, int] = {}
+            for name, stride in strides.items():
+                tile, step = tiles.get(name), abs(stride)
+                if tile is None and name not in unrolled:
+                    continue
+                places, along = (tile.block, tile.threads) if tile else (self.extents[name], 1)
+                count[step] = count.get(step, 1) * places
+                reach[step] = reach.get(step, 1) + (places - 1) * along
+            values += math.prod(min(count[step], reach[step]) for step in count)
+        return int(results + HELD * values + OTHER_REGISTERS)
 
     def stores(self, results: int, vector: str, lanes: int) -> float:
         """Cycles in which a block of results is stored."""
@@ -295,7 +324,7 @@ class Model:
 
         def touched(key: str, spans: Mapping[str, int]) -> float:
             if key == "=":  # What is stored is read first, a line at a time.
-                return 2 * lines(self.store_strides, spans) * self.hardware.cache_line
+                return 2 * lines(self.store_strides, spans) * self.device.cache_line
             return self.footprint(key, spans, key in schedule.packed, schedule.vector)
 
         parts = schedule.split[1]
@@ -309,7 +338,7 @@ class Model:
             steps.append((name, inside, whole))
             inside = whole
         found = []
-        for cache in self.hardware.caches[1:]:
+        for cache in self.caches[1:]:
             brought = dict(first)
             for name, before, after in steps:
                 fits = sum(before.values()) <= cache * CACHE_PART

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.contraction.calls import launches
 from blobnet.contraction.form import Program
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.lowering import Lowered, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device import Device
 from blobnet.errors import BuildError, warn
+from blobnet.executor import MOST_CAUSE, bind
+from blobnet.kernel_call import Array, Batch
 from blobnet.recent import Recent
 
-#: Characters of an error that a warning repeats.
-MOST_CAUSE = 300
 #: Elements behind every buffer's: loads of every second element read one more than they take.
 SPARE = 16
 
@@ -37,15 +37,10 @@ class Compiled:
     def __init__(self, device: Device, lowered: Lowered) -> None:
         self.device, self.lowered = device, lowered
         self.buffers = {name: device.allocate(4 * (size + SPARE)) for name, size in lowered.elements.items()}
-        self._launches: list[Callable[[], object]] = []
+        operands = {name: Array(name, size) for name, size in lowered.elements.items()}
         names = ", ".join(tensor.name for tensor in lowered.program.outputs)
-        for step in lowered.steps:
-            kernel = device.kernel(lowered.source, step.kernel.entry, f"contraction {names}")
-            for number, name in enumerate(step.kernel.buffers):
-                kernel.set_arg(2 * number, self.buffers[name])
-                kernel.set_arg(2 * number + 1, np.int32(0))
-            threads = step.kernel.threads
-            self._launches.append(device.prepare(kernel, (step.kernel.groups * threads,), (threads,)))
+        self.calls = launches(lowered, operands, f"contraction {names}")
+        self._launches = bind(device, self.calls, self.buffers, Batch(1))
 
     def write(self, arrays: Mapping[str, npt.ArrayLike]) -> None:
         """Gives the inputs their values."""
@@ -54,8 +49,8 @@ class Compiled:
 
     def launch(self) -> None:
         """Puts all launches into the queue."""
-        for launch in self._launches:
-            launch()
+        for item in self._launches:
+            item.enqueue()
 
     def read(self) -> dict[str, npt.NDArray[np.float32]]:
         """The outputs."""
@@ -76,7 +71,7 @@ class Compiled:
 def compiled(device: Device, program: Program, choose: Callable[[Table], Schedule] | None = None) -> Compiled:
     """A program, compiled for a device; under schedules that ``choose`` gives, or the best that the search finds."""
     if choose is None:
-        choose = partial(best_schedule, hardware=hardware_of(device))
+        choose = partial(best_schedule, device=device.model)
     try:
         return Compiled(device, lower(program, choose))
     except BuildError as error:
@@ -105,8 +100,3 @@ _compiled: Recent[tuple[Device, Program], Compiled] = Recent(16)
 @cache
 def _device(name: str | None) -> Device:
     return Device(name)
-
-
-def hardware_of(device: Device) -> Hardware:
-    """What the compiler needs to know of a device."""
-    return Hardware.of(device.model)

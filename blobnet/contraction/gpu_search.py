@@ -19,6 +19,8 @@ from blobnet.errors import OptionError
 _MOST_THREADS, _LEAST_THREADS = 256, 64
 _MOST_RESULTS, _LEAST_RESULTS = 96, 8
 _CHUNKS = (4, 8, 16, 32)
+#: Multiply-adds in a loop.
+_STATEMENTS = 1200
 #: Values of a reduction index that count as the taps of a filter, which one tile in local memory serves.
 _TAPS = 11
 _FINALISTS, _TILES = 4, 24
@@ -39,7 +41,7 @@ def gpu_schedules(table: Table, model: Model, base: Schedule) -> list[tuple[Pred
 
 def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
     try:
-        check(table, schedule, model.hardware.most_threads, model.hardware.local_memory)
+        check(table, schedule, model.device.group_size, model.device.local_memory)
     except OptionError:
         return False
     return True
@@ -48,7 +50,7 @@ def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
 def _plain(table: Table, model: Model, base: Schedule) -> Schedule:
     """A result a work-item, neighbours beside each other: for what moves more than it computes."""
     tiles: dict[str, Tile] = {}
-    left = min(256, model.hardware.most_threads)
+    left = min(256, model.device.group_size)
     for name in _by_distance(model):
         threads = min(left, table.extents[name])
         if threads > 1:
@@ -76,7 +78,7 @@ def _products(table: Table, model: Model, base: Schedule) -> list[Schedule]:
 def _tiles(table: Table, model: Model) -> Iterator[tuple[float, dict[str, Tile], tuple[str, ...], int, str]]:
     """(cost, tile of each output, order, lanes, rows), the cost by loads, overhang and what groups share alone."""
     extents = table.extents
-    most = min(_MOST_THREADS, model.hardware.most_threads)
+    most = min(_MOST_THREADS, model.device.group_size)
     for rows, lanes in _rows(table, model):
         columns = [name for name in _by_distance(model) if name != rows and extents[name] > 1][:3]
         order = (*(name for name in model.outputs if name != rows and name not in columns), rows, *reversed(columns))
@@ -101,7 +103,7 @@ def _tiles(table: Table, model: Model) -> Iterator[tuple[float, dict[str, Tile],
             groups = math.prod(
                 [-(-extents[name] // (sides[name].step if name in sides else 1)) for name in model.outputs]
             )
-            idle = max(1.0, model.hardware.compute_units / groups) if model.points < 1024 else 1.0
+            idle = max(1.0, model.device.compute_units / groups) if model.points < 1024 else 1.0
             cost = waste * idle * (max(results / 4, loads) + 0.25 * loads + 12 * shared / threads) / results
             if columns and sides[columns[0]].threads < 8:
                 cost *= 1.2  # Neighbours do not store neighbours.
@@ -120,7 +122,12 @@ def _chunked(
     results = math.prod(tile.block for tile in sides.values())
     # The longest chunk goes along what lies closest in the operands.
     along = min(long, key=lambda name: min(strides.get(name, 1 << 40) for strides in model.strides.values()))
-    unrolled = tuple(taps) if results * math.prod(extents[name] for name in taps) <= 1200 else ()
+    # As many taps are written out as registers hold.
+    written = [tuple(taps[first:]) for first in range(len(taps) + 1)]
+    short = [names for names in written if results * math.prod(extents[name] for name in names) <= _STATEMENTS]
+    unrolled = next((names for names in short if model.held(sides, names) <= model.device.registers), None)
+    if unrolled is None:
+        return
     inner = (*(name for name in long if name != along), along, *taps)
     for size, few in itertools.product(_CHUNKS, range(len(taps) + 1)):
         chunks = {name: 1 for name in long if name != along and extents[name] > 1}
@@ -140,7 +147,7 @@ def _chunked(
             local=tuple(model.operands),
             order=order + tuple(name for name in inner if name not in unrolled),
         )
-        if _local_bytes(model, schedule) <= model.hardware.local_memory:
+        if _local_bytes(model, schedule) <= model.device.local_memory:
             yield schedule
 
 

@@ -6,10 +6,10 @@ what the others leave: 0 <= 2 k - x < 5 lets k run from ceil(x / 2) to floor((x 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from blobnet.contraction.form import Affine, Constraint, Statement
+from blobnet.contraction.form import Affine, Constraint
 
 
 @dataclass(frozen=True)
@@ -46,33 +46,8 @@ class Loop:
         return range(max([self.span.start, *first]), min([self.span.stop - 1, *last]) + 1)
 
 
-@dataclass(frozen=True)
-class Nest:
-    """The loops of one cell, outermost first; ``conditions`` are of the cell alone: if one fails there are no terms."""
-
-    conditions: tuple[Constraint, ...]
-    loops: tuple[Loop, ...]
-
-
-def nest(statement: Statement, order: Sequence[str] | None = None, met: Collection[Constraint] = ()) -> Nest:
-    """The loops over the terms of one cell.
-
-    Args:
-        statement: whose output's indexes tell cells apart (:func:`blobnet.contraction.phases.gathered`).
-        order: its reduction indexes, outermost first; as they appear by default.
-        met: constraints that are met otherwise, by halos.
-    """
-    order = statement.reduction_indexes if order is None else order
-    left = [constraint for constraint in statement.constraints if constraint not in met]
-    loops: list[Loop] = []
-    for index in reversed(order):
-        own = [constraint for constraint in left if constraint.form.coefficient(index)]
-        left = [constraint for constraint in left if constraint not in own]
-        loops.insert(0, _loop(index, own, statement.box))
-    return Nest(tuple(left), tuple(loops))
-
-
-def _loop(index: str, constraints: Sequence[Constraint], box: dict[str, range]) -> Loop:
+def clamped(index: str, constraints: Sequence[Constraint], box: Mapping[str, range]) -> Loop:
+    """The loop of an index over what ``constraints``, whose other indexes are set outside, leave of its range."""
     firsts, lasts = [], []
     for constraint in constraints:
         factor = constraint.form.coefficient(index)

@@ -11,8 +11,8 @@ from blobnet.contraction.form import NEUTRAL, Affine, Apply, Expression, Number,
 from blobnet.contraction.fusion import Fused, fuse
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
-from blobnet.contraction.schedule import Schedule, Tile, check, constrained, operand_names, with_joins
-from blobnet.contraction.source import Kernel, generate, program_text
+from blobnet.contraction.schedule import Schedule, Tile, borders, check, constrained, operand_names, prepared
+from blobnet.contraction.source import Kernel, generate
 from blobnet.contraction.table import (
     Index,
     Load,
@@ -23,6 +23,7 @@ from blobnet.contraction.table import (
     changed_forms,
     covers,
     flatten,
+    loads_of,
     rewritten,
     zeros_of,
 )
@@ -85,11 +86,6 @@ class Lowered:
     steps: tuple[Step, ...]
     by_sample: frozenset[str] = frozenset()
 
-    @property
-    def source(self) -> str:
-        """The text of the program of all launches."""
-        return program_text(step.kernel for step in self.steps)
-
 
 @dataclass(frozen=True)
 class Group:
@@ -99,7 +95,12 @@ class Group:
     stores: tuple[tuple[Read, Expression], ...]
 
 
-def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping[str, Place] | None = None) -> Lowered:
+def lower(
+    program: Program,
+    choose: Callable[[Table], Schedule],
+    places: Mapping[str, Place] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> Lowered:
     """The launches of a program.
 
     Args:
@@ -107,9 +108,10 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
         choose: gives the schedule of each table.
         places: where its inputs and outputs lie. Without, they are laid out here, with the zeros that code without
             tests reads, in memory that is all 0 before the first launch.
+        aliases: outputs that lie where an input does, and which.
 
     Raises:
-        ContractionError: a statement mixes samples of a batch.
+        ContractionError: a statement mixes samples of a batch, or an alias would be overwritten before it is read.
     """
     groups = grouped(program, is_zeroed=places is None)
     layouts = laid_out(program, groups, places)
@@ -118,8 +120,12 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
     samples = {name: 0 for name, place in places.items() if place.has_samples and place.layout.shape[0] > 1}
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
     steps: list[Step] = []
-    for group in groups:
-        whole = flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places))
+    tables = [
+        flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
+    ]
+    for output, source in (aliases or {}).items():
+        tables = _in_place(tables, output, source)
+    for group, whole in zip(groups, tables, strict=True):
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         for table, schedule in scheduled(whole, choose(whole), elements):
@@ -128,6 +134,30 @@ def lower(program: Program, choose: Callable[[Table], Schedule], places: Mapping
             steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
     return Lowered(program, layouts, elements, tuple(steps), by_sample)
+
+
+def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
+    """The tables with an output in the memory of what only they, or earlier ones, read, the same cells of it."""
+    writers = [number for number, table in enumerate(tables) if output in {s.operand.name for s in table.stores}]
+    readers = [number for number, table in enumerate(tables) if source in table.buffers]
+    last = tables[writers[-1]]
+    stored = next(store.operand for store in last.stores if store.operand.name == output)
+    operands = [*last.loads, *(operand for store in last.stores for operand in loads_of(store.expression))]
+    is_same = all(replace(operand, name=output) == stored for operand in operands if operand.name == source)
+    if len(writers) > 1 or max(readers, default=0) > writers[-1] or not is_same:
+        rule = f"it may lie over {source} only where that is read for the same cell alone, before it is written"
+        raise ContractionError(f"contraction {output}", rule, hint="give it memory of its own.")
+
+    def renamed(expression: Expression) -> Expression:
+        return changed_forms(
+            expression,
+            lambda form: form,
+            lambda operand: replace(operand, name=output) if operand.name == source else operand,
+        )
+
+    stores = tuple(Store(store.operand, renamed(store.expression)) for store in last.stores)
+    changed = replace(last, expression=renamed(last.expression), stores=stores)
+    return [changed if table is last else table for table in tables]
 
 
 def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place]) -> str:
@@ -331,9 +361,10 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     Raises:
         OptionError: the schedule does not fit the table.
     """
-    table = with_joins(table, schedule)
+    small = simple if schedule.threads == 1 else spread
+    steps = [(border, small(border)) for border in borders(table, schedule)]
+    table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
-    steps: list[tuple[Table, Schedule]] = []
     names = operand_names(table)
     for operand in [names[key] for key in schedule.packed]:
         table, packing = packed(table, operand, schedule, _new_name("packed", elements), elements)
@@ -344,7 +375,7 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     first, second = split(table, part, parts, _new_name("partial", elements))
     elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
     order = (f"{part}_part", *schedule.order)
-    last = simple(second) if schedule.threads == 1 else spread(second)
+    last = small(second)
     check(second, last)
     return [*steps, (first, replace(schedule, split=("", 1), order=order)), (second, last)]
 
@@ -363,14 +394,12 @@ def simple(table: Table) -> Schedule:
     tied = constrained(table)
     near = [index for index in table.outputs if store.stride(index.name) == 1 and not index.period]
     near = [index for index in near if index.name not in tied]
-    if not near:
+    index = near[0] if near else max(table.outputs, key=lambda index: index.extent, default=None)
+    if index is None or index.extent == 1:
         return Schedule()
-    index = near[0]
-    lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if lanes <= index.extent)
-    if lanes == 1:
-        return Schedule()
+    lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if lanes <= index.extent) if near else 1
     walk = max(1, min(index.extent // lanes, 64))
-    return Schedule(tiles={index.name: Tile(1, walk, lanes)}, vector=index.name, lanes=lanes)
+    return Schedule(tiles={index.name: Tile(1, walk, lanes)}, vector=index.name if lanes > 1 else "", lanes=lanes)
 
 
 def spread(table: Table, most: int = 128) -> Schedule:

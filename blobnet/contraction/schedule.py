@@ -4,6 +4,7 @@
 
 Its text is a list of settings, of which each may be missing:
 
+    peel x          of an output index the values that always meet its constraints; the others have kernels of their own
     join y x        two neighbours are one index, y_x (of more, from left to right)
     tile o 8x2x6    of an output index: work-items side by side x tiles that a work-item makes one after another x
                     results in registers
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from blobnet.contraction.form import Position
-from blobnet.contraction.table import Operand, Table, joined, period_of
+from blobnet.contraction.table import Operand, Table, interior, joined, period_of, restricted
 from blobnet.errors import OptionError, near_matches
 
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
@@ -58,6 +59,7 @@ class Schedule:
     """See the head of this module. Indexes without a tile have one of 1x1x1."""
 
     joins: tuple[tuple[str, ...], ...] = ()
+    peel: str = ""
     tiles: Mapping[str, Tile] = field(default_factory=dict)
     vector: str = ""
     lanes: int = 1
@@ -81,7 +83,8 @@ class Schedule:
         return hash(str(self))
 
     def __str__(self) -> str:
-        parts = [f"join {' '.join(names)}" for names in self.joins]
+        parts = [f"peel {self.peel}"] if self.peel else []
+        parts += [f"join {' '.join(names)}" for names in self.joins]
         parts += [f"tile {name} {tile}" for name, tile in self.tiles.items() if tile != Tile()]
         parts += [f"vector {self.vector} {self.lanes}"] if self.lanes > 1 else []
         parts += [f"chunk {name} {size}" for name, size in self.chunks.items()]
@@ -118,6 +121,9 @@ def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
             raise ValueError(text)
         return int(text)
 
+    if word == "peel":
+        (name,) = names
+        return replace(made, peel=name)
     if word == "join" and len(names) > 1:
         return replace(made, joins=(*made.joins, tuple(names)))
     if word == "tile":
@@ -134,7 +140,8 @@ def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
         return replace(made, chunks={**made.chunks, name: number(size)})
     fields = {"unroll": "unrolled", "local": "local", "pack": "packed", "order": "order"}
     if word not in fields or not names:
-        raise _bad(f"{word!r} is no setting", hint=near_matches(word, [*fields, "join", "tile", "vector", "split"]))
+        known = [*fields, "peel", "join", "tile", "vector", "split"]
+        raise _bad(f"{word!r} is no setting", hint=near_matches(word, known))
     return replace(made, **{fields[word]: tuple(names)})  # type: ignore[arg-type]
 
 
@@ -142,12 +149,18 @@ def _bad(rule: str, hint: str | None = None, **received: object) -> OptionError:
     return OptionError("schedule", rule, hint=hint, **received)
 
 
-def with_joins(table: Table, schedule: Schedule) -> Table:
-    """The table whose indexes are joined as a schedule says.
+def prepared(table: Table, schedule: Schedule) -> Table:
+    """The table of a schedule's main kernel: without the border of what is peeled, its indexes joined.
 
     Raises:
         OptionError: they cannot be.
     """
+    if schedule.peel:
+        _known(table, [schedule.peel])
+        if not can_peel(table, schedule.peel):
+            rule = f"{schedule.peel} must be an output index in constraints with others, which some of its values meet"
+            raise _bad(rule, schedule=schedule)
+        table = restricted(table, schedule.peel, interior(table, schedule.peel))
     for names in schedule.joins:
         outer = names[0]
         for inner in names[1:]:
@@ -158,6 +171,21 @@ def with_joins(table: Table, schedule: Schedule) -> Table:
             table = joined(table, outer, inner)
             outer = f"{outer}_{inner}"
     return table
+
+
+def can_peel(table: Table, name: str) -> bool:
+    """Whether an output index can be peeled."""
+    is_tied = table.index(name).is_output and name in constrained(table)
+    return is_tied and not table.cell_constraints and len(interior(table, name)) > 0
+
+
+def borders(table: Table, schedule: Schedule) -> list[Table]:
+    """The tables of what a schedule peels off."""
+    if not schedule.peel:
+        return []
+    inside, extent = interior(table, schedule.peel), table.extents[schedule.peel]
+    spans = (range(inside.start), range(inside.stop, extent))
+    return [restricted(table, schedule.peel, span) for span in spans if span]
 
 
 def _known(table: Table, names: Iterable[str]) -> None:
@@ -206,7 +234,7 @@ def order_of(table: Table, schedule: Schedule) -> tuple[tuple[str, ...], tuple[s
 
 
 def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_memory: int = 1 << 30) -> None:
-    """Whether a schedule is one for a table (whose indexes are joined) on a device.
+    """Whether a schedule is one for a table (that is :func:`prepared` for it) on a device.
 
     Raises:
         OptionError: it is not, and why.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from blobnet.contraction.costs import BLOCK_START, Model, Prediction
 from blobnet.contraction.form import Position
 from blobnet.contraction.gpu_search import gpu_schedules
-from blobnet.contraction.hardware import Hardware
-from blobnet.contraction.schedule import Schedule, Tile, constrained, with_joins
-from blobnet.contraction.table import Table, period_of
+from blobnet.contraction.schedule import Schedule, Tile, can_peel, constrained, prepared
+from blobnet.contraction.table import Table, interior, period_of
+from blobnet.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
 _BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
@@ -23,27 +23,39 @@ _UNROLL, _STATEMENTS = 11, 110
 _GROUP_CYCLES, _GROUPS = 20000, 8
 
 
-def best_schedule(table: Table, hardware: Hardware) -> Schedule:
+def best_schedule(table: Table, device: DeviceModel) -> Schedule:
     """The schedule of the least predicted time."""
-    return search(table, hardware)[0][1]
+    return search(table, device)[0][1]
 
 
-def search(table: Table, hardware: Hardware) -> list[tuple[Prediction, Schedule]]:
+def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:
     """The best schedules that were found, the best first."""
     found: list[tuple[Prediction, Schedule]] = []
-    for joins in joinings(table):
-        base = Schedule(joins=joins)
-        joined = with_joins(table, base)
-        model = Model(joined, hardware)
-        if not hardware.vectors:
+    for base in _bases(table, device):
+        joined = prepared(table, base)
+        model = Model(joined, device)
+        if device.items_are_lanes:
             found += gpu_schedules(joined, model, base)
             continue
-        for vector, lanes, packed in _vectors(joined, hardware):
-            blocks = _blocks(joined, model, replace(base, vector=vector, lanes=lanes, packed=packed))
-            for _, schedule in sorted(blocks, key=lambda item: item[0])[:_OF_A_VECTOR]:
+        for vector, lanes, packed in _vectors(joined, device):
+            vectors = replace(base, vector=vector, lanes=lanes, packed=packed)
+            cheapest = sorted(_blocks(joined, model, vectors), key=lambda item: item[0])[:_OF_A_VECTOR]
+            for _, blocks, unrolled in cheapest:
+                schedule = _blocked(model, vectors, blocks, unrolled)
                 found += [(model.cpu(ordered), ordered) for ordered in _orders(joined, model, schedule)]
     # Of equals the first one: the order of the search is part of its result.
     return sorted(found, key=lambda item: item[0].cycles)[:_FINALISTS]
+
+
+def _bases(table: Table, device: DeviceModel) -> list[Schedule]:
+    """What of the table a kernel makes, and its indexes."""
+    peels = [""]
+    if not device.items_are_lanes:
+        store = table.stores[0].operand
+        near = [index for index in table.outputs if abs(store.stride(index.name)) == 1 and can_peel(table, index.name)]
+        peels += [index.name for index in near if 2 * len(interior(table, index.name)) > index.extent]
+    bases = [Schedule(peel=peel) for peel in peels]
+    return [replace(base, joins=joins) for base in bases for joins in joinings(prepared(table, base))]
 
 
 def joinings(table: Table) -> list[tuple[tuple[str, ...], ...]]:
@@ -65,7 +77,7 @@ def _joined(table: Table, gaps: bool) -> tuple[tuple[str, ...], ...]:
                 if len(_chain(chains, inner)) > 1:
                     continue  # Names are joined from left to right.
                 chains = [chain for chain in chains if "_".join(chain) != outer] + [parts]
-                table = with_joins(table, Schedule(joins=((outer, inner),)))
+                table = prepared(table, Schedule(joins=((outer, inner),)))
                 done = False
                 break
     return tuple(chains)
@@ -75,12 +87,12 @@ def _chain(chains: list[tuple[str, ...]], name: str) -> tuple[str, ...]:
     return next((chain for chain in chains if "_".join(chain) == name), (name,))
 
 
-def _vectors(table: Table, hardware: Hardware) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     """Indexes that lanes may be, how many, and the operands that have to be packed for it."""
     tied = constrained(table)
-    model = Model(table, hardware)
+    model = Model(table, device)
     yield "", 1, ()
-    if hardware.lanes == 1 or not hardware.vectors:
+    if device.lanes == 1 or device.items_are_lanes:
         return
     uses_place = any(isinstance(node, Position) for node in table.expression.walk())
     for index in table.indexes:
@@ -89,7 +101,7 @@ def _vectors(table: Table, hardware: Hardware) -> Iterator[tuple[str, int, tuple
             continue
         moved = [key for key, strides in model.strides.items() if name in strides]
         steps = {model.strides[key][name] for key in moved}
-        lanes = 1 << (min(index.extent, hardware.lanes).bit_length() - 1)
+        lanes = 1 << (min(index.extent, device.lanes).bit_length() - 1)
         if not index.is_output:
             if steps == {1} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
                 while lanes >= 4:
@@ -102,7 +114,7 @@ def _vectors(table: Table, hardware: Hardware) -> Iterator[tuple[str, int, tuple
             continue
         can_pack = all(_has_own_axis(model, key, name) for key in moved)
         if can_pack and table.reductions:
-            width = min(hardware.lanes, 1 << (index.extent - 1).bit_length())
+            width = min(device.lanes, 1 << (index.extent - 1).bit_length())
             yield name, width, tuple(moved)
 
 
@@ -111,11 +123,19 @@ def _has_own_axis(model: Model, key: str, name: str) -> bool:
     return len(forms) == 1 and forms[0].terms == ((name, 1),)
 
 
-def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float, Schedule]]:
-    """Blocks of results in registers, with the cycles of their inner loops for each result."""
+def _blocked(model: Model, base: Schedule, blocks: Mapping[str, int], unrolled: tuple[str, ...]) -> Schedule:
+    """The schedule of a block of results."""
+    tiles = {name: Tile(1, 1, block) for name, block in blocks.items() if block > 1}
+    reductions = [name for name in model.reductions if name != base.vector and name not in unrolled]
+    order = tuple(reductions) + ((base.vector,) if base.vector in model.reductions else ())
+    return replace(base, tiles=tiles, unrolled=unrolled, order=order)
+
+
+def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float, Mapping[str, int], tuple[str, ...]]]:
+    """Blocks of results in registers, and what is unrolled, behind the cycles that they take."""
     tied = constrained(table)
     extents = table.extents
-    most = model.hardware.registers
+    most = model.device.registers
     vector, lanes, packed = base.vector, base.lanes, base.packed
     others = [name for name in model.outputs if name != vector and extents[name] > 1 and name not in tied]
     is_output = vector in model.outputs
@@ -147,10 +167,7 @@ def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float,
         tiles = math.prod([-(-extents[name] // block) for name, block in blocks.items()])
         stores = model.stores(math.prod(blocks.values()), vector, lanes)
         cost = tiles * (cycles * points + stores + BLOCK_START) + model.packing(packed)
-        tile = {name: Tile(1, 1, block) for name, block in blocks.items() if block > 1}
-        reductions = [name for name in model.reductions if name != vector and name not in unrolled]
-        order = tuple(reductions) + ((vector,) if vector in model.reductions else ())
-        yield cost, replace(base, tiles=tile, unrolled=unrolled, order=order)
+        yield cost, blocks, unrolled
 
 
 def _useful(extent: int) -> list[int]:
@@ -217,6 +234,6 @@ def _walked(table: Table, model: Model, schedule: Schedule) -> Schedule:
     )
     count = math.prod(-(-table.extents[name] // size) for name, size in blocks.items()) * schedule.split[1]
     along = -(-table.extents[fastest] // tile.block)
-    walk = max(1, min(along, int(_GROUP_CYCLES / block), count // (_GROUPS * model.hardware.compute_units)))
+    walk = max(1, min(along, int(_GROUP_CYCLES / block), count // (_GROUPS * model.device.compute_units)))
     walk = -(-along // -(-along // walk))
     return replace(schedule, tiles={**schedule.tiles, fastest: replace(tile, walk=walk)})

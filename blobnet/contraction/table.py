@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.contraction import analysis
+from blobnet.contraction import analysis, ranges
 from blobnet.contraction.form import NEUTRAL, Affine, Apply, Constraint, Expression, Number, Position, Read, Statement
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.reference import COMPUTE
@@ -130,22 +131,22 @@ class Table:
     covers: bool = False
     sample: Affine | None = None
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Index, ...]:
         """Indexes that tell cells apart."""
         return tuple(index for index in self.indexes if index.is_output)
 
-    @property
+    @cached_property
     def reductions(self) -> tuple[Index, ...]:
         """Indexes that are aggregated over."""
         return tuple(index for index in self.indexes if not index.is_output)
 
-    @property
+    @cached_property
     def extents(self) -> dict[str, int]:
         """The extent of each index."""
         return {index.name: index.extent for index in self.indexes}
 
-    @property
+    @cached_property
     def loads(self) -> tuple[Operand, ...]:
         """The operands of the terms, each once."""
         return loads_of(self.expression)
@@ -158,12 +159,18 @@ class Table:
         return (*dict.fromkeys(operand.name for operand in read if operand.name not in written), *written)
 
     @property
+    def updates(self) -> bool:
+        """Whether something is stored where something was loaded, so that no cell may be made twice."""
+        loads = [*self.loads, *(operand for store in self.stores for operand in loads_of(store.expression))]
+        return self.accumulates or not {store.operand.name for store in self.stores}.isdisjoint(o.name for o in loads)
+
+    @property
     def cell_constraints(self) -> tuple[Constraint, ...]:
         """Constraints of outputs alone: where one fails there is no term, and no cell unless all cells are covered."""
         inner = {index.name for index in self.reductions}
         return tuple(constraint for constraint in self.constraints if not inner & set(constraint.form.indexes))
 
-    @property
+    @cached_property
     def sample_reduction(self) -> str:
         """The reduction index that runs over samples, whose last value is known at launch alone; "" if none does."""
         inner = {index.name for index in self.reductions}
@@ -358,6 +365,44 @@ def joined(table: Table, outer: str, inner: str) -> Table:
         indexes=tuple(indexes),
         expression=expression(table.expression),
         stores=tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores),
+    )
+
+
+def interior(table: Table, name: str) -> range:
+    """The values of an output index for which no constraint with it can fail."""
+    spans = {index.name: range(index.extent) for index in table.indexes}
+    first, last = 0, spans[name].stop - 1
+    for bound in table.constraints:
+        factor = bound.form.coefficient(name)
+        if factor:
+            rest = (bound.form - Affine.index(name) * factor).range(spans)
+            ends = -rest.start, bound.size - rest.stop  # 0 <= factor * value + rest < size
+            low, high = ends if factor > 0 else (-ends[1], -ends[0])
+            first, last = max(first, -(-low // abs(factor))), min(last, high // abs(factor))
+    return range(first, max(first, last + 1))
+
+
+def restricted(table: Table, name: str, span: range) -> Table:
+    """The table for some values of an output index alone, counted from the first of them."""
+    forms = {name: Affine.index(name) + span.start}
+
+    def moved(form: Affine) -> Affine:
+        return form.substitute(forms)
+
+    def operand(old: Operand) -> Operand:
+        return old.with_axes([(stride, moved(form)) for stride, form in old.axes])
+
+    indexes = tuple(replace(index, extent=len(span)) if index.name == name else index for index in table.indexes)
+    spans = {index.name: range(index.extent) for index in indexes}
+    bounds = (replace(bound, form=moved(bound.form)) for bound in table.constraints)
+    return replace(
+        table,
+        indexes=indexes,
+        expression=changed_forms(table.expression, moved, operand),
+        constraints=ranges.needed(bounds, spans),
+        stores=tuple(Store(operand(s.operand), changed_forms(s.expression, moved, operand)) for s in table.stores),
+        covers=table.covers and len(span) == table.extents[name],
+        sample=table.sample and moved(table.sample),
     )
 
 

@@ -13,10 +13,78 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from blobnet.contraction.flat import Access, Flat
+from blobnet.contraction.table import Operand, Table
 
 Tile = tuple[int, ...]
 _ELEMENT = 4
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where a statement reads or writes: element ``offset`` + sum of stride * index, one stride an index."""
+
+    tensor: str
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One side of a constraint: sum of factor * index <= ``most``, one factor an index."""
+
+    factors: tuple[int, ...]
+    most: int
+
+    def __str__(self) -> str:
+        return f"({','.join(map(str, self.factors))}) <= {self.most}"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A statement's table as it was published: a row an index of more than one value, constraints one side at a time.
+
+    Args:
+        indexes: in alphabetical order.
+        ranges: how many values each takes, from 0.
+        output: what is written.
+        operands: what is read, in the order of the expression.
+        bounds: the sides of constraints that the ranges do not imply.
+    """
+
+    indexes: tuple[str, ...]
+    ranges: tuple[int, ...]
+    output: Access
+    operands: tuple[Access, ...]
+    bounds: tuple[Bound, ...]
+
+    @classmethod
+    def of(cls, table: Table) -> Flat:
+        """The published form of a table whose tensors have no halo."""
+        extents = {name: size for name, size in sorted(table.extents.items()) if size > 1}
+        boxes = {name: range(size) for name, size in table.extents.items()}
+
+        def access(operand: Operand) -> Access:
+            return Access(operand.name, tuple(map(operand.stride, extents)), operand.start)
+
+        bounds = []
+        for constraint in table.constraints:
+            factors = tuple(map(constraint.form.coefficient, extents))
+            reached = constraint.form.range(boxes)
+            if reached.start < 0:
+                bounds.append(Bound(tuple(-factor for factor in factors), constraint.form.offset))
+            if reached.stop > constraint.size:
+                bounds.append(Bound(factors, constraint.size - 1 - constraint.form.offset))
+        operands = tuple(map(access, table.loads))
+        return cls(tuple(extents), tuple(extents.values()), access(table.stores[0].operand), operands, tuple(bounds))
+
+    def __str__(self) -> str:
+        accesses = (self.output, *self.operands)
+        lines: list[list[object]] = [["", "Range", *(access.tensor for access in accesses)]]
+        for row, (index, size) in enumerate(zip(self.indexes, self.ranges, strict=True)):
+            lines.append([index, size, *(access.strides[row] for access in accesses)])
+        lines.append(["off", "", *(access.offset for access in accesses)])
+        table = ["".join(str(cell).rjust(10 if column else 8) for column, cell in enumerate(line)) for line in lines]
+        return "\n".join([*table, *(f"Constraint: {bound}" for bound in self.bounds)])
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Candidate:
             unit of the device at the speed of the best product there.
         calls: makes the launches.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
+        is_last_resort: whether it is chosen without tuning only where there is no other.
         precision: what its products round their factors to, one of PRECISIONS.
     """
 
@@ -35,6 +36,7 @@ class Candidate:
     cost: float
     calls: Callable[[], list[KernelCall]]
     is_guess: bool = False
+    is_last_resort: bool = False
     precision: str = "fp32"
 
     @property
@@ -126,4 +128,4 @@ def choose(tuning: Tuning, task: Task, candidates: Sequence[Candidate]) -> Candi
         for candidate in usable:
             if candidate.name == name:
                 return candidate
-    return min(usable, key=lambda candidate: (candidate.is_guess, candidate.cost))
+    return min(usable, key=lambda candidate: (candidate.is_last_resort, candidate.is_guess, candidate.cost))

@@ -7,8 +7,8 @@ from functools import partial
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
 from blobnet.implementations.blocking import splits_for
-from blobnet.implementations.gradients import bias_gradient
 from blobnet.implementations.operation import Operation
+from blobnet.implementations.sums import bias_gradient
 from blobnet.implementations.tile import Tile, fitting, product_cost
 from blobnet.kernel_call import GlobalSize, KernelCall
 

@@ -10,8 +10,8 @@ from blobnet.blob import BlobLayout, Shape
 from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import READ_COST, VectorTile, lanes_for, reads, splits_for, tiles, vector_tiles
-from blobnet.implementations.gradients import split_sum
 from blobnet.implementations.operation import InputPhases, Operation, Phase
+from blobnet.implementations.sums import split_sum
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 

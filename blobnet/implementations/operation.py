@@ -279,6 +279,11 @@ class Operation:
         return self.array("memory", name, elements, per_sample)
 
     @property
+    def weight(self) -> Array:
+        """The weights."""
+        return self._parameter("WEIGHT")
+
+    @property
     def bias(self) -> Array:
         """The bias; the weights where there is none, for kernels take no null arrays."""
         return self._parameter("BIAS")

@@ -7,8 +7,8 @@ from functools import partial
 
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import splits_for
-from blobnet.implementations.gradients import split_sum
 from blobnet.implementations.operation import Operation
+from blobnet.implementations.sums import split_sum
 from blobnet.kernel_call import GlobalSize, KernelCall
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.

@@ -9,8 +9,8 @@ from functools import partial
 from blobnet.blob import Shape
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Candidate, Implementation
 from blobnet.implementations.blocking import powers_of_two
-from blobnet.implementations.gradients import split_sum
 from blobnet.implementations.operation import Operation, Phase
+from blobnet.implementations.sums import split_sum
 from blobnet.implementations.tile import (
     LAUNCH_COST,
     VALUE_COST,
@@ -146,7 +146,7 @@ class Tiled(Implementation):
         of_weights = operation.direction == BACKWARD_WEIGHTS
         for tile in self.tiles(operation):
             for name, cost, calls in (self._sums if of_weights else self._products)(operation, tile):
-                yield Candidate(f"{self.variant} {tile}{name}", cost, calls, tile.is_guess, tile.precision)
+                yield Candidate(f"{self.variant} {tile}{name}", cost, calls, tile.is_guess, precision=tile.precision)
 
     def _products(self, operation: Operation, tile: ProductTile) -> Iterator[_Way]:
         """Packs the weights, and multiplies them with the source, phase by phase."""

@@ -9,8 +9,8 @@ from typing import ClassVar
 from blobnet.blob import Halo, Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.implementations.gradients import bias_gradient
 from blobnet.implementations.operation import Operation
+from blobnet.implementations.sums import bias_gradient
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.activation import check_activation, split

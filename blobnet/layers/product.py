@@ -69,7 +69,8 @@ class _Product(Layer):
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
         task = self._task(site, direction)
         chosen = choose(site.tuning, task, self._candidates(site, direction))
-        return [replace(call, candidate=identity(task, chosen.name)) for call in chosen.calls()]
+        # A call that names itself, as generated ones do, is left out by itself where a driver breaks it.
+        return [replace(call, candidate=call.candidate or identity(task, chosen.name)) for call in chosen.calls()]
 
 
 def operation_of(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from blobnet.blob import BlobLayout, Halo
+from blobnet.blob import BlobLayout, Halo, Padding
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Blob
 from blobnet.planning.deltas import Deltas
@@ -18,10 +18,11 @@ HaloOf = tuple[int, str]
 
 @dataclass(frozen=True)
 class Layouts:
-    """The halo and the row pitch of every storage, by name."""
+    """The halo and the row pitch of every storage, by name, and what padding there is besides."""
 
     halos: Mapping[str, Halo]
     pitches: Mapping[str, int]
+    padding: Padding
 
     def blob(self, region: Region) -> Blob:
         """The blob that lies in a region."""
@@ -32,6 +33,8 @@ class Layouts:
             pitch=self.pitches[storage.name],
             unit_offset=region.unit_offset,
             unit_memory_count=storage.planes.units,
+            # NOTE: vectors would not gain by it: units of a single value lie side by side.
+            padding=self.padding if storage.planes.width > 1 else replace(self.padding, align=1),
         )
         return Blob(storage.name, layout)
 
@@ -64,11 +67,12 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
             linked = [name for name in _around(vertex, places, deltas) if widths[name] > 1]
             joined = {member for name in linked for member in groups[name]}
             groups |= dict.fromkeys(joined, joined)
+    padding = replace(request.tuning.padding, align=1)
     pitches = {
-        name: max(widths[member] + max(merged[member].left, merged[member].right) for member in members)
+        name: max(padding.pitch(widths[member], merged[member]) for member in members)
         for name, members in groups.items()
     }
-    return Layouts(merged, pitches)
+    return Layouts(merged, pitches, request.tuning.padding)
 
 
 def _around(vertex: Vertex, places: Places, deltas: Deltas) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from blobnet.device_model import DeviceModel
 from blobnet.ends import TOTALS
@@ -44,7 +45,7 @@ class Occupant(Buffer):
     last: int
     blob: Blob | None = None
 
-    @property
+    @cached_property
     def plane(self) -> tuple[object, ...] | None:
         """The geometry of its planes."""
         return self.blob.layout.plane if self.blob else None
@@ -65,8 +66,29 @@ class Memory:
     buffers: Mapping[str, Buffer]
 
 
-#: Storages that lie in one buffer, at different times.
-_Slot = Sequence[Occupant]
+@dataclass
+class _Slot:
+    """Storages that lie in one buffer, at different times.
+
+    Attributes:
+        members: the storages, at least one.
+        room: elements of the largest for the batch.
+        planes: the geometries of their planes.
+    """
+
+    members: list[Occupant]
+    room: int
+    planes: set[tuple[object, ...] | None]
+
+    def is_free_for(self, occupant: Occupant) -> bool:
+        """Whether none of its storages lives at the same time."""
+        first, last = occupant.first, occupant.last
+        return all(item.last < first or last < item.first for item in self.members)
+
+    def add(self, occupant: Occupant, size: int) -> None:
+        self.members.append(occupant)
+        self.planes.add(occupant.plane)
+        self.room = max(self.room, size)
 
 
 def sample_slots(model: DeviceModel) -> int:
@@ -85,13 +107,17 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        slots = apart if _bytes(apart, count) - _bytes(slots, count) <= 4 * request.parameters.elements else slots
+        slots = apart if _bytes(apart) - _bytes(slots) <= 4 * request.parameters.elements else slots
     cleared: dict[int, list[KernelCall]] = {}
-    for item in (item for slot in slots for item in _to_clear(slot)):
+    for item in (item for slot in slots for item in _to_clear(slot.members)):
         assert item.blob is not None
         cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
     shared = [
-        Buffer(slot[0].name, max(item.elements for item in slot), max(item.per_sample for item in slot))
+        Buffer(
+            slot.members[0].name,
+            max(item.elements for item in slot.members),
+            max(item.per_sample for item in slot.members),
+        )
         for slot in slots
     ]
     persistent = _persistent(request)
@@ -101,7 +127,7 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
         calls=tuple(
             (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
         ),
-        placed={item.name: slot[0].name for slot in slots for item in slot}
+        placed={item.name: slot.members[0].name for slot in slots for item in slot.members}
         | {buffer.name: buffer.name for buffer in persistent},
         buffers=buffers,
     )
@@ -135,47 +161,44 @@ def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list
 
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
-) -> list[list[Occupant]]:
+) -> list[_Slot]:
     """Puts storages whose lifetimes do not meet together, each list for one buffer.
 
     A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
     free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
     to be cleared.
     """
-    slots: list[list[Occupant]] = []
+    slots: list[_Slot] = []
     # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
     arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
     for occupant in [item for item in occupants if item.blob] + arrays:
+        size, planes, is_array = occupant.size(batch_size), {occupant.plane}, occupant.blob is None
         free = [
             slot
             for slot in slots
             if reuse
             # Arrays would leave a blob's halo to be zeroed at every step.
-            and (slot[0].blob is None) == (occupant.blob is None)
-            and all(item.last < occupant.first or occupant.last < item.first for item in slot)
-            and not (keep_planes and _to_clear([*slot, occupant]))
+            and (slot.members[0].blob is None) == is_array
+            and slot.is_free_for(occupant)
+            and not (keep_planes and _to_clear([*slot.members, occupant]))
         ]
-
-        def waste(slot: _Slot, wanted: Occupant = occupant) -> tuple[bool, bool, int]:
-            room, size = max(item.size(batch_size) for item in slot), wanted.size(batch_size)
-            return room < size, any(item.plane != wanted.plane for item in slot), abs(room - size)
-
+        wastes = [(slot.room < size, slot.planes != planes, abs(slot.room - size)) for slot in free]
         if free:
-            min(free, key=waste).append(occupant)
+            free[wastes.index(min(wastes))].add(occupant, size)
         else:
-            slots.append([occupant])
+            slots.append(_Slot([occupant], size, planes))
     return slots
 
 
-def _bytes(slots: Iterable[_Slot], batch_size: int) -> int:
-    return sum(4 * max(item.size(batch_size) for item in slot) for slot in slots)
+def _bytes(slots: Iterable[_Slot]) -> int:
+    return sum(4 * slot.room for slot in slots)
 
 
-def _to_clear(slot: _Slot) -> list[Occupant]:
+def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
     """Those of a buffer whose halos others leave behind with values."""
-    if len({item.plane for item in slot}) == 1:
+    if len({item.plane for item in members}) == 1:
         return []
-    return [item for item in slot if item.blob and item.blob.layout.halo_elements]
+    return [item for item in members if item.blob and item.blob.layout.halo_elements]
 
 
 def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:

@@ -3,11 +3,13 @@
     apt-get install clang-16 rocm-device-libs     # AMD's: any gfx name that this clang knows
     apt-get install intel-opencl-icd              # Intel's, whose program is ocloc; see below
     python tests/bench/spills.py [MODEL...] [--gpu NAME...] [--batch-size 64] [--jobs 2] [--all]
+    python tests/bench/spills.py contractions [...]
 
 A plan for training and one for inference are made with what is known of each GPU, and every program of them is
 compiled. What spills, or keeps arrays in memory, is listed with its share of its plan's flops: of those directions of
 layers that it takes part in, be it with all of their arithmetic or none. --all lists the others as well. The exit
-status is 1 if anything spills.
+status is 1 if anything spills. `contractions` are the convolutions of `blobnet bench conv anchors` in all directions,
+as the contraction compiler makes them for each GPU; a kernel's share is that of its direction's terms.
 
     registers  what a work-item has; Intel's compiler takes all there are
     spilled    registers that lie in memory for some of the time; Intel's are those of a thread, of 32 or 64 bytes
@@ -31,17 +33,23 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import contraction
+
 from blobnet.bench import shapes
 from blobnet.cache import cache_folder
 from blobnet.command_line.model_argument import find_model
+from blobnet.contraction.calls import launches
+from blobnet.contraction.lowering import lower
+from blobnet.contraction.search import best_schedule
+from blobnet.contraction.source import program_text
 from blobnet.device import BUILD_OPTIONS, preamble
 from blobnet.device_model import Answers, DeviceModel, model_of
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.kernel_call import Array, KernelCall, Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.planning import Plan, make_plan
 from blobnet.tables import Table
@@ -115,6 +123,20 @@ def programs_of(name: str, gpu: str, batch_size: int) -> dict[str, Program]:
     return programs
 
 
+def compiled_contractions(gpu: str, batch_size: int) -> dict[str, Program]:
+    """The kernels that the contraction compiler makes of convolutions, by their texts."""
+    programs: dict[str, Program] = {}
+    choose = functools.partial(best_schedule, device=device(gpu))
+    for case in shapes.suite("anchors"):
+        for phase in contraction.PHASES:
+            lowered = lower(contraction.program(case, batch_size, phase), choose)
+            operands = {name: Array(name, size) for name, size in lowered.elements.items()}
+            total = sum(step.table.points for step in lowered.steps)
+            for step, call in zip(lowered.steps, launches(lowered, operands, f"{case} {phase}"), strict=True):
+                programs.setdefault(program_text([step.kernel]), Program(call, step.table.points / total))
+    return programs
+
+
 def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
     """The share of a plan's flops that each direction of each layer has."""
     flops: dict[Part, int] = {}
@@ -164,8 +186,8 @@ def by_clang(source: Path, gpu: str) -> Compiled:
     run([*command, str(source), "-o", str(assembly)])
     text = assembly.read_text(encoding="utf-8")
 
-    def number(name: str) -> int:
-        return int(re.findall(rf"\.{name}: +(\d+)", text)[0])
+    def number(name: str) -> int:  # Of a program's kernels the largest.
+        return max(map(int, re.findall(rf"\.{name}: +(\d+)", text)))
 
     return Compiled(
         number("vgpr_count"),
@@ -177,21 +199,21 @@ def by_clang(source: Path, gpu: str) -> Compiled:
 
 
 def by_ocloc(source: Path, gpu: str) -> Compiled:
-    """Intel's: a warning says what spills; the rest is in what the compiler dumps for its own developers."""
+    """Intel's: a warning says what spills; the rest is in what its compiler dumps for who asks."""
     folder = source.parent
     command = ["ocloc", "compile", "-file", str(source), "-device", gpu, "-out_dir", str(folder / "out")]
-    environment = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": str(folder)}
+    environment = {"IGC_EnableCosDump": "1", "IGC_DumpToCustomDir": str(folder)}
     said = run([*command, "-options", " ".join(BUILD_OPTIONS)], environment)
-    # It may try several times: what it has made last counts.
-    facts = max(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns).read_text(encoding="utf-8")
+    # It may try several times: of each kernel what it has made last counts, and of a program's kernels the largest.
+    made = sorted(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns)
+    facts = {path.name.rpartition("_entry_")[2]: path.read_text(encoding="utf-8") for path in made}
 
-    def number(name: str, where: str = facts) -> int:
-        found = re.findall(rf"{name} *=? *(\d+)", where)
-        return int(found[-1]) if found else 0
+    def number(name: str, where: Iterable[str] = facts.values()) -> int:
+        return max(int((re.findall(rf"{name} *=? *(\d+)", text) or [0])[-1]) for text in where)
 
     return Compiled(
         number("NumGRFRequired"),
-        number("spilled around", said),
+        number("spilled around", [said]),
         number("PerThreadScratchSpace") + number("PerThreadPrivateMemorySize"),
         number("TotalInlineLocalMemorySize"),
         number("LargestCompiledSIMDSize"),
@@ -234,7 +256,9 @@ def main() -> None:
     summary = []
     for gpu in arguments.gpu:
         for model in arguments.models:
-            programs = programs_of(model, gpu, arguments.batch_size)
+            is_compiled = model == "contractions"
+            make = compiled_contractions if is_compiled else functools.partial(programs_of, model)
+            programs = make(gpu, arguments.batch_size)
             with ThreadPoolExecutor(arguments.jobs) as pool:
                 found = dict(zip(programs, pool.map(lambda text, gpu=gpu: compiled(text, gpu), programs), strict=True))
             spilling = [text for text, result in found.items() if result.spills]

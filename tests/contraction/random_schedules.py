@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blobnet.contraction.schedule import Schedule, Tile, check, operand_names, with_joins
+from blobnet.contraction.schedule import Schedule, Tile, can_peel, check, operand_names, prepared
 from blobnet.contraction.table import Table, period_of
 from blobnet.errors import OptionError
 
@@ -14,7 +14,7 @@ def random_schedule(table: Table, rng: np.random.Generator) -> Schedule:
     for _ in range(30):
         schedule = proposal(table, rng)
         try:
-            check(with_joins(table, schedule), schedule, most_threads=64, local_memory=1 << 15)
+            check(prepared(table, schedule), schedule, most_threads=64, local_memory=1 << 15)
         except OptionError:
             continue
         return schedule
@@ -22,13 +22,16 @@ def random_schedule(table: Table, rng: np.random.Generator) -> Schedule:
 
 
 def proposal(table: Table, rng: np.random.Generator) -> Schedule:
+    peels = [index.name for index in table.outputs if can_peel(table, index.name)]
+    peel = str(rng.choice(peels)) if peels and rng.random() < 0.7 else ""
+    table = prepared(table, Schedule(peel=peel))
     joins: list[tuple[str, ...]] = []
     if rng.random() < 0.4:
         pairs = [(a.name, b.name) for a in table.indexes for b in table.indexes
                  if a != b and period_of(table, a.name, b.name)]  # fmt: skip
         if pairs:
             joins = [pairs[rng.integers(len(pairs))]]
-            table = with_joins(table, Schedule(joins=tuple(joins)))
+            table = prepared(table, Schedule(joins=tuple(joins)))
     lanes, vector = 1, ""
     if rng.random() < 0.6:
         lanes = int(rng.choice([2, 2, 4, 4, 8, 16]))
@@ -59,4 +62,4 @@ def proposal(table: Table, rng: np.random.Generator) -> Schedule:
     order = tuple(rng.permutation([index.name for index in table.indexes if index.name != vector]))
     if vector:
         order += (vector,)
-    return Schedule(tuple(joins), tiles, vector, lanes, chunks, tuple(some), local, packed, split, order)
+    return Schedule(tuple(joins), peel, tiles, vector, lanes, chunks, tuple(some), local, packed, split, order)

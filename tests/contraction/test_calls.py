@@ -20,7 +20,7 @@ from blobnet.device import Device
 from blobnet.device_model import GENERIC
 from blobnet.errors import ContractionError, KernelError, ShapeError
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 from tests.contraction.random_schedules import random_schedule
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters, run_layer_contract
 
@@ -33,6 +33,13 @@ class _Contracted(Layer):
     shape: Shape
     weight: tuple[int, ...] = ()
     spare: int = 1
+    in_place: bool = False
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.IN_PLACE if self.in_place else Placement.SEPARATE
+
+    def delta_placement(self) -> Placement:
+        return Placement.IN_PLACE if self.in_place else Placement.SEPARATE
 
     def program(self, inputs: Sequence[Shape], batch: int) -> Program:
         shapes = {"I": (batch, *inputs[0].dimensions)} | ({"W": self.weight} if self.weight else {})
@@ -179,6 +186,10 @@ def make(name: str, spare: int = 1) -> tuple[_Contracted, Shape]:
 
 def run(device: Device, name: str, **settings: object) -> None:
     layer, shape = make(name, int(settings.pop("spare", 1)))  # type: ignore[call-overload]
+    run_layer(device, layer, shape, **settings)
+
+
+def run_layer(device: Device, layer: _Contracted, shape: Shape, **settings: object) -> None:
     f = function(layer.text)
 
     def given(inputs: Inputs, parameters: Parameters) -> dict[str, Float64Array]:
@@ -224,6 +235,21 @@ def test_layers_with_batches_that_are_not_full(device: Device, name: str) -> Non
 def test_layers_made_for_a_gpu(device: Device, name: str) -> None:
     tuning = replace(device.tuning, model=GENERIC["gpu"])
     run(device, name, tuning=tuning, seed=1, count=2, arrangements=["own pitches"])
+
+
+def test_outputs_in_the_place_of_inputs(device: Device, random_schedules: None) -> None:
+    """Forward R lies over I, backward dI over dR; with a text whose derivative does not read I."""
+    shape = Shape(5, 4, 7)
+    for text, weight in (("R[n, c, y, x : N, C, Y, X] = +(I[n, c, y, x] * 3 + 1)", ()),):
+        layer = _Contracted(text=wrapped(text, 4, bool(weight)), shape=shape, weight=weight, in_place=True)
+        run_layer(device, layer, shape, count=2)
+
+
+def test_no_output_over_what_other_cells_read() -> None:
+    layer, shape = make("among units")
+    blob = Blob("i", BlobLayout.padded(shape, Halo((1, 1), (1, 1))))
+    with pytest.raises(ContractionError, match=r"contraction R: it may lie over I only where .* for the same cell"):
+        small_calls(layer, shape, I=blob, R=blob)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -296,7 +322,7 @@ def test_calls_that_make_no_sense() -> None:
     with pytest.raises(KernelError, match=r"conv forward: every input and output .* missing=W"):
         small_calls(layer, shape, W=None)  # type: ignore[arg-type]
     beside = Blob("i", BlobLayout.padded(layer.shape, Halo((1, 1), (1, 1)), unit_offset=4))
-    with pytest.raises(KernelError, match=r"an output must not lie over another operand. .*output=R, operand=I"):
+    with pytest.raises(KernelError, match=r"must not lie over a part of another operand\. .*output=R, operand=I"):
         small_calls(layer, shape, R=beside)
     mixed = function("function (I[N, C]) -> (R) { R[n, c : N, C] = +(I[m, c]); }").program(I=(4, 3))
     blob = Blob("i", BlobLayout.padded(Shape.flat(3)))

@@ -13,13 +13,13 @@ import pytest
 from blobnet.contraction import function, lowering, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, lower
 from blobnet.contraction.phases import gathered_program
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table, evaluate
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError
 from tests.contraction.conformance import assert_conforms
 from tests.contraction.random_contractions import TERMS, Random, random_contraction
@@ -147,18 +147,18 @@ def test_tables_say_what_statements_say(seed: int) -> None:
 
 #: Devices for which schedules are chosen; what they compute is the same on any.
 HARDWARE = (
-    Hardware.cpu(2),
-    Hardware.cpu(4, lanes=8),
-    Hardware.gpu(4, 1 << 15, 64),
+    replace(GENERIC["cpu"], compute_units=2, lanes=16, registers=32),
+    replace(GENERIC["cpu"], compute_units=4, lanes=8),
+    replace(GENERIC["gpu"], compute_units=4, group_size=64),
 )
 
 
 @pytest.mark.parametrize("hardware", HARDWARE, ids=["wide", "narrow", "gpu"])
-def test_chosen_schedules(device: Device, hardware: Hardware) -> None:
+def test_chosen_schedules(device: Device, hardware: DeviceModel) -> None:
     rng = np.random.default_rng(300)
     for _ in range(8):
         contraction, program = bound(rng)
-        check(device, program, contraction.arrays(rng, whole=True), partial(best_schedule, hardware=hardware))
+        check(device, program, contraction.arrays(rng, whole=True), partial(best_schedule, device=hardware))
 
 
 #: Convolutions: padded, strided, dilated, of groups, of one position, with odd sizes; and products of matrices.
@@ -174,12 +174,12 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("hardware", HARDWARE, ids=["wide", "narrow", "gpu"])
 @pytest.mark.parametrize("text", PRODUCTS)
-def test_products_and_their_gradients(device: Device, hardware: Hardware, text: str) -> None:
+def test_products_and_their_gradients(device: Device, hardware: DeviceModel, text: str) -> None:
     rng = np.random.default_rng(len(text))
     program = function(text).program(**dict(zip("IW", PRODUCTS[text], strict=True)))
     arrays = {tensor.name: rng.integers(-3, 4, tensor.shape).astype(float) for tensor in program.inputs}
     arrays[delta_names(program)["R"]] = rng.integers(-3, 4, program.outputs[0].shape).astype(float)
-    choose = partial(best_schedule, hardware=hardware)
+    choose = partial(best_schedule, device=hardware)
     check(device, program, {name: arrays[name] for name in "IW"}, choose)
     check(device, differentiate(program), arrays, choose)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -10,11 +12,37 @@ import pytest
 from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Constraint, Statement
-from blobnet.contraction.loops import Loop, nest
+from blobnet.contraction.loops import Loop, clamped
 from blobnet.contraction.phases import gathered_program
 from tests.contraction.random_contractions import bound
 
 Point = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops of one cell, outermost first; ``conditions`` are of the cell alone: if one fails there are no terms."""
+
+    conditions: tuple[Constraint, ...]
+    loops: tuple[Loop, ...]
+
+
+def nest(statement: Statement, order: Sequence[str] | None = None, met: Collection[Constraint] = ()) -> Nest:
+    """The loops over the terms of one cell.
+
+    Args:
+        statement: whose output's indexes tell cells apart (:func:`blobnet.contraction.phases.gathered`).
+        order: its reduction indexes, outermost first; as they appear by default.
+        met: constraints that are met otherwise, by halos.
+    """
+    order = statement.reduction_indexes if order is None else order
+    left = [constraint for constraint in statement.constraints if constraint not in met]
+    loops: list[Loop] = []
+    for index in reversed(order):
+        own = [constraint for constraint in left if constraint.form.coefficient(index)]
+        left = [constraint for constraint in left if constraint not in own]
+        loops.insert(0, clamped(index, own, statement.box))
+    return Nest(tuple(left), tuple(loops))
 
 
 def looped(statement: Statement, order: list[str], met: tuple[Constraint, ...]) -> list[Point]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from blobnet.contraction import function
 from blobnet.contraction.costs import predict
-from blobnet.contraction.hardware import Hardware
 from blobnet.contraction.lowering import grouped, laid_out
-from blobnet.contraction.schedule import Schedule, check, with_joins
+from blobnet.contraction.schedule import Schedule, borders, check, prepared
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import OptionError
 from tests.contraction.random_schedules import proposal
 
 CONVOLUTION = "R[n, o, y, x : 2, 32, 14, 14] = +(I[n, i, y + a - 1, x + b - 1] * W[o, i, a, b])"
+CPU = replace(GENERIC["cpu"], compute_units=2, lanes=16, registers=32)
 POOLING = "R[n, u, y, x : 2, 3, 7, 7] = >(I[n, u, 2*y + a - 1, 2*x + b - 1]), a < 3, b < 3"
 
 
@@ -72,7 +75,7 @@ def test_text_says_it_all(convolution: Table) -> None:
 def test_what_does_not_fit_is_refused(convolution: Table, text: str, rule: str) -> None:
     def use() -> None:
         schedule = Schedule.parse(text)
-        check(with_joins(convolution, schedule), schedule, most_threads=256, local_memory=2048)
+        check(prepared(convolution, schedule), schedule, most_threads=256, local_memory=2048)
 
     with pytest.raises(OptionError) as caught:
         use()
@@ -97,18 +100,18 @@ def test_halos_leave_no_constraints(convolution: Table) -> None:
     assert not convolution.constraints
 
 
-@pytest.mark.parametrize("hardware", [Hardware.cpu(2), Hardware.gpu(16, 1 << 15, 256)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("hardware", [CPU, replace(GENERIC["gpu"], compute_units=16)], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("name", ["convolution", "pooling"])
 def test_the_search_repeats_itself_and_proposes_what_fits(
-    request: pytest.FixtureRequest, name: str, hardware: Hardware
+    request: pytest.FixtureRequest, name: str, hardware: DeviceModel
 ) -> None:
     table: Table = request.getfixturevalue(name)
     found = search(table, hardware)
     assert [str(schedule) for _, schedule in found] == [str(schedule) for _, schedule in search(table, hardware)]
     assert best_schedule(table, hardware) == found[0][1]
     for prediction, schedule in found:
-        joined = with_joins(table, schedule)
-        check(joined, schedule, hardware.most_threads, hardware.local_memory)
+        joined = prepared(table, schedule)
+        check(joined, schedule, hardware.group_size, hardware.local_memory)
         assert predict(joined, schedule, hardware) == prediction
         assert prediction.overhang >= 1
 
@@ -116,9 +119,24 @@ def test_the_search_repeats_itself_and_proposes_what_fits(
 def test_predictions_are_of_what_is_there(convolution: Table) -> None:
     """Counted by hand for a block of 16 x 7 results."""
     schedule = Schedule.parse("tile o 1x1x16; tile x 1x1x7; vector o 16; pack W")
-    prediction = predict(convolution, schedule, Hardware.cpu(2))
+    prediction = predict(convolution, schedule, CPU)
     assert prediction.groups == 2 * 2 * 14 * 2
     assert prediction.loads == (1 + 7) / 7
     assert prediction.registers == 7 + 1 + 7
     assert prediction.overhang == 1
     assert prediction.arithmetic == 2 * 2 * 14 * 2 * 7 * 6 * 9
+
+
+def test_what_is_peeled_is_left_to_kernels_of_its_own(convolution: Table) -> None:
+    table = table_of(POOLING.replace("7, 7]", "7, 8]"), I=(2, 3, 13, 15))
+    schedule = Schedule.parse("peel x; tile x 1x1x4; vector x 4")
+    inside = prepared(table, schedule)
+    assert inside.extents["x"] == 6
+    assert [str(bound) for bound in inside.constraints] == [str(b) for b in table.constraints if "y" in str(b)]
+    check(inside, schedule)
+    left, right = borders(table, schedule)
+    assert (left.extents["x"], right.extents["x"]) == (1, 1)
+    assert left.stores[0].operand.start + 7 == right.stores[0].operand.start
+    for name, other in (("a", table), ("y", convolution)):
+        with pytest.raises(OptionError, match=f"schedule: {name} must be an output index in constraints"):
+            prepared(other, Schedule(peel=name))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from blobnet.contraction import function, reference
-from blobnet.contraction.flat import Flat, flatten
-from blobnet.contraction.form import Affine, Apply, Read
-from blobnet.contraction.tile_model import Hardware, choose, output_plan, read_plan, score, search
+from blobnet.contraction.form import Affine, Apply, Read, Statement
+from blobnet.contraction.layout import Layout
+from blobnet.contraction.table import flatten
+from blobnet.contraction.tile_model import Flat, Hardware, choose, output_plan, read_plan, score, search
 from tests.contraction.random_contractions import bound
 
 TEXT = """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {
@@ -24,9 +25,15 @@ HARDWARE = Hardware(threads=256, memory_width=32, local_memory=18432, registers=
 CHOSEN = (8, 32, 2, 3, 16, 2, 2)  # ci, co, i, j, n, x, y
 
 
+def flat_of(statement: Statement) -> Flat:
+    """The table for tensors without padding."""
+    reads = (statement.output, *statement.reads)
+    return Flat.of(flatten(statement, {read.tensor.name: Layout.padded(read.tensor.shape) for read in reads}))
+
+
 @pytest.fixture(scope="module")
 def flat() -> Flat:
-    return flatten(CONVOLUTION)
+    return flat_of(CONVOLUTION)
 
 
 def test_the_published_table(flat: Flat) -> None:
@@ -114,7 +121,7 @@ def test_the_published_threads(flat: Flat) -> None:
 
 
 def test_threads_that_an_output_leaves_sum_up() -> None:
-    flat = flatten(function("O[i] = +(A[i, k])").program(A=(4, 1000)).statements[0])
+    flat = flat_of(function("O[i] = +(A[i, k])").program(A=(4, 1000)).statements[0])
     plan = output_plan(flat, (4, 512), HARDWARE)
     assert plan == type(plan)(threads=(4, 64), rolled_up=True)
     found = score(flat, (4, 512), HARDWARE)
@@ -123,7 +130,7 @@ def test_threads_that_an_output_leaves_sum_up() -> None:
 
 
 def test_a_sum_of_everything_has_no_output_index() -> None:
-    flat = flatten(function("O[] = +(A[k])").program(A=(1000,)).statements[0])
+    flat = flat_of(function("O[] = +(A[k])").program(A=(1000,)).statements[0])
     assert choose(flat, HARDWARE) in search(flat, HARDWARE)
     assert score(flat, (1000,), HARDWARE).work_groups == 1
 
@@ -136,7 +143,11 @@ def test_tables_say_what_statements_say(seed: int) -> None:
         (statement,) = program.statements
         reads: list[Read] = [statement.output, *statement.reads]
         strides = {read.tensor.name: tuple(int(s) for s in rng.integers(1, 99, len(read.map))) for read in reads}
-        flat = flatten(statement, strides)
+        layouts = {
+            read.tensor.name: replace(Layout.padded(read.tensor.shape), strides=strides[read.tensor.name])
+            for read in reads
+        }
+        flat = Flat.of(flatten(statement, layouts))
         assert list(flat.indexes) == sorted(flat.indexes)
         assert all(size > 1 for size in flat.ranges)
         count = math.prod(flat.ranges)

@@ -8,9 +8,9 @@ import pytest
 from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Statement
-from blobnet.contraction.loops import nest
 from blobnet.contraction.phases import disjoint, gathered, gathered_program
 from blobnet.geometry import WindowAxis
+from tests.contraction.test_loops import nest
 
 TEXT = "O[n, o, x : N, F, X] = +(I[n, c, x * S + a * D - P] * W[o, c, a])"
 

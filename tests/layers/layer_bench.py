@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
+from blobnet.blob import BlobLayout, FloatArray, Halo, Padding, Shape
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
@@ -346,7 +346,7 @@ class Bench:
             slack=0 if self.arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
             unit_offset=before,
             unit_memory_count=before + shape.units + after,
-            own_zeros=self.arrangement.own_zeros,
+            padding=Padding(own_zeros=self.arrangement.own_zeros),
         )
 
     # -- arrays and buffers ------------------------------------------------------------------------------------------

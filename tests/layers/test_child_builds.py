@@ -150,7 +150,7 @@ def test_a_driver_that_crashes_at_the_first_launch(fresh: Device, monkeypatch: p
     )
     trial = Trial("fill", (1, 1, 1), (None, np.int32(9).tobytes()))
     assert Trial.from_json(json.loads(json.dumps(trial.as_json()))) == trial
-    fresh.build_ahead([good, bad], trial={good: trial, bad: trial}.get)
+    fresh.build_ahead([good, bad], trials=lambda _: [trial])
     fresh.build(good, "a kernel")
     with pytest.raises(BuildError, match="and crashed in a process of its own"):
         fresh.build(bad, "a kernel")
@@ -164,7 +164,7 @@ def test_children_leave_nothing_to_compile_to_the_first_launch(fresh: Device) ->
     cache = Path(os.environ.get("POCL_CACHE_DIR") or cache_folder().parent / "pocl" / "kcache")
     entry = f"fill_{time.time_ns()}"
     text = source(5).replace("fill", entry)
-    fresh.build_ahead([text], trial={text: Trial(entry, (1, 1, 1), (None,))}.get)
+    fresh.build_ahead([text], trials=lambda _: [Trial(entry, (1, 1, 1), (None,))])
 
     def compiled() -> list[Path]:
         return list(cache.glob(f"*/*/{entry}/*/*.so"))

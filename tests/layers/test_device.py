@@ -15,6 +15,7 @@ import pytest
 from blobnet import Sequential, layers
 from blobnet import device as devices
 from blobnet.device import Device, Feed
+from blobnet.device_model import Answers, model_of
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.optimizers import Adam
 from blobnet.recent import Recent
@@ -28,6 +29,41 @@ def assert_usable(device: Device) -> None:
     kernel.set_args(buffer)
     device.prepare(kernel, (4, 1, 1), None)()
     assert device.read(buffer, 4, np.int32).tolist() == [7, 7, 7, 7]
+
+
+def test_lanes_are_asked_for_where_intels_compiler_takes_more_than_have_registers() -> None:
+    """On Xe-HPC it gives every kernel 32, and spills; where a thread may have 8, it takes these before it spills."""
+
+    def preamble(name: str, platform: str, **facts: Any) -> str:
+        return devices.preamble(model_of(Answers(name, platform=platform, **facts)))
+
+    intel = "Intel(R) OpenCL Graphics"
+    asked = "#define __kernel __attribute__((intel_reqd_sub_group_size(16))) __kernel\n"
+    assert preamble("Intel(R) Data Center GPU Max 1100", intel) == asked
+    assert preamble("Intel(R) Arc(TM) B580 Graphics", intel) == asked
+    assert preamble("Intel(R) Data Center GPU Max 1100", "rusticl") == ""
+    assert preamble("Intel(R) Arc(TM) A770 Graphics", intel) == ""
+    assert preamble("Intel(R) Xeon(R) Processor", "Intel(R) OpenCL", is_host=True, vector_width=16) == ""
+    assert preamble("NVIDIA H200", "NVIDIA CUDA", capability=(9, 0)) == ""
+    assert preamble("gfx1030", "AMD Accelerated Parallel Processing") == ""
+
+
+def test_the_preamble_stands_before_every_program(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "preamble", lambda model: "#define VALUE 5\n#define __kernel __kernel\n")
+    own, text = Device(device.info), GOOD.replace("7", "VALUE")
+    buffer = own.allocate(16)
+    kernel = own.kernel(text, "good", "a good kernel")
+    kernel.set_args(buffer)
+    own.prepare(kernel, (4, 1, 1), None)()
+    assert own.read(buffer, 4, np.int32).tolist() == [5, 5, 5, 5]
+    with pytest.raises(BuildError) as caught:
+        own.kernel("no_such_type value;", "good", "a bad kernel")
+    saved = re.search(r"source=(\S+\.cl)", str(caught.value))
+    assert saved
+    assert Path(saved[1]).read_text().startswith("#define VALUE 5\n")
+    # Other programs than those of a device without it.
+    with pytest.raises(BuildError):
+        device.kernel(text, "good", "a kernel without its preamble")
 
 
 def test_a_kernel_that_does_not_build(device: Device) -> None:

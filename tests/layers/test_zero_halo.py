@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blobnet.blob import BlobLayout, Halo, Shape
+from blobnet.blob import BlobLayout, Halo, Padding, Shape
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
@@ -24,8 +24,8 @@ LAYOUTS = [
     BlobLayout.padded(Shape(5, 1, 1), Halo((2, 2), (2, 2)), slack=1),
     BlobLayout.padded(Shape(3, 4, 2, 5), Halo((1, 2), (0, 1), (2, 1)), slack=3),
     BlobLayout.padded(Shape(2, 2, 1, 1), Halo((0, 1), (0, 0), (0, 0))),
-    BlobLayout.padded(Shape(3, 5, 7), Halo((1, 2), (3, 1)), own_zeros=True),
-    BlobLayout.padded(Shape(2, 3, 2), Halo((0, 0), (2, 1)), own_zeros=True),
+    BlobLayout.padded(Shape(3, 5, 7), Halo((1, 2), (3, 1)), padding=Padding(own_zeros=True)),
+    BlobLayout.padded(Shape(2, 3, 2), Halo((0, 0), (2, 1)), padding=Padding(own_zeros=True)),
 ]
 
 

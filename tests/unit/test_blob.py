@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.blob import BlobLayout, Halo, Shape, geometry_type
+from blobnet.blob import BlobLayout, Halo, Padding, Shape, geometry_type
 from blobnet.errors import ShapeError
 
 SEEDS = pytest.mark.parametrize("seed", range(60), ids="seed{}".format)
@@ -48,7 +48,7 @@ def random_case(seed: int) -> tuple[Shape, Halo, int, BlobLayout]:
         slack=slack,
         unit_offset=offset,
         unit_memory_count=offset + units + behind,
-        own_zeros=own_zeros,
+        padding=Padding(own_zeros=own_zeros),
     )
     return shape, halo, slack, layout
 
@@ -217,7 +217,7 @@ def test_shared_row_pitch() -> None:
 
 def test_rows_with_zeros_of_their_own() -> None:
     """The blob of Hedberg 2015, figure 1: UNIT_MEMORY_ELEMENTS is the memory height times the memory width."""
-    layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 2), (2, 1)), own_zeros=True)
+    layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 2), (2, 1)), padding=Padding(own_zeros=True))
     assert (layout.unit_memory_width, layout.unit_memory_height) == (2 + 4 + 1, 1 + 3 + 2)
     assert layout.unit_memory_elements == 7 * 6 == layout.plane_extent
     assert layout.unit_memory_width_padding == 1
@@ -228,9 +228,9 @@ def test_rows_with_zeros_of_their_own() -> None:
 @pytest.mark.parametrize("align", [1, 4, 16])
 def test_rounded_up(own_zeros: bool, align: int) -> None:
     shape, halo = Shape(3, 5, 7), Halo((1, 0), (2, 2))
-    layout = BlobLayout.padded(shape, halo, own_zeros=own_zeros, align=align)
+    layout = BlobLayout.padded(shape, halo, padding=Padding(own_zeros, align))
     assert layout.unit_memory_width % align == layout.unit_memory_elements % align == 0
-    smallest = BlobLayout.padded(shape, halo, own_zeros=own_zeros)
+    smallest = BlobLayout.padded(shape, halo, padding=Padding(own_zeros))
     assert 0 <= layout.unit_memory_width - smallest.unit_memory_width < align
     assert layout.holds(halo)
     assert reads_only_zeros(layout, halo)

@@ -47,8 +47,8 @@ FLOORS = """
     plan_memory
     augment tuning child_builds
     device moved_labels
-    contraction.execution
     executor
+    contraction.execution
     optimizers checkpoint datasets kernels metrics weight_buffers
     sample_weights
     labels loader progress samples training_step

@@ -148,9 +148,9 @@ def test_first_weights_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
     specs = {"a/w": ParameterSpec("w", (3, 4), "he_normal"), "b/w": ParameterSpec("w", (2, 2), "he_uniform")}
     drawn = []
 
-    def noted(spec: ParameterSpec, name: str, seed: int) -> np.ndarray:
+    def noted(spec: ParameterSpec, name: str, seed: int, place: np.ndarray | None) -> np.ndarray:
         drawn.append(name)
-        return initialize(spec, name, seed)
+        return initialize(spec, name, seed, place)
 
     monkeypatch.setattr(initializers, "initialize", noted)
     weights = FirstWeights(specs, 5)
@@ -171,6 +171,24 @@ def test_who_asks_for_a_large_weight_gets_all_of_them_drawn_side_by_side(monkeyp
     weights, alone = FirstWeights(specs, 5), {name: initialize(spec, name, 5) for name, spec in specs.items()}
     np.testing.assert_array_equal(weights["c/w"], alone["c/w"])
     monkeypatch.setattr(initializers, "initialize", None)
+    for name, values in alone.items():
+        np.testing.assert_array_equal(weights[name], values)
+
+
+def test_weights_are_drawn_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {"a/w": ParameterSpec("w", (30, 40), "he_normal"), "b/w": ParameterSpec("w", (2, 2), "he_uniform")}
+    alone = {name: initialize(spec, name, 5) for name, spec in specs.items()}
+    weights = FirstWeights(specs, 5)
+    np.testing.assert_array_equal(weights["b/w"], alone["b/w"])  # It is drawn by itself.
+    flat, again = np.zeros(1300, np.float32), np.zeros(1300, np.float32)
+    for whole in (flat, again):
+        weights.put_into({"a/w": whole[:1200], "b/w": whole[1216:1220]})
+        monkeypatch.setattr(initializers, "initialize", None)  # The second time all are there.
+        np.testing.assert_array_equal(whole[:1200].reshape(30, 40), alone["a/w"])
+        np.testing.assert_array_equal(whole[1216:1220].reshape(2, 2), alone["b/w"])
+        assert not whole[1200:1216].any()
+        assert not whole[1220:].any()
+    assert np.shares_memory(weights["a/w"], flat)
     for name, values in alone.items():
         np.testing.assert_array_equal(weights[name], values)
 

@@ -281,6 +281,28 @@ def test_rules_for_kernels(kernel: KernelSource) -> None:
     assert "double" not in re.findall(r"\w+", text)
 
 
+#: The parameters and the body of an inlined function; and what bounds a loop that is to be unrolled.
+_INLINED = re.compile(r"INLINE [^{;#]*\(([^{]*)\)\n\{\n(.*?)\n\}", re.DOTALL)
+_UNROLLED = re.compile(r"#pragma unroll\s+for \([^;]*; \w+ < (\w+);")
+
+
+def _unrolled_by_argument(text: str) -> list[str]:
+    found = []
+    for parameters, body in _INLINED.findall(text):
+        names = re.findall(r"(\w+)(?:\[[^\]]*\])*\s*(?:,|$)", parameters)
+        found += [bound for bound in _UNROLLED.findall(body) if bound in names]
+    return found
+
+
+def test_loops_as_long_as_an_argument_are_not_unrolled_by_a_pragma() -> None:
+    """AMD's compiler would keep in memory what they index: UNROLL_ARGUMENT of blob.h."""
+    texts = {path: path.read_text() for path in (*KERNELS.rglob("*.h"), *KERNELS.rglob("*.cl"))}
+    found = {str(path): bounds for path, text in texts.items() if (bounds := _unrolled_by_argument(text))}
+    assert not found
+    as_asked = texts[KERNELS / "convolution" / "winograd.h"].replace("UNROLL_ARGUMENT\n", "#pragma unroll\n")
+    assert _unrolled_by_argument(as_asked) == ["size", "rows", "columns", "rows", "rows"]
+
+
 def test_kernels_say_which_blobs_they_read_without_their_halo() -> None:
     assert load("convolution/winograd_patch").data_alone == {"SOURCE"}
     assert load("convolution/backward_weight_tiled").data_alone == {"OUTPUT_DELTA"}

@@ -1,4 +1,4 @@
-"""Launches for gradients that several implementations need: biases, and the second stage of split sums."""
+"""Launches that several implementations need: gradients of biases, and the second stage of split sums of gradients."""
 
 from __future__ import annotations
 

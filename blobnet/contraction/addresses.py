@@ -1,0 +1,190 @@
+"""Where the operands of a kernel's block of cells lie, as text: pointers, offsets, loads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from blobnet.contraction.c_text import affine, times
+from blobnet.contraction.form import Affine
+from blobnet.contraction.schedule import Schedule, local_tiles, order_of
+from blobnet.contraction.table import Index, Operand, Table
+from blobnet.contraction.writing import Writer
+
+#: What variables that hold partial results are called.
+_TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "value"}
+
+
+class Addresses(Writer):
+    """What all parts of a kernel know: the names of indexes and buffers, and what has been set so far."""
+
+    def __init__(self, table: Table, schedule: Schedule, entry: str, units: Mapping[str, int]) -> None:
+        super().__init__(entry)
+        self.table, self.schedule, self.units = table, schedule, units
+        self.extents = table.extents
+        self.vector_output = schedule.lanes > 1 and table.index(schedule.vector).is_output
+        self.type = f"float{schedule.lanes}" if schedule.lanes > 1 else "float"
+        self.tiles = local_tiles(table, schedule)
+        self.outputs, self.loops = order_of(table, schedule)
+        ordered = [*(name for name in units if name in table.buffers), *(n for n in table.buffers if n not in units)]
+        self.buffers = {name: self.name(name) for name in ordered}
+        self.count = self.name("count") if table.sample else ""
+        self.index_names = {index.name: self.name(index.name) for index in table.indexes}
+        #: The text of every index's value: of outputs without what the place in the block adds.
+        self.values: dict[str, str] = {}
+        #: Where the tile begins, and where it would begin if it did not have to fit.
+        self.firsts: dict[str, str] = {}
+        self.starts: dict[str, str] = {}
+        #: Which tile the group makes, and which part of it the work-item.
+        self.group_names: dict[str, str] = {}
+        self.thread_names: dict[str, str] = {}
+        #: Where operands lie for what has been set so far, and where in local memory.
+        self.pointers: dict[Operand, str] = {}
+        self.tile_names: dict[Operand, str] = {}
+        self.total = _TOTALS[table.aggregation]
+
+    def groups(self, index: Index) -> int:
+        """Tiles along an output index."""
+        return -(-index.extent // self.schedule.tile(index.name).size)
+
+    def lanes(self, name: str) -> int:
+        return self.schedule.lanes if name == self.schedule.vector else 1
+
+    def overhangs(self, name: str) -> bool:
+        """Whether the last tile may go beyond the range: the packed operands have room for that."""
+        return bool(self.schedule.packed) and name == self.schedule.vector
+
+    def is_sample(self, index: Index) -> bool:
+        """Whether an output index is the sample's number: of tiles without samples nothing is done."""
+        return self.table.sample_cell == Affine.index(index.name)
+
+    def block_places(self) -> list[dict[str, int]]:
+        """The places in the block of a work-item, of the first lane: what they add to each output index."""
+        axes = []
+        for name in self.outputs:
+            tile, lanes = self.schedule.tile(name), self.lanes(name)
+            axes.append([(name, step * tile.threads * lanes) for step in range(tile.block // lanes)])
+        return [dict(place) for place in itertools.product(*axes)]
+
+    def place_name(self, prefix: str, place: Mapping[str, int]) -> str:
+        """``sum_o16_x3``: names tell the place in the block."""
+        parts = [
+            f"{self.index_names[name]}{place[name]}"
+            for name in self.outputs
+            if self.schedule.tile(name).block > self.lanes(name)
+        ]
+        return "_".join([prefix, *parts])
+
+    @staticmethod
+    def sum_text(first: str, step: int) -> str:
+        return str(int(first) + step) if first.isdigit() else first if step == 0 else f"({first} + {step})"
+
+    def offset_text(self, operand: Operand, names: list[str], with_threads: bool) -> str:
+        """The element of an operand at the tile's origin, or the work-item's."""
+        parts = []
+        constant = operand.start
+        for name in names:
+            stride, step = operand.origin_stride(name), operand.stride(name)
+            if not step:
+                continue
+            first, thread = self.firsts.get(name, "0"), self.thread_names[name]
+            if with_threads and thread != "0" and stride == step:
+                first, thread = self.values[name], "0"
+            if first != "0":
+                parts.append(times(first, stride))
+            if with_threads and thread != "0":
+                parts.append(times(thread, step * self.lanes(name)))
+        if constant or not parts:
+            parts.insert(0, str(constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    @staticmethod
+    def plus(offset: str) -> str:
+        return "" if offset == "0" else f" {offset.replace('-', '- ', 1)}" if offset[0] == "-" else f" + {offset}"
+
+    def tile_size(self, name: str, chunks: Mapping[str, int]) -> int:
+        """Values of an index that a tile in local memory spans."""
+        index, tile = self.table.index(name), self.schedule.tile(name)
+        chunk = {**self.schedule.chunks, **chunks}.get(name, index.extent)
+        return min(tile.step if index.is_output else chunk, index.extent)
+
+    def global_pointer(self, operand: Operand) -> None:
+        """Where the operand lies for the work-item's block and 0 of everything else."""
+        name = self.name(f"{self.buffers[operand.name]}_at")
+        offset = self.offset_text(operand, [index.name for index in self.table.outputs], with_threads=True)
+        text = f"{self.buffers[operand.name]}{self.plus(offset)}"
+        self.put(f"__global const float *const {name} = {text};")
+        self.pointers[operand] = name
+
+    def local_pointer(self, operand: Operand) -> None:
+        """Where the operand lies in local memory for the work-item's block."""
+        tile = self.tiles[operand]
+        parts = [
+            times(self.thread_names[index.name], tile.stride(operand, index.name) * self.lanes(index.name))
+            for index in self.table.outputs
+            if self.thread_names[index.name] != "0" and tile.stride(operand, index.name)
+        ]
+        # Forms that shrink along an index begin at their other end.
+        axes = zip(operand.axes, tile.steps, tile.strides, strict=True)
+        constant = sum(
+            abs(factor) // step * stride * (self.tile_size(name, {}) - 1)
+            for (_, form), step, stride in axes
+            for name, factor in form.terms
+            if factor < 0
+        )
+        name = self.name(f"{self.buffers[operand.name]}_at")
+        parts += [str(constant)] if constant else []
+        self.put(f"__local const float *const {name} = {' + '.join([self.tile_names[operand], *parts])};")
+        self.pointers[operand] = name
+
+    def step_pointers(self, name: str, value: str, operands: list[Operand]) -> None:
+        """Pointers to where operands lie at a value of an index."""
+        for operand in operands:
+            pointer = self.pointers[operand]
+            tile = self.tiles.get(operand)
+            stride = tile.stride(operand, name) if tile else operand.stride(name)
+            if stride:
+                space = "__local" if tile else "__global"
+                mine = self.name(f"{self.buffers[operand.name]}_{self.index_names[name]}")
+                self.put(f"{space} const float *const {mine} = {pointer} + {times(value, stride)};")
+                self.pointers[operand] = mine
+
+    @staticmethod
+    def load_text(pointer: str, offset: int, stride: int, lanes: int, space: str) -> str:
+        if stride == 0 or lanes == 1:
+            return f"{pointer}[{offset}]"
+        if stride == 1:
+            return f"{space}{lanes}({pointer} + {offset})" if offset else f"{space}{lanes}({pointer})"
+        if stride == 2:
+            # NOTE: this reads one element more than it takes, which buffers have room for.
+            halves = [f"{space}{lanes}({pointer} + {offset + start})" for start in (0, lanes)]
+            return f"(float{lanes})({halves[0]}.even, {halves[1]}.even)"
+        return f"(float{lanes})({', '.join(f'{pointer}[{offset + stride * lane}]' for lane in range(lanes))})"
+
+    def noter(self, type_: str) -> Callable[[str], str]:
+        """What gives a text that is needed more than once a name."""
+
+        def note(text: str) -> str:
+            name = self.name("term")
+            self.put(f"const {type_} {name} = {text};")
+            return name
+
+        return note
+
+    def placer(
+        self, type_: str, steps: Mapping[str, int], values: Mapping[str, str], vector: str
+    ) -> Callable[[Affine], str]:
+        """What gives an affine form as a value of the type, at a place of the block."""
+
+        def place(form: Affine) -> str:
+            shift = sum(
+                form.coefficient(name) * step for name, step in steps.items() if self.table.index(name).is_output
+            )
+            text = affine(form + shift, values)
+            if type_ == "float":
+                return f"(float)({text})"
+            lanes = self.schedule.lanes
+            numbers = ", ".join(str(form.coefficient(vector) * lane) for lane in range(lanes)) if vector else "0"
+            return f"convert_float{lanes}((int{lanes})({text}) + (int{lanes})({numbers}))"
+
+        return place

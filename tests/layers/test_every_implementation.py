@@ -1,0 +1,156 @@
+"""Every implementation in the registry: each of its directions on random odd shapes, and what must go with it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blobnet import layers
+from blobnet.blob import Shape
+from blobnet.device import Device
+from blobnet.graph import from_nodes
+from blobnet.implementations import IMPLEMENTATIONS, candidates, dense_tiled, tensor, tiled, winograd
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.kernel_source import load
+from blobnet.layers import Conv1D, Conv2D, Dense
+from blobnet.losses import MeanSquaredError
+from blobnet.planning import make_plan
+from tests.kinds import tuning_for
+from tests.layers import test_convolution_tensor, test_convolution_winograd, test_dense
+from tests.layers.layer_contract import ContractReport
+from tests.layers.random_cases import one_of
+from tests.layers.test_convolution import contract
+
+ROOT = Path(__file__).parents[2]
+PHASES = {FORWARD: "forward", BACKWARD_DATA: "backward data", BACKWARD_WEIGHTS: "backward parameters"}
+Drawn = tuple[Conv1D | Conv2D | Dense, Shape, int]
+
+
+def tuning_of(name: str) -> Tuning:
+    """Of a device that has what the implementation needs, and shall use nothing else."""
+    kind = "gpu" if IMPLEMENTATIONS[name].lanes else "cpu"
+    return tuning_for(kind, compute_units=2, only={name}, precision="tf32" if name == "tensor" else "fp32")
+
+
+def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
+    """A layer, its input and the samples of a batch."""
+    count = one_of(generator, 1, 2, 3, 17)
+    if one_of(generator, *families) == "dense":
+        shapes = Shape.flat(23), Shape(5, 3, 7), Shape.flat(150)
+        return (
+            Dense(one_of(generator, 3, 9, 40), bias=one_of(generator, True, False)),
+            one_of(generator, *shapes),
+            count,
+        )
+    units, filters, groups = (one_of(generator, *sizes) for sizes in ((1, 2, 5, 9, 130), (1, 3, 7, 21), (1, 1, 2, 3)))
+    if units == filters == 1:
+        groups = one_of(generator, 3, 5)
+    bias = one_of(generator, True, False, "position")
+    settings = {"groups": groups, "bias": bias}
+    if one_of(generator, False, False, True):
+        kernel, stride, padding = (one_of(generator, *sizes) for sizes in ((1, 3, 4), (1, 1, 2), (0, 1, (2, 1))))
+        width = one_of(generator, 4, 5, 19)
+        return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, 1, width, 1), count
+    kernel = one_of(generator, 1, 2, 3, (2, 3), (3, 1))
+    stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
+    dilation = one_of(generator, 1, 1, 1, 2)
+    height, width = one_of(generator, 5, 6, 9), one_of(generator, 5, 7, 11)
+    layer = Conv2D(filters * groups, kernel, stride, padding, dilation, **settings)
+    return layer, Shape(units * groups, height, width), count
+
+
+def directions(name: str, layer: Conv1D | Conv2D | Dense, shape: Shape, count: int) -> set[str]:
+    """Those that the implementation takes, of a layer alone."""
+    sizes = shape.dimensions
+    source = layers.Input(sizes[0], *((None, *sizes[1:]) if shape.rank == 1 else sizes[1:]))()
+    graph = from_nodes(source, layer(source))
+    tuning = tuning_of(name)
+    plan = make_plan(graph, count, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning)
+    (site,) = [plan.sites[vertex.name] for vertex in graph.vertices if vertex.name != graph.vertices[0].name]
+    found = {direction: candidates(layer.operation(site, direction)) for direction in PHASES}
+    variants = set(IMPLEMENTATIONS[name].variants)
+    return {direction for direction, items in found.items() if variants & {item.variant for item in items}}
+
+
+def cases(name: str) -> Iterator[Drawn]:
+    """Random ones, until each direction was there twice."""
+    item, generator = IMPLEMENTATIONS[name], np.random.default_rng(zlib.crc32(name.encode()))
+    reached: Counter[str] = Counter()
+    known = {direction for direction, kernel in item.kernels.items() if kernel}
+    for _ in range(500):
+        case = draw(generator, item.families)
+        taken = directions(name, *case)
+        if any(reached[direction] < 2 for direction in taken):
+            reached.update(taken)
+            yield case
+        if all(reached[direction] >= 2 for direction in known):
+            return
+    pytest.fail(f"{name} takes too few of the random operations: {dict(reached)}")
+
+
+def check(device: Device, name: str, case: Drawn) -> ContractReport:
+    """The layer contract of a case on one implementation."""
+    layer, shape, count = case
+    settings = {"count": count, "tuning": tuning_of(name), "absolute": 5e-5}
+    if isinstance(layer, Dense):
+        return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
+    if name == "tensor":
+        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count)
+    return contract(device, layer, shape, ["own pitches"], **settings)
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_random_odd_shapes(device: Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Small tiles, and patches, which drivers for CPUs build in little time.
+    for module in (tiled, winograd):
+        monkeypatch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
+        monkeypatch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
+    monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
+    monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
+    monkeypatch.setattr(winograd, "PATCH_SIZES", (4,))
+    item, reached = IMPLEMENTATIONS[name], set()
+    for case in cases(name):
+        for run in check(device, name, case).runs.values():
+            reached |= {phase for phase, calls in run.calls.items() if any(is_of(name, call) for call in calls)}
+    assert reached == {PHASES[direction] for direction, kernel in item.kernels.items() if kernel}
+
+
+def is_of(name: str, call: KernelCall) -> bool:
+    """Whether a call is the implementation's."""
+    return re.split("[ :]", call.candidate)[0] in IMPLEMENTATIONS[name].variants
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_each_has_a_test_of_its_own(name: str) -> None:
+    wanted = {name, *IMPLEMENTATIONS[name].variants}
+    files = [path for path in ROOT.glob("tests/*/test_*.py") if path.name != Path(__file__).name]
+    asked = {word for path in files for only in re.findall(r"only=\{([^}]*)\}", path.read_text(encoding="utf-8"))
+             for word in re.findall(r'"(\w+)"', only)}  # fmt: skip
+    assert wanted & asked, f"no test asks for only={{{name!r}}}"
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_each_names_kernels_that_there_are(name: str) -> None:
+    for kernel in filter(None, IMPLEMENTATIONS[name].kernels.values()):
+        assert kernel == "generated" or load(kernel)
+
+
+def test_the_table_of_implementations_is_that_of_the_registry() -> None:
+    rows = []
+    for name, item in IMPLEMENTATIONS.items():
+        known = ", ".join(direction for direction, kernel in item.kernels.items() if kernel)
+        where = {None: "all", True: "lanes", False: "loops"}[item.lanes]
+        summary = (type(item).__doc__ or "").partition("\n")[0].rstrip(".")
+        families = ", ".join(item.families)
+        rows.append(f"| `{name}.py` | {', '.join(item.variants)} | {families} | {known} | {where} | {summary} |")
+    text = (ROOT / "docs/implementations.md").read_text(encoding="utf-8")
+    found = [line for line in text.splitlines() if line.startswith("| `")]
+    assert found == rows, "docs/implementations.md must have these lines:\n" + "\n".join(rows)
