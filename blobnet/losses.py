@@ -506,8 +506,8 @@ class Expression(Loss):
     each sample, whose mean is the loss. Samples have weights as with other losses.
 
     Args:
-        text: of the function, with a head; ``...`` stands for the two axes of a plane, which have the size 1 where the
-            output has fewer.
+        text: of the function, with a head; ``...`` stands for ``y, x``, of the size 1 where the output has fewer axes,
+            and for ``z, y, x`` where it has more.
         sizes: whole numbers for names that are the size of no input.
 
     Raises:
@@ -522,15 +522,15 @@ class Expression(Loss):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(sorted(dict(self.sizes).items())))
-        heads = self._function.heads
+        function = self._function()
+        heads = function.heads
         rule = "the text must have a head, with the sizes of two inputs, output and targets, and one output"
         fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
-        if not fits or len(self._function.outputs) != 1:
-            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=self._function.outputs)
+        if not fits or len(function.outputs) != 1:
+            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=function.outputs)
 
-    @property
-    def _function(self) -> Function:
-        return function(spelled_out(self.text, 2), **dict(self.sizes))
+    def _function(self, rank: int = 2) -> Function:
+        return function(spelled_out(self.text, rank), **dict(self.sizes))
 
     def check(self, output: Shape) -> None:
         try:
@@ -543,13 +543,14 @@ class Expression(Loss):
             raise ShapeError("Expression", "the text must give one value for each sample", output=output)
 
     def _program(self, output: Shape, samples: int) -> Program:
-        planes = (output.height, output.width)
+        function = self._function(3 if output.depth > 1 else 2)
         shapes = {}
-        for name, sizes in self._function.heads.items():
-            shapes[name] = (samples, output.units, *planes[4 - len(sizes or ()) :])
+        for name, sizes in function.heads.items():
+            hidden = len(output.axes) - (len(sizes or ()) - 2)  # Outer axes of one value that the text leaves out.
+            shapes[name] = (samples, output.units, *output.axes[hidden:])
             if math.prod(shapes[name]) != samples * output.elements:
-                shapes[name] = (samples, *output.dimensions)  # Too few axes: the error says which.
-        return self._function.program(**shapes)
+                shapes[name] = (samples, *output.dimensions)  # The error says which axes there are.
+        return function.program(**shapes)
 
     def memory(self, output: Shape) -> dict[str, tuple[int, int]]:
         own = {"losses": (0, 1), "loss_deltas": (0, 1), "sample_metrics": (0, self.SAMPLE_METRICS)}

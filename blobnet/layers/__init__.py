@@ -17,8 +17,9 @@ from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalRespon
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
 from blobnet.layers.resize import DepthToSpace, SpaceToDepth, Upsample
 from blobnet.layers.standardize import Standardize
-from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D
+from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D, ConvTranspose3D
 from blobnet.layers.views import Pad, Permute, Reshape, Slice, split
+from blobnet.layers.volumes import AveragePool3D, Conv3D, MaxPool3D
 
 __all__ = [
     "Activation",
@@ -27,14 +28,17 @@ __all__ = [
     "Add",
     "AveragePool1D",
     "AveragePool2D",
+    "AveragePool3D",
     "BatchNorm",
     "Concat",
     "Constant",
     "Contraction",
     "Conv1D",
     "Conv2D",
+    "Conv3D",
     "ConvTranspose1D",
     "ConvTranspose2D",
+    "ConvTranspose3D",
     "Dense",
     "DepthToSpace",
     "Dropout",
@@ -51,6 +55,7 @@ __all__ = [
     "MatMul",
     "MaxPool1D",
     "MaxPool2D",
+    "MaxPool3D",
     "MultiHeadAttention",
     "Multiply",
     "Node",

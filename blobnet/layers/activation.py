@@ -22,6 +22,23 @@ FROM_OUTPUT = (
 #: Functions whose derivative needs their input.
 FROM_INPUT = ("silu", "gelu", "hard_swish", "mish")
 ACTIVATIONS = FROM_OUTPUT + FROM_INPUT
+#: What they are in the contraction language, of x and the number p; kernels/activation/functions.h has them for files.
+EXPRESSIONS = {
+    "linear": "x",
+    "relu": "x < 0 ? 0 : x",
+    "limited_relu": "x < 0 ? 0 : x > p ? p : x",
+    "relu6": "x < 0 ? 0 : x > 6 ? 6 : x",
+    "leaky_relu": "x > 0 ? x : p * x",
+    "elu": "x > 0 ? x : exp(x) - 1",
+    "sigmoid": "sigmoid(x)",
+    "hard_sigmoid": "x < -3 ? 0 : x > 3 ? 1 : x / 6 + 0.5",
+    "tanh": "tanh(x)",
+    "softplus": "max(x, 0) + log(1 + exp(-abs(x)))",
+    "silu": "x * sigmoid(x)",
+    "gelu": "0.5 * x * (1 + erf(x * 0.7071067811865476))",
+    "hard_swish": "x < -3 ? 0 : x > 3 ? x : x * (x / 6 + 0.5)",
+    "mish": "x * tanh(max(x, 0) + log(1 + exp(-abs(x))))",
+}
 #: The options that are a function's number, and its value where nobody gives one.
 NUMBERS: dict[str, tuple[str, float | None]] = {"leaky_relu": ("slope", 0.01), "relu": ("limit", None)}
 
@@ -142,12 +159,24 @@ def activation_macro(function: str | None) -> dict[str, Macro]:
     """The macros that tell a kernel its activation (kernels/activation/functions.h); None is none."""
     if function is None:
         return dict(NO_ACTIVATION)
+    name, number = _named(function)
+    return {"ACTIVATION": f"ACTIVATION_{name}", "ACTIVATION_PARAMETER": number}
+
+
+def expression(function: str, x: str) -> str:
+    """An activation of the tensor ``x`` in the contraction language."""
+    name, number = _named(function)
+    values = {"x": x, "p": repr(number)}
+    return re.sub(r"\b[xp]\b", lambda match: values[match[0]], EXPRESSIONS[name])
+
+
+def _named(function: str) -> tuple[str, float]:
+    """The name that kernels have for an activation, and its number; 0 if it has none."""
     layer = Activation(function)
-    name = "limited_relu" if layer.limit is not None else layer.function
     option, default = NUMBERS.get(layer.function, ("", None))
     number = getattr(layer, option) if option else None
-    parameter = (default or 0.0) if number is None else number
-    return {"ACTIVATION": f"ACTIVATION_{name}", "ACTIVATION_PARAMETER": float(parameter)}
+    name = "limited_relu" if layer.limit is not None else layer.function
+    return name, float((default or 0.0) if number is None else number)
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:

@@ -89,4 +89,4 @@ class SqueezeExcite(Lowered):
           E[n, c] = +(sigmoid(G[n, c] + excite_bias[c]));
           O[n, c, ...] = +(I[n, c, ...] * E[n, c]);
         }"""
-        return function(text, shape, R=max(1, shape.units // self.reduction), P=shape.height * shape.width)
+        return function(text, shape, R=max(1, shape.units // self.reduction), P=shape.positions)

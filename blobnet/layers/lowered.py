@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from blobnet.errors import ContractionError, ShapeError, near_matches
 from blobnet.geometry import is_int
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import Array, Blob, KernelCall
+from blobnet.layers.activation import expression
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
 #: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
@@ -94,10 +95,10 @@ class Lowered(Layer):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = self.bound(inputs).output.shape
-        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 4
-        rule = "the output must have the samples as its first axis, then units and up to two spatial axes"
+        fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 2 + len(AXES)
+        rule = "the output must have the samples as its first axis, then units and up to three spatial axes"
         self._require_shape(fits, rule, output=shape, samples=_SAMPLES)
-        return shape_of(shape[1:])
+        return Shape(*shape[1:])
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return tuple(
@@ -123,8 +124,19 @@ class Lowered(Layer):
                 found = found.merged(halo)
         return found
 
+    @property
+    def fuses(self) -> Collection[str]:
+        return ("residual", "activation")
+
     def forward(self, site: Site) -> list[KernelCall]:
-        return self._calls(site, self._steps(site).forward, "forward")
+        part, residual = self._steps(site).forward, site.epilogue.residual
+        if not site.epilogue.stages:
+            return self._calls(site, part, "forward")
+        part = _finished(part, site.activation, residual is not None)
+        own: dict[str, Blob | Array] = {part.outputs[0].name: site.output}
+        if residual:
+            own[part.inputs[-1].name] = residual
+        return self._calls(site, part, "forward", own)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         return self._backward(site, "backward parameters", self._trained(site))
@@ -155,9 +167,12 @@ class Lowered(Layer):
         parts = [part for part in steps.gradients if any(tensor.name in deltas for tensor in part.outputs)]
         return [call for part in parts for call in self._calls(site, part, direction)]
 
-    def _calls(self, site: Site, part: Program, direction: str) -> list[KernelCall]:
+    def _calls(
+        self, site: Site, part: Program, direction: str, own: Mapping[str, Blob | Array] | None = None
+    ) -> list[KernelCall]:
+        """The launches of a pass; ``own`` are operands that it has alone."""
         bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
-        operands: dict[str, Blob | Array] = {bound.output.name: site.output}
+        operands: dict[str, Blob | Array] = {bound.output.name: site.output, **(own or {})}
         operands |= zip(bound.inputs, site.inputs, strict=True)
         operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
         if site.output_delta:
@@ -200,8 +215,8 @@ class Lowered(Layer):
 def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
     """The function of the contraction language that ``text`` says, where ``...`` stands for spatial axes.
 
-    They are those of ``like``: among indexes ``y, x``, ``x`` or nothing, and in capitals among sizes, which stand in
-    the head and behind ``:``.
+    They are those of ``like``: among indexes ``z, y, x``, ``y, x``, ``x`` or nothing, and in capitals among sizes, that
+    is in the head and behind ``:``.
 
     Raises:
         ContractionError, OptionError: as for :func:`blobnet.contraction.function`.
@@ -233,14 +248,31 @@ def layer_inputs(function: Function) -> tuple[str, ...]:
     return tuple(name for name, sizes in heads.items() if sizes and first and sizes[0] == first[0])
 
 
-def shape_of(dimensions: Sequence[int]) -> Shape:
-    """The shape of a sample from the sizes of its axes, the units first."""
-    units, *sizes = dimensions
-    height, width = [1, 1, *sizes][-2:]
-    return Shape(units, height, width, len(sizes))
-
-
 _passes = lru_cache(1024)(passes)
+
+
+@lru_cache(1024)
+def _finished(program: Program, activation: str | None, has_residual: bool) -> Program:
+    """A forward pass that adds a residual, its last input then, to its first output, and activates that."""
+    output = program.outputs[0]
+    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
+    residual, total, result = (_unused(f"{output.name}_{what}", taken) for what in ("residual", "sum", "activated"))
+    heads = f"{output.name}, {residual}" if has_residual else output.name
+    addend = f" + {residual}" if has_residual else ""
+    value = expression(activation or "linear", total)
+    text = f"function ({heads}) -> ({result}) {{ {total} = {output.name}{addend}; {result} = {value}; }}"
+    tail = parsed(text).program(**dict.fromkeys(heads.split(", "), output.shape))
+    return Program(
+        (*program.inputs, *tail.inputs[1:]),
+        (*tail.outputs, *program.outputs[1:]),
+        (*program.statements, *tail.statements),
+    )
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 @lru_cache(1024)

@@ -59,7 +59,7 @@ class _GroupNorm(Lowered):
             {"* scale[g*K + k] + shift[g*K + k]" * affine}), k < K;
         }}"""
         each = shape.units // groups
-        return function(text, shape, G=groups, K=each, M=each * shape.height * shape.width)
+        return function(text, shape, G=groups, K=each, M=each * shape.positions)
 
 
 @dataclass(frozen=True)

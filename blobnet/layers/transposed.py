@@ -115,3 +115,13 @@ class ConvTranspose2D(_Transposed):
     """
 
     rank: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class ConvTranspose3D(_Transposed):
+    """The transposed convolution of (units, depth, height, width); sizes are ints, or one for each axis.
+
+    As ConvTranspose1D, along all axes; ``weight`` is (units, filters / groups, depth, height, width).
+    """
+
+    rank: ClassVar[int] = 3

@@ -14,15 +14,15 @@ from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, copy_call
 from blobnet.layers.base import Layer, Node, Placement, Site
-from blobnet.layers.lowered import AXES, Lowered, function, shape_of
+from blobnet.layers.lowered import AXES, Lowered, function
 
 
 @dataclass(frozen=True)
 class Reshape(Layer):
-    """The values of a sample, in their order (unit, y, x), in another shape.
+    """The values of a sample, in their order (unit, z, y, x), in another shape.
 
     Args:
-        shape: (units[, height][, width]); one of them may be -1: what is left.
+        shape: (units[[, depth], height][, width]); one of them may be -1: what is left.
 
     Raises:
         OptionError: the shape is no such tuple.
@@ -34,15 +34,17 @@ class Reshape(Layer):
         super().__post_init__()
         sizes = self.shape if isinstance(self.shape, tuple) else ()
         known = [size for size in sizes if size != -1]
-        fits = 1 <= len(sizes) <= 3 and all(is_int(size, 1) for size in known) and len(sizes) - len(known) < 2
-        self._require(fits, "shape must be (units[, height][, width]), of which one may be -1", shape=self.shape)
+        fits = 1 <= len(sizes) <= 4 and all(is_int(size, 1) for size in known) and len(sizes) - len(known) < 2
+        self._require(
+            fits, "shape must be (units[[, depth], height][, width]), of which one may be -1", shape=self.shape
+        )
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         known = math.prod(size for size in self.shape if size != -1)
         left, rest = divmod(inputs[0].elements, known)
         fits = rest == 0 and (left == 1 or -1 in self.shape)
         self._require_shape(fits, "the shape must hold the input's values", input=inputs[0], shape=self.shape)
-        return shape_of([left if size == -1 else size for size in self.shape])
+        return Shape(*(left if size == -1 else size for size in self.shape))
 
     def placement(self, training: bool) -> Placement:
         return Placement.SHARED
@@ -142,7 +144,7 @@ class Slice(Lowered):
     def __post_init__(self) -> None:
         super().__post_init__()
         rule = "ranges must have (start, stop), (start, stop, step) or None for each axis, with steps of at least 1"
-        fits = isinstance(self.ranges, tuple) and 1 <= len(self.ranges) <= 3
+        fits = isinstance(self.ranges, tuple) and 1 <= len(self.ranges) <= 4
         for item in self.ranges if fits else ():
             whole = item is None or (isinstance(item, tuple) and 2 <= len(item) <= 3)
             numbers = all(number is None or is_int(number, -(2**31)) for number in item or ()) if whole else False

@@ -17,20 +17,47 @@ from blobnet.contraction import Function
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
 from blobnet.executor import Executor
+from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
+from tests.layers.layer_bench import Arrangement
 from tests.layers.torch_contract import run_torch_contract
 
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"
 
 
-@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(3, 1, 6, rank=1), Shape.flat(4)], ids=str)
+@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(2, 3, 2, 4), Shape(3, 6), Shape(4)], ids=str)
 def test_a_layer_of_one_line(device: Device, shape: Shape) -> None:
     layer = layers.Contraction(DENSE, sizes={"F": 5})
     run_torch_contract(
         device, layer, [shape], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1), differences=True
     )
+
+
+FUNCTIONS = ["leaky_relu(0.3)", "relu(1.5)", *(name for name in ACTIVATIONS if Activation(name).activates)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_activation_is_in_the_launch_before_it(device: Device, function: str) -> None:
+    layer = layers.Contraction(DENSE, sizes={"F": 5})
+    both = Arrangement("both", training=False, residual=True, activation=function)
+    report = run_torch_contract(
+        device, layer, [Shape(3, 4, 5)], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1),
+        training=False, arrangements=[both], fused=[function], absolute=1e-5,
+    )  # fmt: skip
+    assert {len(run.kernels) for run in report.runs.values()} == {1}
+
+
+def test_an_activation_behind_a_layer_has_no_launch_forward() -> None:
+    model = bn.Sequential([layers.Input(units=3, height=4, width=5), layers.GroupNorm(1), layers.Activation("relu")])
+    plan = make_plan(model.graph, 2, loss=bn.losses.MeanSquaredError(), training=True, input_delta=True)
+    assert plan.fused == {"activation_1": "groupnorm_1"}
+    assert [call.kernel for call in plan.phase("backward")].count("activation/backward") == 1
+    # What a maximum gives its derivative reads.
+    model = bn.Sequential([layers.Input(units=3, height=4, width=5), layers.GlobalMaxPool(), layers.Activation("relu")])
+    assert not make_plan(model.graph, 2, loss=bn.losses.MeanSquaredError(), training=True, input_delta=True).fused
+    assert make_plan(model.graph, 2).fused
 
 
 def test_several_inputs(device: Device) -> None:
@@ -40,7 +67,7 @@ def test_several_inputs(device: Device) -> None:
     }"""
     layer = layers.Contraction(text)
     assert layer.arity == (2, 2)
-    shapes = [Shape(3, 5, 4), Shape.flat(3)]
+    shapes = [Shape(3, 5, 4), Shape(3)]
     assert [(spec.name, spec.initializer) for spec in layer.parameters(shapes)] == [("scale", "ones")]
     run_torch_contract(
         device,
@@ -53,7 +80,7 @@ def test_several_inputs(device: Device) -> None:
 
 def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
     layer = layers.Contraction("function (A[N, C], B[N, C]) -> (O) { O[n, c] = +(A[n, c] * floor(B[n, c])); }")
-    run_torch_contract(device, layer, [Shape.flat(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
+    run_torch_contract(device, layer, [Shape(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
 
 
 @pytest.mark.parametrize(
@@ -146,6 +173,33 @@ def test_plans_that_share_memory_give_the_same(device: Device) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_one_node_as_several_inputs(device: Device) -> None:
+    node = layers.Input(units=3, height=2, width=4)()
+    model = bn.Model(node, layers.Multiply()([node, node, node]))
+    random = np.random.default_rng(2)
+    x, delta = random.standard_normal((2, 5, 3, 2, 4)).astype(np.float32)
+    loss = bn.losses.Expression(
+        "function (P[N, C, Y, X], T[N, C, Y, X]) -> (L) { L[n] = +(P[n, c, y, x] * T[n, c, y, x]); }"
+    )
+    found = model.gradients(x, delta, loss=loss, device=device, debug=True)["input"]
+    np.testing.assert_allclose(found, 3 * x**2 * delta / 5, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_layers_keep_what_deltas_read(device: Device) -> None:
+    node = layers.Input(units=4)()
+    first = layers.Dense(6, name="first")(node)
+    model = bn.Model(node, layers.Dense(2)(layers.SqueezeExcite(2, name="gates")(layers.Reshape((3, 2))(first))))
+    x, y = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32), np.arange(9) % 2
+    wanted = model.gradients(x, y, device=device)
+    before = model.weights
+    optimizer = bn.optimizers.SGD(1.0, momentum=0.0)
+    model.fit(x, y, epochs=1, batch_size=9, optimizer=optimizer, freeze=["gates"], shuffle=False, device=device)
+    for name, values in model.weights.items():
+        moved = before[name] - values
+        expected = np.zeros(1) if name.startswith("gates") else wanted[name]
+        np.testing.assert_allclose(moved, np.broadcast_to(expected, moved.shape), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
 def test_training_and_files(device: Device, tmp_path: Path) -> None:
     model = network()
     x, y = batch(13)
@@ -214,21 +268,19 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
         r"mix \(Contraction\): the sizes of a parameter must be those of inputs, or given. Received parameter=W, .*'F'",
     ),
     "another rank": (
-        lambda: layers.Contraction("function (I[N, C, Y, X]) -> (O) { O = exp(I); }").output_shape([Shape.flat(3)]),
+        lambda: layers.Contraction("function (I[N, C, Y, X]) -> (O) { O = exp(I); }").output_shape([Shape(3)]),
         ShapeError,
         r"(?s)Contraction: its contraction must fit its inputs. Received inputs=\(3\)\..*'I' must have 4 axes.*\^\^\^",
     ),
     "samples mixed": (
         lambda: layers.Contraction("function (I[N, C]) -> (O) { O[c, d : C, C] = +(I[n, c] * I[n, d]); }").output_shape(
-            [Shape.flat(3)]
+            [Shape(3)]
         ),
         ShapeError,
         r"the output must have the samples as its first axis",
     ),
     "two outputs": (
-        lambda: layers.Contraction("function (I[N, C]) -> (O, P) { O = exp(I); P = exp(O); }").output_shape(
-            [Shape.flat(3)]
-        ),
+        lambda: layers.Contraction("function (I[N, C]) -> (O, P) { O = exp(I); P = exp(O); }").output_shape([Shape(3)]),
         OptionError,
         r"its function must have one output. Received outputs=\('O', 'P'\)",
     ),

@@ -12,7 +12,9 @@ import pytest
 from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
+from blobnet.errors import OptionError, ShapeError
 from blobnet.layers.lowered import Lowered
+from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import Module, run_torch_contract
 
 Random = np.random.Generator
@@ -25,13 +27,12 @@ def sizes(random: Random, count: int, least: int = 1, most: int = 7) -> list[int
 
 
 def matrix(rows: int, columns: int) -> Shape:
-    return Shape(rows, 1, columns, rank=1)
+    return Shape(rows, columns)
 
 
 def any_rank(random: Random, units: int, least: int = 0) -> Shape:
     """A shape of so many units and a random number of axes."""
-    height, width = sizes(random, 2, 2)
-    return [Shape.flat(units), matrix(units, width), Shape(units, height, width)][int(random.integers(least, 3))]
+    return Shape(units, *sizes(random, int(random.integers(least, 4)), 2, 5))
 
 
 def functional() -> Any:
@@ -184,12 +185,82 @@ def conv_transpose_1d(random: Random) -> Case:
     )
 
 
+def volume(random: Random, units: int, least: int = 2) -> Shape:
+    return Shape(units, *sizes(random, 3, least, 5))
+
+
+def conv_transpose_3d(random: Random) -> Case:
+    groups, each, filters = sizes(random, 3, 1, 3)
+    kernel, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple((size - 1) // 2 for size in kernel)
+    return (
+        layers.ConvTranspose3D(groups * filters, kernel, stride, padding, groups=groups),
+        [volume(random, groups * each)],
+        lambda x, p: functional().conv_transpose3d(x[0], p["weight"], p["bias"], stride, padding, groups=groups),
+    )
+
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+
+def conv_3d(random: Random) -> Case:
+    groups, each, filters = sizes(random, 3, 1, 3)
+    kernel, stride, dilation = (tuple(sizes(random, 3, 1, 3)) for _ in range(3))
+    padding = tuple(dilation[axis] * (kernel[axis] - 1) for axis in range(3))
+    bias = bool(random.integers(2))
+    layer = layers.Conv3D(groups * filters, kernel, stride, padding, dilation, groups, bias)
+
+    def module(x: list[Any], p: dict[str, Any]) -> Any:
+        return functional().conv3d(x[0], p["weight"], p.get("bias"), stride, padding, dilation, groups)
+
+    return layer, [volume(random, groups * each)], module
+
+
+def conv_3d_same(random: Random) -> Case:
+    """With an odd zero behind the data."""
+    return (
+        layers.Conv3D(3, (2, 3, 4), padding="same"),
+        [volume(random, 2)],
+        lambda x, p: functional().conv3d(functional().pad(x[0], (1, 2, 1, 1, 0, 1)), p["weight"], p["bias"]),
+    )
+
+
+def max_pool_3d(random: Random) -> Case:
+    size, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple(extent // 2 for extent in size)
+    return (
+        layers.MaxPool3D(size, stride, padding),
+        [volume(random, 3, 3)],
+        lambda x, p: functional().max_pool3d(x[0], size, stride, padding),
+    )
+
+
+def average_pool_3d(random: Random) -> Case:
+    size, stride = (tuple(sizes(random, 3, 1, 3)) for _ in range(2))
+    padding = tuple(extent // 2 for extent in size)
+    counts = bool(random.integers(2))
+    return (
+        layers.AveragePool3D(size, stride, padding, counts),
+        [volume(random, 3, 3)],
+        lambda x, p: functional().avg_pool3d(x[0], size, stride, padding, count_include_pad=counts),
+    )
+
+
+def upsample_trilinear(random: Random) -> Case:
+    scales = tuple(sizes(random, 3, 1, 3))
+    return (
+        layers.Upsample(scales, "bilinear"),
+        [volume(random, 2)],
+        lambda x, p: functional().interpolate(x[0], scale_factor=scales, mode="trilinear"),
+    )
+
+
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
 def multiply(random: Random) -> Case:
     shape = Shape(*sizes(random, 3, 2))
-    others = [shape, Shape.flat(shape.units), Shape(1, shape.height, shape.width), Shape(shape.units, 1, shape.width)]
+    others = [shape, Shape(shape.units), Shape(1, shape.height, shape.width), Shape(shape.units, 1, shape.width)]
     chosen = [others[int(place)] for place in random.permutation(4)[:2]]
     return layers.Multiply(), [shape, *chosen], lambda x, p: x[0] * of_rank(x[1], 4) * of_rank(x[2], 4)
 
@@ -199,7 +270,7 @@ def of_rank(values: Any, rank: int) -> Any:
 
 
 def multiply_vectors(random: Random) -> Case:
-    shape = Shape.flat(sizes(random, 1)[0])
+    shape = Shape(sizes(random, 1)[0])
     return layers.Multiply(), [shape, shape], lambda x, p: x[0] * x[1]
 
 
@@ -290,7 +361,8 @@ CASES: dict[str, Callable[[Random], Case]] = {
         layer_norm, group_norm, instance_norm, local_response_norm,
         upsample_nearest, upsample_bilinear, upsample_linear, depth_to_space, space_to_depth,
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
-        conv_transpose_1d, conv_transpose_2d,
+        conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
+        conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
         multiply, multiply_vectors, prelu, squeeze_excite, matmul, attention,
         permute, pad, slice_,
     )
@@ -322,3 +394,124 @@ def test_config(name: str) -> None:
     assert type(layer)(**layer.config()) == layer
     assert layers.Layer.kinds[layer.kind] is type(layer)
     assert layer.kind in layers.__all__
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+#: What is wrong with hyperparameters, and the error.
+WRONG_OPTIONS: dict[str, tuple[Callable[[], object], str]] = {
+    "filters": (lambda: layers.ConvTranspose2D(0, 3), r"ConvTranspose2D: filters must be an int of at least 1"),
+    "kernel": (
+        lambda: layers.ConvTranspose2D(4, (3, 3, 3)),
+        r"kernel_size must be an int of at least 1, or one for each spatial axis\. Received kernel_size=\(3, 3, 3\)",
+    ),
+    "padding": (lambda: layers.ConvTranspose1D(4, 3, padding="same"), r"padding must be an int of at least 0"),
+    "groups": (
+        lambda: layers.ConvTranspose2D(4, 3, groups=3),
+        r"groups must divide filters\. Received filters=4, groups=3",
+    ),
+    "bias": (lambda: layers.Conv3D(4, 3, bias="position"), r"Conv3D: bias must be True or False"),
+    "three": (lambda: layers.Conv3D(4, (3, 3)), r"Conv3D: kernel_size must be an int or three ints of at least 1"),
+    "window": (lambda: layers.MaxPool3D(2, padding=2), r"the padding on every side must be smaller than the window"),
+    "scale": (lambda: layers.Upsample(1.5), r"Upsample: scale must be an int of at least 1, or one for each"),
+    "mode": (lambda: layers.Upsample(2, "cubic"), r"mode must be one of nearest, bilinear\. Received mode=cubic"),
+    "block": (lambda: layers.DepthToSpace(0), r"DepthToSpace: block must be an int of at least 1"),
+    "parts": (lambda: layers.AdaptiveMaxPool((2, 0)), r"output_size must be an int of at least 1"),
+    "epsilon": (
+        lambda: layers.LayerNorm(0),
+        r"LayerNorm: epsilon must be a finite number above 0\. Received epsilon=0",
+    ),
+    "affine": (lambda: layers.GroupNorm(2, affine=1), r"GroupNorm: affine must be True or False\. Received affine=1"),
+    "alpha": (lambda: layers.LocalResponseNorm(3, alpha=-1), r"alpha must be a finite number of at least 0"),
+    "reduction": (lambda: layers.SqueezeExcite(0), r"reduction must be an int of at least 1"),
+    "heads": (lambda: layers.MultiHeadAttention(0), r"MultiHeadAttention: heads must be an int of at least 1"),
+    "start": (lambda: layers.MultiHeadAttention(1, initializer="glorot"), r"the initializer must be a known one"),
+    "order": (lambda: layers.Permute((0, 2)), r"order must have each axis of a sample once\. Received order=\(0, 2\)"),
+    "negative": (lambda: layers.Pad(-1), r"Pad: padding must be an int of at least 0, or for each spatial axis one"),
+    "triple": (lambda: layers.Pad(((1, 2, 3),)), r"Pad: padding must be an int of at least 0"),
+    "range": (lambda: layers.Slice((0, 3)), r"Slice: ranges must have \(start, stop\).*Received ranges=\(0, 3\)"),
+    "step": (lambda: layers.Slice(((0, 3, -1),)), r"with steps of at least 1"),
+    "two unknown": (lambda: layers.Reshape((-1, -1)), r"Reshape: shape must be .*, of which one may be -1"),
+    "no sizes": (lambda: layers.split(layers.Input(units=4)(), [4, 0]), r"split: sizes must be ints of at least 1"),
+    "no axis": (lambda: layers.split(layers.Input(units=4)(), [4], 1), r"and the axis one of the node's"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_OPTIONS)
+def test_wrong_options(mistake: str) -> None:
+    build, message = WRONG_OPTIONS[mistake]
+    with pytest.raises(OptionError, match=message):
+        build()
+
+
+#: A layer, inputs' shapes that do not fit it, and the error.
+WRONG_SHAPES: list[tuple[layers.Layer, list[Shape], str]] = [
+    (layers.ConvTranspose2D(4, 3), [Shape(3, 5)], r"the input must have the axes \(units, height, width\)"),
+    (layers.ConvTranspose2D(4, 3, groups=2), [Shape(3, 5, 5)], r"groups must divide the input's units"),
+    (layers.ConvTranspose2D(4, 1, padding=3), [Shape(3, 5, 5)], r"the padding must leave something of the output"),
+    (layers.Conv3D(4, 3), [Shape(3, 5, 5)], r"the input must have the axes \(units, depth, height, width\)"),
+    (layers.Conv3D(4, 3), [Shape(3, 5, 2, 5)], r"filter must fit the padded input\. .*filter=\(3, 3, 3\), padding=0"),
+    (layers.MaxPool3D(3), [Shape(3, 5, 2, 5)], r"the window must not be larger than the padded input"),
+    (layers.Upsample(), [Shape(3)], r"the input must have spatial axes\. Received input=\(3\)"),
+    (layers.Upsample((2, 2)), [Shape(3, 4)], r"scale must be an int of at least 1, or one for each spatial axis"),
+    (
+        layers.DepthToSpace(2),
+        [Shape(6, 2, 2)],
+        r"units must be a multiple of block\^2\. Received input=\(6, 2, 2\), block=2",
+    ),
+    (layers.SpaceToDepth(2), [Shape(6, 2, 3)], r"height and width must be multiples of block"),
+    (layers.GroupNorm(4), [Shape(6, 2, 2)], r"groups must divide the input's units"),
+    (layers.InstanceNorm(), [Shape(6)], r"there must be several values a group"),
+    (layers.GlobalMaxPool(), [Shape(6)], r"the input must have spatial axes"),
+    (layers.AdaptiveAveragePool(2), [Shape(6)], r"the input must have spatial axes"),
+    (layers.Multiply(), [Shape(3, 4, 5), Shape(3, 4, 4)], r"every input must have the first one's shape.*\(3, 4, 4\)"),
+    (layers.SqueezeExcite(), [Shape(3)], r"the input must have spatial axes"),
+    (layers.MatMul(), [Shape(3, 4), Shape(3, 4)], r"the inner sizes of both matrices must be the same"),
+    (layers.MatMul(), [Shape(3, 4), Shape(4)], r"the input must have the axes \(units, width\)"),
+    (layers.MultiHeadAttention(2), [Shape(3, 4)], r"heads must divide the units\. Received input=\(3, 4\), heads=2"),
+    (layers.MultiHeadAttention(1), [Shape(3, 4)] * 2 + [Shape(3, 5)], r"keys and values must have the same width"),
+    (layers.Permute((1, 0)), [Shape(3, 4, 5)], r"the input must have the axes \(units, width\)"),
+    (layers.Pad((1, 2)), [Shape(3, 4)], r"there must be padding for each spatial axis"),
+    (layers.Slice((None, (0, 1))), [Shape(3)], r"there must be no more ranges than axes"),
+    (layers.Slice(((4, None),)), [Shape(3)], r"every range must have something of its axis"),
+    (layers.Reshape((4, -1)), [Shape(3, 5)], r"the shape must hold the input's values\. Received input=\(3, 5\)"),
+]
+
+
+@pytest.mark.parametrize(("layer", "shapes", "message"), WRONG_SHAPES, ids=lambda value: getattr(value, "kind", ""))
+def test_wrong_shapes(layer: layers.Layer, shapes: list[Shape], message: str) -> None:
+    with pytest.raises((ShapeError, OptionError), match=rf"{layer.kind}: .*{message}"):
+        layer([layers.Node(layers.Input(units=1), (), shape) for shape in shapes])
+
+
+def test_parts_that_are_not_all() -> None:
+    with pytest.raises(ShapeError, match=r"split: the parts must be all of the axis\. Received sizes=\[1, 2\], axis=0"):
+        layers.split(layers.Input(units=4)(), [1, 2])
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Shape(3, 4, 5), (5, 12)), (Shape(6), (2, -1, 1)), (Shape(2, 9), (3, 2, 1, 3)), (Shape(2, 3, 2, 3), (-1,))],
+    ids=str,
+)
+def test_reshape(device: Device, before: Shape, after: tuple[int, ...]) -> None:
+    layer = layers.Reshape(after)
+    report = run_layer_contract(
+        device,
+        layer,
+        [before],
+        reference_forward=lambda inputs, parameters: inputs[0].reshape(
+            len(inputs[0]), *layer.output_shape([before]).dimensions
+        ),
+        reference_backward=lambda inputs, parameters, delta: ([delta.reshape(inputs[0].shape)], {}),
+        relative=3e-7,
+    )
+    assert report.kernels == {"blob/copy"}
+
+
+def test_parts_of_a_node() -> None:
+    parts = layers.split(layers.Input(units=4, height=6, width=5)(), [1, 3, 2], axis=1)
+    assert [part.shape for part in parts] == [Shape(4, size, 5) for size in (1, 3, 2)]

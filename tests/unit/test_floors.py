@@ -25,8 +25,10 @@ FLOORS = """
     contraction
     implementations
     layers.base
-    layers.activation layers.lowered schedules
-    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views
+    layers.activation schedules
+    layers.lowered
+    layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views \
+    layers.volumes
     layers.product
     layers.constant layers.convolution layers.dense layers.dropout layers.input layers.join layers.normalization \
     layers.pooling layers.standardize
