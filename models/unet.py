@@ -1,5 +1,6 @@
 """U-Net, a class for each position (Ronneberger et al., *U-Net: Convolutional Networks for Biomedical Image
-Segmentation*, 2015), with padding, so that the mask has the size of the picture, and batch norms."""
+Segmentation*, 2015), with padding, so that the mask has the size of the picture, and batch norms.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The conditional 1-D U-Net whose convolutions seed 002 optimises: that of diffusion policies (Chi et al., *Diffusion
 Policy: Visuomotor Policy Learning via Action Diffusion*, 2023). A sequence goes in and one of the same shape comes out;
-a condition scales and shifts the units of every block (Perez et al., *FiLM*, 2018)."""
+a condition scales and shifts the units of every block (Perez et al., *FiLM*, 2018).
+"""
 
 from __future__ import annotations
 
