@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import Sequential, graph, layers, load
+from blobnet import Model, Sequential, graph, layers, load
 from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
@@ -598,7 +598,8 @@ OVERLAP = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
 def overlap(outputs: FloatArray, targets: FloatArray) -> tuple[float, npt.NDArray[np.float64]]:
     """What OVERLAP says, by hand."""
     p, t = 1 / (1 + np.exp(-outputs.astype(np.float64))), targets.astype(np.float64)
-    above, below = ((part.sum(axis=(2, 3), keepdims=True) + 1) for part in (2 * p * t, p + t))
+    spatial = tuple(range(2, p.ndim))
+    above, below = ((part.sum(axis=spatial, keepdims=True) + 1) for part in (2 * p * t, p + t))
     slope = (above / below - 2 * t) / below / p.shape[1]
     return float((1 - above / below).mean()), slope * p * (1 - p)
 
@@ -606,7 +607,8 @@ def overlap(outputs: FloatArray, targets: FloatArray) -> tuple[float, npt.NDArra
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_expressions(device: Device, shape: Shape) -> None:
     values, targets = random_batch(shape, 4, 3)
-    metrics, delta = LossBench(device, Expression(SQUARES), shape).run(values, targets)
+    squares = SQUARES.replace("Y * X", "Z * Y * X") if shape.depth > 1 else SQUARES
+    metrics, delta = LossBench(device, Expression(squares), shape).run(values, targets)
     check(metrics, delta, values, targets, reference.mean_squared_error)
     np.testing.assert_array_equal(metrics[:, [WEIGHT, RIGHT, FIVE, COUNTED]], [[1, 0, 0, 1]] * 4)
     metrics, delta = LossBench(device, Expression(OVERLAP, {"S": 1}), shape).run(values, targets)
@@ -649,6 +651,21 @@ def test_training_with_an_expression(device: Device, tmp_path: Path) -> None:
         assert again.loss == loss
         assert again.evaluate(x, y, device=device)["loss"] == model.evaluate(x, y, device=device)["loss"]
     np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_two_outputs_with_expressions(device: Device) -> None:
+    node = layers.Input(4)()
+    trunk = layers.Dense(5, activation="tanh")(node)
+    model = Model(node, [layers.Dense(2)(trunk), layers.Dense(3)(trunk)])
+    random = np.random.default_rng(1)
+    x, first, second = (random.standard_normal((7, units)).astype(np.float32) for units in (4, 2, 3))
+    found, wanted = (
+        model.gradients(x, [first, second], loss=[loss, loss], loss_weights=[1.0, 0.3], device=device, debug=True)
+        for loss in (Expression(SQUARES), MeanSquaredError())
+    )
+    assert found.keys() == wanted.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(

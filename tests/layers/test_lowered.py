@@ -191,13 +191,10 @@ def test_frozen_layers_keep_what_deltas_read(device: Device) -> None:
     model = bn.Model(node, layers.Dense(2)(layers.SqueezeExcite(2, name="gates")(layers.Reshape((3, 2))(first))))
     x, y = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32), np.arange(9) % 2
     wanted = model.gradients(x, y, device=device)
-    before = model.weights
-    optimizer = bn.optimizers.SGD(1.0, momentum=0.0)
-    model.fit(x, y, epochs=1, batch_size=9, optimizer=optimizer, freeze=["gates"], shuffle=False, device=device)
-    for name, values in model.weights.items():
-        moved = before[name] - values
-        expected = np.zeros(1) if name.startswith("gates") else wanted[name]
-        np.testing.assert_allclose(moved, np.broadcast_to(expected, moved.shape), rtol=1e-3, atol=1e-5, err_msg=name)
+    found = model.gradients(x, y, freeze=["gates"], device=device, debug=True)
+    assert found.keys() == {name for name in wanted if not name.startswith("gates/")}
+    for name, values in found.items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_training_and_files(device: Device, tmp_path: Path) -> None:
