@@ -462,13 +462,7 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        return Tuning(
-            self.model,
-            choices=self.tunings.choices,
-            broken=self.tunings.broken,
-            precision=self.precision,
-            padding=self.padding,
-        )
+        return Tuning(self.model, self.precision, self.tunings.choices, self.padding)
 
     def at(self, precision: str) -> Device:
         """The same device, context, queue and programs, for products of a precision: fp32 or tf32.

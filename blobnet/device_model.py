@@ -110,6 +110,7 @@ class DeviceModel:
         tensor_types: what its tensor cores multiply: ``tf32``, ``bf16``, ``fp16``, ``fp32``; empty without any.
         capability: NVIDIA's compute capability; None for others.
         origins: where each fact comes from: ASSUMED, DRIVER, TABLE or MEASURED.
+        tunables: by kernel, the values of tunables that are better on it than those for devices of its kind.
     """
 
     name: str
@@ -137,6 +138,7 @@ class DeviceModel:
     tensor_types: tuple[str, ...]
     capability: tuple[int, int] | None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    tunables: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def cores(self) -> int:
@@ -163,6 +165,9 @@ class DeviceModel:
         return replace(self, **found, origins={**self.origins, **dict.fromkeys(found, MEASURED)})
 
 
+_FACTS = [item.name for item in fields(DeviceModel) if item.name not in ("origins", "tunables")]
+
+
 def model_of(answers: Answers) -> DeviceModel:
     """What is known of a device that gave these answers."""
     name = f"{answers.name} {answers.board}".lower()
@@ -177,7 +182,7 @@ def model_of(answers: Answers) -> DeviceModel:
     if row is not None:
         known.put(TABLE, _published(row, answers))
     known.put(TABLE, bandwidth=_bandwidth(name))
-    unknown = dict.fromkeys(item.name for item in fields(DeviceModel))
+    unknown = dict.fromkeys(_FACTS)
     return DeviceModel(**{**unknown, **known.values, "origins": known.origins})
 
 
@@ -267,5 +272,4 @@ GENERIC = {"cpu": HOST, "gpu": replace(model_of(Answers("gpu", compute_units=64)
 
 def facts(model: DeviceModel) -> list[tuple[str, object, str]]:
     """Every fact of a model: its name, its value, and where it comes from ("" for what is not known)."""
-    names = (item.name for item in fields(model) if item.name != "origins")
-    return [(name, getattr(model, name), model.origins.get(name, "")) for name in names]
+    return [(name, getattr(model, name), model.origins.get(name, "")) for name in _FACTS]

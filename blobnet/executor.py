@@ -18,9 +18,9 @@ from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.implementations.base import variant_of
 from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
 from blobnet.planning import Plan, make_plan
+from blobnet.task import Fault
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300
@@ -136,23 +136,23 @@ def plan_for(
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
     tuning = tuning or device.tuning
-    failures: dict[str, BuildError] = {}
+    failures: dict[Fault, BuildError] = {}
     while True:
-        known = tuning.broken | failures.keys()
-        plan = make_plan(graph, batch_size, tuning=replace(tuning, broken=known), **settings)
+        known = tuning.choices.broken | failures.keys()
+        choices = replace(tuning.choices, broken=known)
+        plan = make_plan(graph, batch_size, tuning=replace(tuning, choices=choices), **settings)
         check_fits(plan, device, reserved)
         failed = _first_failure(device, plan)
         if failed is None:
             break
         call, error = failed
-        variant = variant_of(call.candidate)
-        if not variant or variant in known:
+        if call.fault is None or call.fault in known:
             raise error
-        failures[variant] = error
-    for variant, error in failures.items():
+        failures[call.fault] = error
+    for fault, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."
-        warn(variant, rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
+        warn(str(fault), rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
     if failures:
         with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
             device.tunings.mark_broken(*failures)

@@ -15,7 +15,7 @@ from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Padding, Shape
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
-from blobnet.task import Choices
+from blobnet.task import Choices, Fault, Task, Way
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")
@@ -112,8 +112,8 @@ class KernelCall:
 
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
-    graph, and ``direction``; and ``candidate``, the way to compute of which it is part, where there are several
-    (blobnet/implementations/base.py).
+    graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
+    that the call is part of, and ``task`` what that does.
     """
 
     kernel: str
@@ -124,7 +124,8 @@ class KernelCall:
     macros: Mapping[str, Macro] = field(default_factory=dict)
     tunables: Mapping[str, int] = field(default_factory=dict)
     local_size: tuple[int, int, int] | None = None
-    candidate: str = ""
+    way: Way | None = None
+    task: Task | None = None
     samples: range | None = None
     constant_sizes: bool = False
     owner: object = field(default=None, repr=False)
@@ -217,6 +218,13 @@ class KernelCall:
         return {**self.macros, **self.tunables, **asked}
 
     @property
+    def fault(self) -> Fault | None:
+        """What to do without where a driver does not build the kernel: the variant, or else this way alone."""
+        if self.way is None:
+            return None
+        return Fault.of(self.task, Way(self.way.variant)) if self.task else Fault(self.way)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The values of the scalars that do not depend on the batch."""
         numbers = self._numbers
@@ -273,26 +281,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Values for the tunables: those for a device, and overrides for single kernels.
+    """What kernels are chosen by: what is known of the device, one of PRECISIONS for products, and ways to compute.
 
-    ``model`` is what is known of the device. ``choices`` names the candidates that were measured as the fastest,
-    ``broken`` the candidates, and whole variants, that this driver does not build, or builds wrongly
-    (blobnet/implementations/base.py). ``only`` names the implementations or variants
-    that are wanted wherever they match, for tests and comparisons; empty: all. ``precision`` is one of PRECISIONS.
     ``padding`` is how plans pad blobs.
     """
 
     model: DeviceModel = HOST
-    overrides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    choices: Choices = field(default_factory=Choices)
-    broken: frozenset[str] = frozenset()
     precision: str = "fp32"
-    only: frozenset[str] = frozenset()
+    choices: Choices = field(default_factory=Choices)
     padding: Padding = field(default_factory=Padding)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""
-        return kernel_source.load(kernel).tuning(self.model, self.overrides.get(kernel))
+        return kernel_source.load(kernel).tuning(self.model)
 
 
 def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCall]:

@@ -82,15 +82,15 @@ class KernelSource:
         """The name of the ``__kernel`` function."""
         return self.name.replace("/", "_")
 
-    def tuning(self, model: DeviceModel, overrides: Mapping[str, int] | None = None) -> dict[str, int]:
-        """The tunables' values for a device, with ``overrides`` checked against the legal values."""
+    def tuning(self, model: DeviceModel) -> dict[str, int]:
+        """The tunables' values for a device, with its own ones checked against the legal values."""
         kind = LANES if model.items_are_lanes else LOOPS
         if any(kind not in tunable.defaults for tunable in self.tunables.values()):
             hint = "its header has no such defaults, since it is for devices that vectorize a work-item's loops."
             rule = f"a kernel's tunables must have defaults for '{kind}' on devices whose work-items are lanes"
             raise KernelError(f"kernel {self.name}", rule, device=model.name, hint=hint)
         values = {name: tunable.defaults[kind] for name, tunable in self.tunables.items()}
-        for name, value in (overrides or {}).items():
+        for name, value in model.tunables.get(self.name, {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
                 raise KernelError(
                     f"kernel {self.name}",

@@ -20,11 +20,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blobnet import schedules
+from blobnet import kernel_source, schedules
 from blobnet.blob import FloatArray
+from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.geometry import plain
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
@@ -172,23 +173,23 @@ class Optimizer(ABC):
             buffers |= {_CLIP_PARTIALS: _MOST_PARTIALS, CLIP_SCALE: 1}
         return buffers
 
-    def calls(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+    def calls(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         """The calls of one step: with clipping first those that find its factor, then one over each group."""
         if not table.trainable_elements:
             return []
-        clipping = self._clipping(table, tuning) if self.clip_norm is not None else []
-        steps = [self._step(part, number, tuning) for number, part in enumerate(table.groups)]
+        clipping = self._clipping(table, model) if self.clip_norm is not None else []
+        steps = [self._step(part, number, model) for number, part in enumerate(table.groups)]
         return [replace(call, owner=self) for call in clipping + steps]
 
-    def _step(self, part: ParameterGroup, number: int, tuning: Tuning) -> KernelCall:
+    def _step(self, part: ParameterGroup, number: int, model: DeviceModel) -> KernelCall:
         def of_part(storage: str) -> Array:
             return _array(storage, part.elements, part.offset)
 
         gradients = of_part("gradients")
         hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
-        tunables = tuning.of(self.kernel)
+        tunables = kernel_source.load(self.kernel).tuning(model)
         runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
-        group = _GROUP if tuning.model.items_are_lanes else 1
+        group = _GROUP if model.items_are_lanes else 1
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
@@ -215,10 +216,10 @@ class Optimizer(ABC):
             local_size=(group, 1, 1),
         )
 
-    def _clipping(self, table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+    def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         assert self.clip_norm is not None
         # NOTE: not tunables, since a sum's order changes its last bits.
-        run, lanes, group = (1, 1, _GROUP) if tuning.model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
+        run, lanes, group = (1, 1, _GROUP) if model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
         runs = -(-table.trainable_elements // (run * lanes))
         groups = min(-(-runs // group), _MOST_PARTIALS)
         partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)

@@ -1,16 +1,19 @@
-"""What is tuned: tasks, the one place that writes and reads their names, and what was chosen for them."""
+"""What is tuned: tasks, ways to do them, and what was chosen; and the one place that writes and reads their names."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 #: By what factor a batch may differ from one that was measured, and still take what was the fastest for that.
 NEAR = 2.0
-_NAME = re.compile(r"(?P<direction>.+) (?P<layer>\S+:\S+) batch (?P<batch_size>[1-9]\d*)(?: (?P<precision>\S+))?")
+_TASK = re.compile(
+    r"(?P<direction>.+) (?P<layer>\S+:(?P<family>dense)?\S+) batch (?P<batch_size>[1-9]\d*)(?: (?P<precision>\S+))?"
+)
+_FAULT = re.compile(r"(?P<variant>\S+)(?: (?P<tile>[^(].*?))?(?: \((?P<family>\w+) (?P<direction>.+)\))?")
 
 
 @dataclass(frozen=True)
@@ -22,31 +25,27 @@ class Task:
         layer: its input's shape and what makes its work, as benchmarks write them (blobnet/bench/shapes.py).
         batch_size: samples of the plan.
         precision: of the products; fp32 is not written.
+        family: what the kernels compute, whatever the sizes: ``convolution`` or ``dense``.
     """
 
     direction: str
     layer: str
     batch_size: int
     precision: str = "fp32"
+    family: str = "convolution"
 
     @classmethod
     def parse(cls, name: str) -> Task:
         """The task of a name; ValueError if it is none."""
-        match = _NAME.fullmatch(name)
+        match = _TASK.fullmatch(name)
         if not match:
             raise ValueError(f"no task: {name!r}")
-        parts = match.groupdict(default="fp32")
-        return cls(parts["direction"], parts["layer"], int(parts["batch_size"]), parts["precision"])
+        given = {key: value for key, value in match.groupdict().items() if value is not None}
+        return cls(**{**given, "batch_size": int(given["batch_size"])})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         precision = "" if self.precision == "fp32" else f" {self.precision}"
         return f"{self.direction} {self.layer} batch {self.batch_size}{precision}"
-
-    @property
-    def operation(self) -> str:
-        """What the kernels compute, whatever the sizes: ``convolution backward data``."""
-        family = "dense" if ":dense" in self.layer else "convolution"
-        return f"{family} {self.direction}"
 
     @property
     def of_any_batch(self) -> Task:
@@ -54,16 +53,73 @@ class Task:
         return replace(self, batch_size=1)
 
 
+@dataclass(frozen=True, order=True)
+class Way:
+    """A way to do tasks: a variant and its tile, which is empty where there is but one; as text ``direct 6x4x16``."""
+
+    variant: str
+    tile: str = ""
+
+    @classmethod
+    def parse(cls, name: str) -> Way:
+        """The way of a name."""
+        return cls(*name.split(" ", 1))
+
+    def __str__(self) -> str:
+        return f"{self.variant} {self.tile}".rstrip()
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """What a driver does not build, or builds wrongly; as text ``direct 6x4x16 (convolution forward)``.
+
+    A way that does not work for a task is not trusted for another one of the same family and direction.
+
+    Attributes:
+        way: without a tile all those of the variant.
+        family, direction: of the tasks; empty for all.
+    """
+
+    way: Way
+    family: str = ""
+    direction: str = ""
+
+    @classmethod
+    def of(cls, task: Task, way: Way) -> Fault:
+        """That a way does not work for a task."""
+        return cls(way, task.family, task.direction)
+
+    @classmethod
+    def parse(cls, name: str) -> Fault:
+        """The fault of a name; ValueError if it is none."""
+        match = _FAULT.fullmatch(name)
+        if not match:
+            raise ValueError(f"no way to compute: {name!r}")
+        parts = match.groupdict(default="")
+        return cls(Way(parts["variant"], parts["tile"]), parts["family"], parts["direction"])
+
+    def __str__(self) -> str:
+        return f"{self.way} ({self.family} {self.direction})" if self.family else str(self.way)
+
+
 @dataclass(frozen=True)
 class Choices:
-    """The fastest candidates by task, in ``sources``, of which the first one counts most."""
+    """What decides among the ways to do a task, before the cost model does.
 
-    sources: tuple[Mapping[Task, str], ...] = ()
+    Attributes:
+        sources: the fastest ways by task, as they were measured; the first source counts most.
+        broken: what this driver does not build, or builds wrongly: not taken where there is anything else.
+        only: implementations or variants that are wanted wherever they match, for tests and comparisons; empty: all.
+    """
 
-    def near(self, task: Task) -> Iterator[tuple[Task, str]]:
+    sources: tuple[Mapping[Task, Way], ...] = ()
+    broken: frozenset[Fault] = frozenset()
+    only: frozenset[str] = frozenset()
+
+    def near(self, task: Task) -> Iterator[tuple[Task, Way]]:
         """What is known of a task, or of its like with batches up to NEAR times larger or smaller.
 
-        Source by source, the nearest batch first (in logarithms): the task that was measured, and its candidate.
+        Source by source, the nearest batch first (in logarithms): the task that was measured, and its way.
         """
         for source, alike in zip(self.sources, self._alike, strict=True):
             known = [(self._distance(task, other), other) for other in alike.get(task.of_any_batch, ())]
@@ -86,3 +142,9 @@ class Choices:
                 groups.setdefault(task.of_any_batch, []).append(task)
             found.append(groups)
         return found
+
+
+def is_broken(task: Task, way: Way, broken: Collection[Fault]) -> bool:
+    """Whether a way is broken for a task: the way itself, its variant for such tasks, or its variant for all."""
+    variant = Way(way.variant)
+    return any(fault in broken for fault in (Fault.of(task, way), Fault.of(task, variant), Fault(variant)))

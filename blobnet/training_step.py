@@ -154,7 +154,7 @@ class TrainingStep:
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
-        table, tuning = self.parameters.table, self.plan.tuning
+        table, device_model = self.parameters.table, self.plan.tuning.model
         self._state_bytes = _state_bytes(table, optimizer, **keeps)
         memory = _state_memory(table, optimizer, **keeps)
         self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
@@ -167,12 +167,12 @@ class TrainingStep:
         for head, own in zip(self.heads, self.class_weights, strict=True):
             if own is not None:
                 self.executor.write_array(head.buffer("class_weights"), own)
-        updates = optimizer.calls(table, tuning)
+        updates = optimizer.calls(table, device_model)
         if average is not None:
-            updates += average_call(table, tuning)
+            updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         self._accumulate, self._finish_sum = (
-            self.executor.bind(calls(table, tuning) if accumulate else [], 0)
+            self.executor.bind(calls(table, device_model) if accumulate else [], 0)
             for calls in (accumulate_call, finish_sum_call)
         )
 

@@ -19,7 +19,7 @@ from blobnet.cache import cache_folder, locked, write_atomically
 from blobnet.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
-from blobnet.task import Choices, Task
+from blobnet.task import Choices, Fault, Task, Way
 
 #: What may have been measured of a device besides: fp32 operations and bytes a second.
 SPEEDS = ("flops", "bandwidth")
@@ -44,9 +44,9 @@ class Winner:
     ``level`` says among how many it won: see LEVELS.
     """
 
-    candidate: str
+    candidate: Way
     ms: float
-    default: str
+    default: Way
     default_ms: float
     level: str
 
@@ -55,7 +55,8 @@ class Winner:
         """A winner from a file; TypeError, ValueError or KeyError if it is none."""
         LEVELS.index(values["level"])
         times = {name: float(values[name]) for name in ("ms", "default_ms")}
-        return cls(str(values["candidate"]), times["ms"], str(values["default"]), times["default_ms"], values["level"])
+        ways = {name: Way.parse(values[name]) for name in ("candidate", "default")}
+        return cls(ways["candidate"], times["ms"], ways["default"], times["default_ms"], values["level"])
 
 
 def parse_winners(values: Mapping[str, Any]) -> dict[Task, Winner]:
@@ -65,7 +66,9 @@ def parse_winners(values: Mapping[str, Any]) -> dict[Task, Winner]:
 
 def _winners_text(winners: Mapping[Task, Winner]) -> dict[str, dict[str, Any]]:
     """Winners as a file has them, in the order of their names."""
-    return {name: asdict(winner) for name, winner in sorted((str(task), item) for task, item in winners.items())}
+    named = {str(task): winner for task, winner in winners.items()}
+    ways = {name: {"candidate": str(item.candidate), "default": str(item.default)} for name, item in named.items()}
+    return {name: {**asdict(named[name]), **ways[name]} for name in sorted(named)}
 
 
 @dataclass
@@ -73,7 +76,7 @@ class _Content:
     """What a file holds of a device: winners by task, what its driver breaks, and SPEEDS."""
 
     tasks: dict[Task, Winner] = field(default_factory=dict)
-    broken: set[str] = field(default_factory=set)
+    broken: set[Fault] = field(default_factory=set)
     speeds: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: _Content) -> None:
@@ -106,7 +109,7 @@ class Tunings:
         return self._read(quiet=False)
 
     @cached_property
-    def shipped(self) -> tuple[Mapping[Task, str], ...]:
+    def shipped(self) -> tuple[Mapping[Task, Way], ...]:
         """The candidates by task that blobnet brings for this device and its relatives, the nearest first."""
         contents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(_shipped_folder().glob("*.json"))]
         relatives = [model_of(answers_in(content)).relatives for content in contents]
@@ -126,21 +129,21 @@ class Tunings:
 
     @cached_property
     def choices(self) -> Choices:
-        """The candidates that were measured as the fastest, here or where blobnet comes from."""
-        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, *self.shipped))
+        """The candidates that were measured as the fastest, here or where blobnet comes from, and what is broken."""
+        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, *self.shipped), self.broken)
 
     @property
-    def broken(self) -> frozenset[str]:
-        """What this driver does not build, or builds wrongly: see is_broken in blobnet/implementations/base.py."""
+    def broken(self) -> frozenset[Fault]:
+        """What this driver does not build, or builds wrongly."""
         return frozenset(self._measured.broken)
 
     def record(self, task: Task, winner: Winner) -> None:
         """Keeps the winner of a task, at once; FileError if the file cannot be written."""
         self._keep(_Content({task: winner}))
 
-    def mark_broken(self, *identities: str) -> None:
+    def mark_broken(self, *faults: Fault) -> None:
         """Keeps candidates or variants from being chosen; FileError if the file cannot be written."""
-        self._keep(_Content(broken=set(identities)))
+        self._keep(_Content(broken=set(faults)))
 
     @property
     def speeds(self) -> Mapping[str, float]:
@@ -202,7 +205,7 @@ class Tunings:
                 values = {
                     **self.identity,
                     "kernels": fingerprint(),
-                    "broken": sorted(content.broken),
+                    "broken": sorted(map(str, content.broken)),
                     "speeds": content.speeds,
                     "tasks": _winners_text(content.tasks),
                 }
@@ -222,7 +225,7 @@ class Tunings:
         try:
             values = json.loads(text)
             speeds = {name: float(values["speeds"][name]) for name in SPEEDS if name in values["speeds"]}
-            content = _Content(parse_winners(values), {str(name) for name in values["broken"]}, speeds)
+            content = _Content(parse_winners(values), {Fault.parse(name) for name in values["broken"]}, speeds)
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

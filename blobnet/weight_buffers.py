@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, Tuning
+from blobnet import kernel_source
+from blobnet.device_model import DeviceModel
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterTable
 
@@ -20,22 +22,22 @@ def memory(table: ParameterTable, *, accumulate: bool, average: bool) -> dict[st
     return buffers | ({AVERAGE_RATE: 1} if average else {})
 
 
-def accumulate_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+def accumulate_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
     """The call that adds a batch's gradients to the sum; none without trainable parameters."""
     arrays = {"GRADIENTS": "gradients", "GRADIENT_SUM": GRADIENT_SUM}
-    return _call("optimizer/accumulate", "gradient sum", arrays, {}, table, tuning)
+    return _call("optimizer/accumulate", "gradient sum", arrays, {}, table, model)
 
 
-def finish_sum_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+def finish_sum_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
     """The call that makes the sum, times SUM_SCALE, the gradients; none without trainable parameters."""
     arrays = {"SUM_SCALE": SUM_SCALE, "GRADIENT_SUM": GRADIENT_SUM, "GRADIENTS": "gradients"}
-    return _call("optimizer/finish_sum", "gradient of the step", arrays, {}, table, tuning)
+    return _call("optimizer/finish_sum", "gradient of the step", arrays, {}, table, model)
 
 
-def average_call(table: ParameterTable, tuning: Tuning) -> list[KernelCall]:
+def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
     """The call that moves the averaged parameters; none without trainable parameters."""
     arrays = {"PARAMETERS": "parameters", "AVERAGE_RATE": AVERAGE_RATE, "AVERAGE": AVERAGE}
-    return _call("optimizer/average", "weight average", arrays, {"ELEMENTS": table.elements}, table, tuning)
+    return _call("optimizer/average", "weight average", arrays, {"ELEMENTS": table.elements}, table, model)
 
 
 def average_rate(step: int, decay: float) -> float:
@@ -48,13 +50,13 @@ def average_rate(step: int, decay: float) -> float:
 
 
 def _call(
-    kernel: str, label: str, arrays: dict[str, str], macros: dict[str, Macro], table: ParameterTable, tuning: Tuning
+    kernel: str, label: str, arrays: dict[str, str], macros: dict[str, Macro], table: ParameterTable, model: DeviceModel
 ) -> list[KernelCall]:
     if not table.trainable_elements:
         return []
     sizes = dict.fromkeys(("gradients", GRADIENT_SUM), table.trainable_elements) | {AVERAGE_RATE: 1, SUM_SCALE: 1}
-    tunables = tuning.of(kernel)
-    group = _GROUP if tuning.model.items_are_lanes else 1
+    tunables = kernel_source.load(kernel).tuning(model)
+    group = _GROUP if model.items_are_lanes else 1
     runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))
     return [
         KernelCall(

@@ -12,25 +12,34 @@ from blobnet.blob import Padding
 from blobnet.device import Device
 from blobnet.device_model import GENERIC, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
-from blobnet.task import Choices
+from blobnet.task import Choices, Fault
 
 _NO_CHOICES, _NO_PADDING = Choices(), Padding()
 
 
 def tuning_for(
     kind: str,
-    overrides: Mapping[str, Mapping[str, int]] | None = None,
+    tunables: Mapping[str, Mapping[str, int]] | None = None,
     *,
     choices: Choices = _NO_CHOICES,
-    broken: frozenset[str] = frozenset(),
+    broken: Iterable[str] = (),
     precision: str = "fp32",
     only: Iterable[str] = (),
     padding: Padding = _NO_PADDING,
     **facts: Any,
 ) -> Tuning:
-    """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``."""
-    model: DeviceModel = replace(GENERIC[kind], **facts)
-    return Tuning(model, overrides or {}, choices, broken, precision, frozenset(only), padding)
+    """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``.
+
+    ``tunables`` are those of single kernels, ``broken`` the names of faults.
+    """
+    model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **facts)
+    parts = {"broken": frozenset(map(Fault.parse, broken)), "only": frozenset(only)}
+    return Tuning(model, precision, replace(choices, **parts), padding)
+
+
+def only(tuning: Tuning, *names: str) -> Tuning:
+    """The same with these implementations or variants alone."""
+    return replace(tuning, choices=replace(tuning.choices, only=frozenset(names)))
 
 
 def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:

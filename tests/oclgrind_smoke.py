@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.kinds import tuning_for
+from tests.kinds import only, tuning_for
 
 if TYPE_CHECKING:
     from blobnet.device import Device
@@ -192,7 +192,7 @@ def run_variant(
 
     bench = Bench(device, make_problem(layer, shapes, count=2), arrangement, tuning)
     variants = IMPLEMENTATIONS[name].variants
-    if any(call.candidate.partition(" ")[0] in variants for _, call in bench.executor.plan.calls):
+    if any(call.way and call.way.variant in variants for _, call in bench.executor.plan.calls):
         reached.add(name)
         run_bench(bench)
 
@@ -262,7 +262,7 @@ def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Call
                 yield f"{on}, {arrangement.name}, {about}", run
         for name in sorted(known):
             precision = "tf32" if name == "tensor" else "fp32"
-            alone = replace(tuning, only=frozenset({name}), precision=precision)
+            alone = replace(only(tuning, name), precision=precision)
             for layer, shape in convolutions:
                 run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, name, reached)
                 yield f"{layer} on {shape}, {name}, {about}", run

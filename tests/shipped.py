@@ -13,11 +13,11 @@ from blobnet.graph import from_nodes
 from blobnet.kernel_call import Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import make_plan
-from blobnet.task import Task
+from blobnet.task import Task, Way
 
 
-def candidates_of(task: Task, settings: Tuning) -> set[str]:
-    """The names of a task's candidates, on a device of these settings, behind an input of its own."""
+def candidates_of(task: Task, settings: Tuning) -> set[Way]:
+    """The ways of a task's candidates, on a device of these settings, behind an input of its own."""
     case = shapes.parse(task.layer)
     shape = case.input
     node = layers.Input.of(shape)()
@@ -25,7 +25,7 @@ def candidates_of(task: Task, settings: Tuning) -> set[str]:
     settings = replace(settings, precision=task.precision)
     plan = make_plan(graph, task.batch_size, loss=MeanSquaredError(), training=True, input_delta=True, tuning=settings)
     site = plan.sites[graph.output.name]
-    return {candidate.name for candidate in case.layer.alternatives(site).get(task, ())}
+    return {candidate.way for candidate in case.layer.alternatives(site).get(task, ())}
 
 
 def check_shipped(path: Path) -> None:

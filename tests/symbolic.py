@@ -25,6 +25,7 @@ from blobnet.layers.base import Site
 from blobnet.losses import Loss
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Plan
+from blobnet.task import Choices
 
 Symbols = npt.NDArray[np.uint64]
 
@@ -48,7 +49,7 @@ _THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backw
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(only=frozenset({"direct"}))
+TUNING = Tuning(choices=Choices(only=frozenset({"direct"})))
 
 
 class PlanBrokenError(AssertionError):

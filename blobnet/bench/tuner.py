@@ -31,12 +31,12 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
-from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
+from blobnet.implementations.base import Candidate, choose
 from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning import make_plan
-from blobnet.task import Choices, Task
+from blobnet.task import Choices, Fault, Task, Way, is_broken
 from blobnet.tuning import LEVELS, Winner
 
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
@@ -110,7 +110,7 @@ class Tuner:
         done = {task for task, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
         self.jobs = [job for job in jobs if level in _REACH and job.task not in done]
         # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
-        self._tuning = replace(device.tuning, choices=Choices(device.tunings.shipped))
+        self._tuning = replace(device.tuning, choices=Choices(device.tunings.shipped, device.tunings.broken))
         self._problems: dict[Case, _Problem] = {}
         self._selected = {job.task: self._select(job) for job in self.jobs}
 
@@ -119,11 +119,11 @@ class Tuner:
         """Candidates to be measured."""
         return sum(map(len, self._selected.values()))
 
-    def run(self, advance: Callable[[Task, str], object]) -> Iterator[Job]:
+    def run(self, advance: Callable[[Task, Way], object]) -> Iterator[Job]:
         """Measures all tasks, and yields each when its winner is kept; a task without any sound candidate is left out.
 
         Args:
-            advance: called with the task and the name of the candidate before each is measured.
+            advance: called with the task and the way of the candidate before each is measured.
 
         Raises:
             DeviceError: the device has no room for a task.
@@ -140,7 +140,7 @@ class Tuner:
                     self.device = Device(self.device.info).at(precision)
                     self.device.tunings = tunings
 
-    def _run_case(self, pending: list[Job], advance: Callable[[Task, str], object]) -> Iterator[Job]:
+    def _run_case(self, pending: list[Job], advance: Callable[[Task, Way], object]) -> Iterator[Job]:
         """Takes the tasks of one case off the list, one by one."""
         problem = self._problem(pending[0].case)
         self.device.build_ahead(
@@ -161,37 +161,37 @@ class Tuner:
             self._problems[case] = _Problem(case, self.batch_size, self._tuning)
         return self._problems[case]
 
-    def _select(self, job: Job) -> list[str]:
+    def _select(self, job: Job) -> list[Way]:
         """The default, the cheapest candidate of each variant, and as many more as the level says."""
         problem, broken = self._problem(job.case), self.device.tunings.broken
         candidates = sorted(problem.candidates[job.task], key=lambda item: item.cost)
         least, factor = _REACH[self.level]
         # What is always preferred costs nothing, and says nothing of the others.
         reach = factor * next((item.cost for item in candidates if item.cost), 0.0)
-        chosen = {choose(self._tuning, job.task, candidates): None}
+        chosen = {choose(self._tuning.choices, job.task, candidates): None}
         variants: set[str] = set()
         for rank, candidate in enumerate(candidates):
-            is_first = candidate.variant not in variants
-            variants.add(candidate.variant)
+            is_first = candidate.way.variant not in variants
+            variants.add(candidate.way.variant)
             if is_first or rank < least or candidate.cost <= reach:
                 chosen[candidate] = None
         room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
         return [
-            item.name
+            item.way
             for item in chosen
-            if not is_broken(job.task, item.name, broken) and problem.scratch_of(item) <= room
+            if not is_broken(job.task, item.way, broken) and problem.scratch_of(item) <= room
         ]
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
-    def _measure(self, arena: _Arena, task: Task, advance: Callable[[Task, str], object]) -> Winner | None:
+    def _measure(self, arena: _Arena, task: Task, advance: Callable[[Task, Way], object]) -> Winner | None:
         """All candidates of a task once, then the hopeful ones in turn; the fastest that computes the right thing."""
-        first: dict[str, float] = {}
-        for name in self._selected[task]:
-            if not is_broken(task, name, self.device.tunings.broken):
-                advance(task, name)
-                with self._blaming(task, name):
-                    first[name] = arena.seconds(task, name)
+        first: dict[Way, float] = {}
+        for way in self._selected[task]:
+            if not is_broken(task, way, self.device.tunings.broken):
+                advance(task, way)
+                with self._blaming(task, way):
+                    first[way] = arena.seconds(task, way)
         while first:
             winner = self._race(arena, task, first)
             with self._blaming(task, winner.candidate):
@@ -200,24 +200,24 @@ class Tuner:
             del first[winner.candidate]
         return None
 
-    def _race(self, arena: _Arena, task: Task, first: Mapping[str, float]) -> Winner:
+    def _race(self, arena: _Arena, task: Task, first: Mapping[Way, float]) -> Winner:
         """The fastest of those whose first times are hopeful; the default, where none is clearly faster."""
-        tuning = replace(self._tuning, broken=self.device.tunings.broken)
-        default = choose(tuning, task, [arena.problem.candidate(task, name) for name in first]).name
+        choices = replace(self._tuning.choices, broken=self.device.tunings.broken)
+        default = choose(choices, task, [arena.problem.candidate(task, way) for way in first]).way
         limit = _HOPEFUL * min(first.values())
-        hopeful = [name for name, seconds in first.items() if seconds <= limit or name == default]
-        rounds = [{name: arena.seconds(task, name) for name in hopeful} for _ in range(_ROUNDS)]
+        hopeful = [way for way, seconds in first.items() if seconds <= limit or way == default]
+        rounds = [{way: arena.seconds(task, way) for way in hopeful} for _ in range(_ROUNDS)]
         medians, least = (
-            {name: 1e3 * measure(times[name] for times in rounds) for name in hopeful}
+            {way: 1e3 * measure(times[way] for times in rounds) for way in hopeful}
             for measure in (statistics.median, min)
         )
         # On a busy machine a median may say anything, but hardly the least time as well.
-        faster = [name for name in hopeful if all(ms[name] <= (1 - _MARGIN) * ms[default] for ms in (medians, least))]
-        best = min(faster, key=lambda name: medians[name], default=default)
+        faster = [way for way in hopeful if all(ms[way] <= (1 - _MARGIN) * ms[default] for ms in (medians, least))]
+        best = min(faster, key=lambda way: medians[way], default=default)
         return Winner(best, medians[best], default, medians[default], self.level)
 
     @contextlib.contextmanager
-    def _blaming(self, task: Task, name: str) -> Iterator[None]:
+    def _blaming(self, task: Task, way: Way) -> Iterator[None]:
         """Marks a candidate as broken if it does not build, launch or compute the right thing, and goes on.
 
         Where there is no room to run it or to check it, that is not its fault: it goes without a mark.
@@ -225,16 +225,16 @@ class Tuner:
         Raises:
             _LostError: it did not launch, and may have taken the device's context with it.
         """
-        who, where = identity(task, name), self.device.info.name
+        fault, where = Fault.of(task, way), self.device.info.name
         try:
             yield
         except OutOfMemoryError as error:
             rule = f"{where} must have room to measure and check this candidate, which is left out this time"
-            warn(who, rule, task=task, cause=_cause(error), hint="use a smaller --batch-size.")
+            warn(str(fault), rule, task=task, cause=_cause(error), hint="use a smaller --batch-size.")
         except (BuildError, PromiseError, _WrongError, DeviceError) as error:
-            self.device.tunings.mark_broken(who)
+            self.device.tunings.mark_broken(fault)
             rule = f"{where} must build and run this candidate, which is left out from now on"
-            warn(who, rule, cause=_cause(error), hint=f"to try it again, delete {self.device.tunings.path}.")
+            warn(str(fault), rule, cause=_cause(error), hint=f"to try it again, delete {self.device.tunings.path}.")
             if isinstance(error, DeviceError):
                 raise _LostError from error
 
@@ -299,32 +299,32 @@ class _Problem:
         """Whether the device's own candidates are the plain ones."""
         return not self.tuning.model.items_are_lanes
 
-    def candidate(self, task: Task, name: str) -> Candidate:
-        """The candidate of a name."""
-        return next(item for item in self.candidates[task] if item.name == name)
+    def candidate(self, task: Task, way: Way) -> Candidate:
+        """The candidate of a way."""
+        return next(item for item in self.candidates[task] if item.way == way)
 
-    def references(self, task: Task, name: str) -> list[Candidate]:
+    def references(self, task: Task, way: Way) -> list[Candidate]:
         """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
         """
-        # For a GPU's candidate, one of its name among those of CPUs is another one.
-        others = [item for item in self.plain[task] if item.name != name or not self.is_plain]
-        firsts = {item.variant: item for item in reversed(others)}
-        rank = {item.name: index for index, item in enumerate(others)}
+        # For a GPU's candidate, one of the same way among those of CPUs is another one.
+        others = [item for item in self.plain[task] if item.way != way or not self.is_plain]
+        firsts = {item.way.variant: item for item in reversed(others)}
+        rank = {item.way: index for index, item in enumerate(others)}
 
         def preference(item: Candidate) -> tuple[bool, bool, int]:
-            return item.variant == variant_of(name), firsts[item.variant] is not item, rank[item.name]
+            return item.way.variant == way.variant, firsts[item.way.variant] is not item, rank[item.way]
 
         return sorted(others, key=preference)[:_REFERENCES]
 
-    def needed(self, task: Task, names: Collection[str]) -> Iterator[KernelCall]:
+    def needed(self, task: Task, ways: Collection[Way]) -> Iterator[KernelCall]:
         """What is launched to measure candidates, and to compare one with the first of its references."""
         for problem in (self, *self.odd[:1]):
             own = problem.of_direction(task.direction)
             for candidate in problem.candidates[own]:
-                if candidate.name in names:
-                    for item in (candidate, *problem.references(own, candidate.name)[:1]):
+                if candidate.way in ways:
+                    for item in (candidate, *problem.references(own, candidate.way)[:1]):
                         yield from item.calls()
 
     def of_direction(self, direction: str) -> Task:
@@ -377,26 +377,26 @@ class _Arena:
     Args:
         device: where.
         problem: what is computed.
-        names: the candidates, by task.
+        ways: the candidates, by task.
         debug: one set alone, with a check of every launch, to see what is computed and not how fast.
     """
 
     def __init__(
-        self, device: Device, problem: _Problem, names: Mapping[Task, Iterable[str]], *, debug: bool = False
+        self, device: Device, problem: _Problem, ways: Mapping[Task, Iterable[Way]], *, debug: bool = False
     ) -> None:
         self.device, self.problem = device, problem
-        self._calls = {(task, name): problem.candidate(task, name).calls() for task in names for name in names[task]}
+        self._calls = {(task, way): problem.candidate(task, way).calls() for task in ways for way in ways[task]}
         every = [*self._calls.values()]
         every += [other.calls() for key in self._calls for other in problem.references(*key)]
         scratch = problem.scratch(call for calls in every for call in calls)
         sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
         self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
-        self._bound: dict[tuple[Task, str], list[list[Launch]]] = {}
-        self._lengths: dict[tuple[Task, str], int] = {}
+        self._bound: dict[tuple[Task, Way], list[list[Launch]]] = {}
+        self._lengths: dict[tuple[Task, Way], int] = {}
 
-    def seconds(self, task: Task, name: str) -> float:
+    def seconds(self, task: Task, way: Way) -> float:
         """How long a candidate takes: on a CPU in wall time, on a GPU by its own clock."""
-        key, device, count = (task, name), self.device, self.problem.plan.batch_size
+        key, device, count = (task, way), self.device, self.problem.plan.batch_size
         if key not in self._bound:
             for call in self._calls[key]:
                 build(device, call, call.assemble())
@@ -408,7 +408,7 @@ class _Arena:
             return burst_seconds(device, bound, length)
         return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
 
-    def verify(self, task: Task, name: str) -> None:
+    def verify(self, task: Task, way: Way) -> None:
         """Compares what a candidate computes with what others do: on planes of odd sizes, and on its own.
 
         Raises:
@@ -418,21 +418,21 @@ class _Arena:
         counts = [self.problem.plan.batch_size]
         for odd in self.problem.odd:
             other = odd.of_direction(task.direction)
-            if name in [item.name for item in odd.candidates[other]]:
-                _Arena(self.device, odd, {other: [name]}, debug=True)._compare(other, name, _ODD_COUNT)
+            if way in [item.way for item in odd.candidates[other]]:
+                _Arena(self.device, odd, {other: [way]}, debug=True)._compare(other, way, _ODD_COUNT)
                 break
         else:
             counts.append(max(1, counts[0] - 1))  # It is not for other planes: a short batch of its own ones.
         for count in counts:
-            self._compare(task, name, count)
+            self._compare(task, way, count)
 
-    def _compare(self, task: Task, name: str, count: int) -> None:
+    def _compare(self, task: Task, way: Way, count: int) -> None:
         """Raises _WrongError if the candidate agrees with neither of two others."""
-        found = self._results(self._calls[task, name], count)
-        tolerance = TOLERANCES[self.problem.candidate(task, name).precision]
+        found = self._results(self._calls[task, way], count)
+        tolerance = TOLERANCES[self.problem.candidate(task, way).precision]
         differences = []
-        for other in self.problem.references(task, name):
-            if self.problem.is_plain and is_broken(task, other.name, self.device.tunings.broken):
+        for other in self.problem.references(task, way):
+            if self.problem.is_plain and is_broken(task, other.way, self.device.tunings.broken):
                 continue
             with contextlib.suppress(BuildError, PromiseError):
                 difference = _difference(self._results(other.calls(), count), found, tolerance)

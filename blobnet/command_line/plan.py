@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
         memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
-        updates = optimizer.calls(plan.parameters, tuning)
+        updates = optimizer.calls(plan.parameters, kind)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.plot is not None:
         plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)

@@ -14,7 +14,7 @@ from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import build_or_load
 from blobnet.device import Device
 from blobnet.errors import OptionError
-from blobnet.task import Task
+from blobnet.task import Task, Way
 from blobnet.tuning import LEVELS, Tunings
 
 _ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
@@ -64,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(tuner: Tuner, tunings: Tunings) -> None:
     """Measures with a bar below the rows, where there is a terminal."""
-    begun: set[tuple[Task, str]] = set()
+    begun: set[tuple[Task, Way]] = set()
     settings = {"bar_format": _BAR, "dynamic_ncols": True, "leave": False}
     with tqdm(total=tuner.measurements, disable=None if tuner.jobs else True, **settings) as bar:
 
-        def advance(task: Task, candidate: str) -> None:
-            bar.set_description_str(f"{task}: {candidate}", refresh=False)
-            bar.update(len({(task, candidate)} - begun))
-            begun.add((task, candidate))
+        def advance(task: Task, way: Way) -> None:
+            bar.set_description_str(f"{task}: {way}", refresh=False)
+            bar.update(len({(task, way)} - begun))
+            begun.add((task, way))
 
         for job in tuner.run(advance):
             with bar.external_write_mode(file=sys.stdout):
@@ -83,7 +83,7 @@ def _row(job: Job, tunings: Tunings) -> str:
     if winner is None:
         return _ROW.format(name, job.count, "", "", _unmeasured(job.task, tunings))
     names = dict.fromkeys((winner.default, winner.candidate))
-    return _ROW.format(name, job.count, f"{winner.default_ms:.4g}", f"{winner.ms:.4g}", " -> ".join(names))
+    return _ROW.format(name, job.count, f"{winner.default_ms:.4g}", f"{winner.ms:.4g}", " -> ".join(map(str, names)))
 
 
 def _unmeasured(task: Task, tunings: Tunings) -> str:

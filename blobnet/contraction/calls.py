@@ -24,12 +24,13 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError, ShapeError
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.kernel_source import KernelSource
+from blobnet.task import Way
 
 Operand = Blob | Array
 #: What of a tensor in a blob is no spatial axis: the sample and the unit.
 _LEADING = 2
-#: How candidates are called for which schedules were chosen, before the tensor's name.
-_CANDIDATE = "compiled:"
+#: The variant of the ways for which schedules were chosen.
+_VARIANT = "compiled"
 
 
 def calls(
@@ -51,8 +52,8 @@ def calls(
         label: for people, ``conv1 forward``; also the name under which memory is asked for.
         batch: the plan's samples; a batch may have fewer.
         memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.Site.memory` does.
-        tuning: whose model says for which device. A kernel that its driver does not build is among ``broken``, and
-            made anew without vectors and local memory.
+        tuning: whose model says for which device. A kernel that its driver does not build is among what is ``broken``
+            for its choices, and made anew without vectors and local memory.
         accumulate: outputs that are added to what is there.
 
     Raises:
@@ -63,7 +64,7 @@ def calls(
     aliases = _aliases(program, operands, label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
     places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
-    broken = frozenset(name for name in tuning.broken if name.startswith(_CANDIDATE))
+    broken = frozenset(fault.way for fault in tuning.choices.broken if fault.way.variant == _VARIANT)
     lowered = _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
     known = dict(operands)
     for name, elements in lowered.elements.items():
@@ -224,17 +225,17 @@ def _lowered(
     places: tuple[tuple[str, Place], ...],
     aliases: tuple[tuple[str, str], ...],
     model: DeviceModel,
-    broken: frozenset[str],
+    broken: frozenset[Way],
 ) -> Lowered:
     def choose(table: Table) -> Schedule:
-        return Schedule() if _candidate(table) in broken else best_schedule(table, model)
+        return Schedule() if _way(table) in broken else best_schedule(table, model)
 
     return lower(program, choose, dict(places), dict(aliases))
 
 
-def _candidate(table: Table) -> str:
-    """What a schedule for a table is called among the ways to compute that a driver may not build."""
-    return f"{_CANDIDATE}{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}"
+def _way(table: Table) -> Way:
+    """A schedule for a table, among the ways to compute that a driver may not build."""
+    return Way(_VARIANT, f"{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}")
 
 
 def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) -> KernelCall:
@@ -269,7 +270,7 @@ def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) ->
         blobs,
         arrays,
         local_size=(kernel.threads, 1, 1),
-        candidate=_candidate(step.whole),
+        way=_way(step.whole),
         generated=source,
     )
 

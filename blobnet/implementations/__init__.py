@@ -24,7 +24,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = dict(_found())
 
 
 def candidates(operation: Operation) -> list[Candidate]:
-    """The ways to compute an operation on the device that it is tuned for: of ``tuning.only``, where these match."""
+    """The ways to compute an operation on the device that it is tuned for: of ``choices.only``, where these match."""
     tuning = operation.tuning
     found = [
         (name, candidate)
@@ -32,5 +32,5 @@ def candidates(operation: Operation) -> list[Candidate]:
         if item.needs(tuning.model) and item.matches(operation)
         for candidate in item.candidates(operation)
     ]
-    wanted = [candidate for name, candidate in found if tuning.only & {name, candidate.variant}]
+    wanted = [candidate for name, candidate in found if tuning.choices.only & {name, candidate.way.variant}]
     return wanted or [candidate for _, candidate in found]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from blobnet.device_model import DeviceModel
-from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.task import Task
+from blobnet.kernel_call import KernelCall
+from blobnet.task import Choices, Task, Way, is_broken
 
 if TYPE_CHECKING:
     from blobnet.implementations.operation import Operation
@@ -23,7 +23,7 @@ class Candidate:
     """One way to compute an operation.
 
     Attributes:
-        name: the variant and its tile, ``direct 6x4x16``: its own among the candidates of a task.
+        way: its own among the candidates of a task.
         cost: how long it should take, on a scale that the candidates of an operation share: multiply-adds of a compute
             unit of the device at the speed of the best product there.
         calls: makes the launches.
@@ -32,17 +32,12 @@ class Candidate:
         precision: what its products round their factors to, one of PRECISIONS.
     """
 
-    name: str
+    way: Way
     cost: float
     calls: Callable[[], list[KernelCall]]
     is_guess: bool = False
     is_last_resort: bool = False
     precision: str = "fp32"
-
-    @property
-    def variant(self) -> str:
-        """The name without the tile."""
-        return variant_of(self.name)
 
 
 class Implementation(ABC):
@@ -62,13 +57,17 @@ class Implementation(ABC):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What the names of its candidates begin with, for tuning: as a rule the file's name."""
+        """The variants of its candidates: as a rule one, with the file's name."""
         return (type(self).__module__.rpartition(".")[2].removeprefix("dense_"),)
 
     @property
     def variant(self) -> str:
         """The one of them, where there is one."""
         return self.variants[0]
+
+    def way(self, tile: object = "") -> Way:
+        """The way to compute with a tile."""
+        return Way(self.variant, str(tile))
 
     def kernel(self, operation: Operation) -> str:
         """The kernel for an operation, empty if it knows none."""
@@ -92,40 +91,15 @@ class Implementation(ABC):
         """The candidates for an operation that it matches; none where it is not worth trying."""
 
 
-def identity(task: Task, name: str) -> str:
-    """What tells a candidate from those of other directions and layers: ``direct 6x4x16 (convolution forward)``.
+def choose(choices: Choices, task: Task, candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
-    One that does not work for a task is not trusted for another of the same operation.
-    """
-    return f"{name} ({task.operation})"
-
-
-def variant_of(name: str) -> str:
-    """The same without the tile, of a candidate's name or its identity."""
-    name, bracket, operation = name.partition(" (")
-    return name.partition(" ")[0] + bracket + operation
-
-
-def is_broken(task: Task, name: str, broken: Collection[str]) -> bool:
-    """Whether a candidate is among those that a driver breaks.
-
-    They are identities, of candidates or of variants; or a variant's name alone, for all its operations.
-    """
-    whole = identity(task, name)
-    return whole in broken or variant_of(whole) in broken or variant_of(name) in broken
-
-
-def choose(tuning: Tuning, task: Task, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that tuning chose for ``task``, else the cheapest that is no guess; no broken one, if possible.
-
-    What tuning chose, for this batch or a near one, may not be there: names change from version to version, and some
+    What was chosen, for this batch or a near one, may not be there: tiles change from version to version, and some
     candidates come and go with the batch.
     """
-    usable = candidates
-    if tuning.broken:
-        usable = [item for item in candidates if not is_broken(task, item.name, tuning.broken)] or candidates
-    for _, name in tuning.choices.near(task):
+    usable = [item for item in candidates if not is_broken(task, item.way, choices.broken)] or candidates
+    for _, way in choices.near(task):
         for candidate in usable:
-            if candidate.name == name:
+            if candidate.way == way:
                 return candidate
     return min(usable, key=lambda candidate: (candidate.is_last_resort, candidate.is_guess, candidate.cost))

@@ -35,7 +35,7 @@ class Compiled(Implementation):
         multiply_adds = operation.batch_size * output.height * output.width * operation.weights
         cost = multiply_adds / operation.cores / _SPEEDS[operation.tuning.model.items_are_lanes]
         calls = partial(_calls, operation)
-        yield Candidate(self.variant, cost, calls, is_guess=True, is_last_resort=True)
+        yield Candidate(self.way(), cost, calls, is_guess=True, is_last_resort=True)
 
 
 def _calls(operation: Operation) -> list[KernelCall]:

@@ -31,7 +31,7 @@ class DenseDirect(Implementation):
     def candidates(self, operation: Operation) -> Iterator[Candidate]:
         work = operation.batch_size * operation.weights
         cost = work / operation.cores / _SPEEDS[operation.direction]
-        yield Candidate(self.variant, cost, partial(self._calls, operation))
+        yield Candidate(self.way(), cost, partial(self._calls, operation))
 
     def _calls(self, operation: Operation) -> list[KernelCall]:
         kernel, output_units = self.kernel(operation), operation.output_units

@@ -49,7 +49,7 @@ class DenseTiled(Implementation):
                 tiles = -(-batch // tile.units) * -(-columns // tile.columns)
                 splits = splits_for(tiles, _SPLIT_TILES * cores, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
                 cost = product_cost(tile, batch, columns, splits, cores) * rows / splits
-            yield Candidate(f"{self.variant} {tile}", cost, partial(self._calls, operation, tile, splits))
+            yield Candidate(self.way(tile), cost, partial(self._calls, operation, tile, splits))
 
     def _calls(self, operation: Operation, tile: Tile, splits: int) -> list[KernelCall]:
         kernel, local, batch = self.kernel(operation), (tile.items, 1, 1), operation.batch_size

@@ -35,7 +35,7 @@ class Depthwise(Implementation):
             steps = operation.taps + loads * operation.horizontal.kernel / rows + STORE_COST
             # A vector that holds less than the most lanes takes as long.
             cost = SUM_COST * vectors * tunables["MAXIMUM_LANES"] * steps / operation.cores
-            yield Candidate(f"{self.variant} {rows}x{lanes}", cost, partial(self._calls, operation, lanes, rows))
+            yield Candidate(self.way(f"{rows}x{lanes}"), cost, partial(self._calls, operation, lanes, rows))
 
     def _calls(self, operation: Operation, lanes: int, block_rows: int) -> list[KernelCall]:
         output = operation.output.shape

@@ -120,8 +120,8 @@ class Direct(Implementation):
             sums = sum(tile.cost * (phase.taps * operation.depth) for phase, tile, _ in parts)
             read = sum(min(_tile_reads(tile, source, phase.taps)) for phase, tile, _ in parts)
             cost = _cost(operation, sums + READ_COST * read) + source.cost + stores
-            name = self.variant + (f" {chosen[0]}" if len(chosen) == 1 else "")
-            yield Candidate(name, cost, partial(self._calls, operation, source, parts))
+            way = self.way(chosen[0] if len(chosen) == 1 else "")
+            yield Candidate(way, cost, partial(self._calls, operation, source, parts))
 
     def _tiles(self, operation: Operation, source: Source, phase: Phase) -> tuple[list[VectorTile], bool, float]:
         """Tiles for a phase; whether they run over flat planes, and what stores cost besides.
@@ -165,7 +165,7 @@ class Direct(Implementation):
         more = WEIGHT_COST * operation.weights / operation.cores + source.cost
         for cost, units, columns in tiles(operation.output_units, operation.columns, *limits):
             calls = partial(self._weight_calls, operation, source, units, columns)
-            yield Candidate(f"{self.variant} {units}x{columns}", _cost(operation, cost * positions) + more, calls)
+            yield Candidate(self.way(f"{units}x{columns}"), _cost(operation, cost * positions) + more, calls)
 
     def _weight_calls(self, operation: Operation, source: Source, units: int, columns: int) -> list[KernelCall]:
         kernel = self.backward_weights

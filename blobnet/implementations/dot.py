@@ -73,7 +73,7 @@ class Dot(Implementation):
         fits = positions == 1 or Window.of(operation).values <= _MOST_WINDOW
         if few and fits and operation.input_units >= _LEAST_UNITS:
             # The weights' bytes bind, which no other way reads as they lie: measured as the fastest wherever it fits.
-            yield Candidate(self.variant, 0.0, partial(self._calls, operation, positions))
+            yield Candidate(self.way(), 0.0, partial(self._calls, operation, positions))
 
     def _calls(self, operation: Operation, positions: int) -> list[KernelCall]:
         # Aligned runs, of weights that are read at once, divide those of an output unit.

@@ -105,7 +105,7 @@ class Gathered(Implementation):
             cost += COPY_COST * gathered.elements + STORE_COST * results
             cost += READ_COST * sum(gathered.reads(tile, phase.taps) for phase in phases)
             calls = partial(self._calls, operation, phases, tile, gathered)
-            yield Candidate(f"{self.variant} {tile}", cost / operation.cores, calls)
+            yield Candidate(self.way(tile), cost / operation.cores, calls)
 
     def _calls(
         self, operation: Operation, phases: Sequence[Phase], tile: VectorTile, gathered: Copy

@@ -57,7 +57,7 @@ class Panels(Implementation):
             cost = _cost(operation, cut)
             if operation.direction == BACKWARD_DATA:
                 cost += TRANSPOSE_COST * operation.weights / operation.cores
-            yield Candidate(f"{self.variant} {cut.tile}", cost, partial(self._calls, operation, cut))
+            yield Candidate(self.way(cut.tile), cost, partial(self._calls, operation, cut))
 
     def _cuts(self, operation: Operation) -> Iterator[Cut]:
         """Tiles that local memory has room for, the one with the cheapest product first."""

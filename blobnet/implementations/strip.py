@@ -42,7 +42,7 @@ class Strip(Implementation):
         if units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS:
             # Bound by memory: measured as the fastest wherever it fits.
             calls = self._weight_calls if of_weights else self._calls
-            yield Candidate(self.variant, 0.0, partial(calls, operation))
+            yield Candidate(self.way(), 0.0, partial(calls, operation))
 
     def _calls(self, operation: Operation) -> list[KernelCall]:
         # A block is as many cells as there are phases backward, one forward.

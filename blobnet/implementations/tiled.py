@@ -145,10 +145,10 @@ class Tiled(Implementation):
     def candidates(self, operation: Operation) -> Iterator[Candidate]:
         of_weights = operation.direction == BACKWARD_WEIGHTS
         for tile in self.tiles(operation):
-            for name, cost, calls in (self._sums if of_weights else self._products)(operation, tile):
-                yield Candidate(f"{self.variant} {tile}{name}", cost, calls, tile.is_guess, precision=tile.precision)
+            for ending, cost, calls in (self._sums if of_weights else self._products)(operation, tile):
+                yield Candidate(self.way(f"{tile}{ending}"), cost, calls, tile.is_guess, precision=tile.precision)
 
-    def _products(self, operation: Operation, tile: ProductTile) -> Iterator[_Way]:
+    def _products(self, operation: Operation, tile: ProductTile) -> Iterator[_Sum]:
         """Packs the weights, and multiplies them with the source, phase by phase."""
         packed, results = self.packing(operation, tile), operation.batch_size * operation.result.shape.elements
         phases = operation.plain.phases
@@ -157,8 +157,8 @@ class Tiled(Implementation):
             cost = packed.cost() + (len(work) - 1) * LAUNCH_COST
             cost += sum(packed.product_cost(*item, splits) for item in work)
             cost += sum_cost(results, splits, operation.cores)
-            name = "" if splits == 1 else f" in {splits}"
-            yield name, cost, partial(self._product_calls, operation, packed, splits)
+            ending = "" if splits == 1 else f" in {splits}"
+            yield ending, cost, partial(self._product_calls, operation, packed, splits)
 
     def _product_calls(self, operation: Operation, packed: PackedWeights, splits: int) -> list[KernelCall]:
         kernel, tile, bias = self.kernel(operation), packed.tile, operation.bias
@@ -189,7 +189,7 @@ class Tiled(Implementation):
         packing = [packed.call()] if products else []
         return [*packing, *products, *cleared, *sums]
 
-    def _sums(self, operation: Operation, tile: ProductTile) -> Iterator[_Way]:
+    def _sums(self, operation: Operation, tile: ProductTile) -> Iterator[_Sum]:
         """Multiplies the delta with the input over all positions, in the best splits."""
         delta, cores = operation.output.shape, operation.cores
         positions = operation.batch_size * delta.height * delta.width
@@ -225,5 +225,5 @@ def _add(operation: Operation, splits: int) -> tuple[Array, list[KernelCall]]:
     return partials, [call]
 
 
-#: How a candidate's name ends, its cost, and what makes its launches.
-_Way = tuple[str, float, Callable[[], list[KernelCall]]]
+#: How a candidate's tile ends, its cost, and what makes its launches.
+_Sum = tuple[str, float, Callable[[], list[KernelCall]]]

@@ -35,7 +35,7 @@ class Unitwise(Implementation):
             if operation.taps > 1:
                 cost += WEIGHT_COST * operation.weights
             calls = partial(self._calls, operation, tile)
-            yield Candidate(f"{self.variant} {tile}", cost / operation.cores + LAUNCHES_COST, calls)
+            yield Candidate(self.way(tile), cost / operation.cores + LAUNCHES_COST, calls)
 
     def _calls(self, operation: Operation, tile: VectorTile) -> list[KernelCall]:
         kernel, delta, phases = self.backward_weights, operation.output.shape, operation.input_phases

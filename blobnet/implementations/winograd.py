@@ -19,6 +19,7 @@ from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting, product_cost
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
+from blobnet.task import Way
 
 #: Cells of a patch on a side, for which winograd.h has matrices.
 PATCH_SIZES = (4, 6)
@@ -239,7 +240,7 @@ class Winograd(Implementation):
                 else:
                     cost = work.cost(work.patches, work.depth, work.values(), operation.cores, launches=3)
                 calls = partial(_gradient_calls if of_weights else _filter_calls, work)
-                yield Candidate(f"winograd{cells} {tile}", cost, calls)
+                yield Candidate(Way(f"winograd{cells}", str(tile)), cost, calls)
 
 
 def _filter_calls(work: Filtering) -> list[KernelCall]:

@@ -72,4 +72,5 @@ class Dense(_Product):
 
     def _task(self, site: Site, direction: str) -> Task:
         # Its products are of fp32, whatever the precision.
-        return Task(direction, f"{site.inputs[0].shape.elements}:dense{self.units}", site.batch_size)
+        layer = f"{site.inputs[0].shape.elements}:dense{self.units}"
+        return Task(direction, layer, site.batch_size, family="dense")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from blobnet import implementations
 from blobnet.geometry import WindowAxis
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose, identity
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
 from blobnet.implementations.operation import NO_ACTIVATION, Operation
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers.activation import activation_macro
@@ -68,9 +68,9 @@ class _Product(Layer):
 
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
         task = self._task(site, direction)
-        chosen = choose(site.tuning, task, self._candidates(site, direction))
-        # A call that names itself, as generated ones do, is left out by itself where a driver breaks it.
-        return [replace(call, candidate=call.candidate or identity(task, chosen.name)) for call in chosen.calls()]
+        chosen = choose(site.tuning.choices, task, self._candidates(site, direction))
+        # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
+        return [call if call.way else replace(call, way=chosen.way, task=task) for call in chosen.calls()]
 
 
 def operation_of(

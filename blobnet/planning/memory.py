@@ -9,7 +9,7 @@ from functools import cached_property
 from blobnet.device_model import DeviceModel
 from blobnet.ends import TOTALS
 from blobnet.errors import PlanError
-from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
@@ -111,7 +111,7 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in _to_clear(slot.members)):
         assert item.blob is not None
-        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning))
+        cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning.model))
     shared = [
         Buffer(
             slot.members[0].name,
@@ -201,12 +201,12 @@ def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
     return [item for item in members if item.blob and item.blob.layout.halo_elements]
 
 
-def zero_halo(blob: Blob, tuning: Tuning) -> KernelCall:
+def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     """The call that clears the halo of a blob."""
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = row_group(max(leading, gaps, 1)) if tuning.model.items_are_lanes else (1, 1, 1)
+    local = row_group(max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
     size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 

@@ -236,9 +236,10 @@ def test_tiles_tell_candidates_apart(device: Device, layer: Layer, device_class:
     tuning = tuning_for(device_class)
     site = Bench(device, make_problem(layer, [Shape(24, 11, 13)]), Arrangement("tight", tight=True), tuning).site
     for candidates in layer.alternatives(site).values():
-        names = [candidate.name for candidate in candidates]
+        names = [candidate.way for candidate in candidates]
         shown = {
-            (candidate.variant, *(tuple(tile(call).items()) for call in candidate.calls())) for candidate in candidates
+            (candidate.way.variant, *(tuple(tile(call).items()) for call in candidate.calls()))
+            for candidate in candidates
         }
         assert len(set(names)) == len(names) == len(shown)
 

@@ -23,7 +23,7 @@ from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.executor import plan_for
 from blobnet.graph import Graph, sequential
 from blobnet.implementations import tensor
-from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation, identity
+from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
 from blobnet.implementations.direct import Direct
 from blobnet.implementations.operation import Operation
 from blobnet.inference import Evaluator
@@ -33,9 +33,9 @@ from blobnet.loader import IndexedReader
 from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
 from blobnet.samples import sources_for
-from blobnet.task import Task
+from blobnet.task import Fault, Task, Way
 from blobnet.tuning import LEVELS, Tunings, Winner
-from tests.kinds import tuning_for
+from tests.kinds import only, tuning_for
 from tests.layers.test_convolution_tensor import SMALL
 from tests.shipped import check_shipped
 from tests.tiny import digits, tiny_model
@@ -81,7 +81,7 @@ class OddWay(Implementation):
 
     def candidates(self, operation: Operation) -> Iterator[Candidate]:
         plain = min(Direct().candidates(operation), key=lambda item: item.cost)
-        yield Candidate(self.name, 0.0, partial(self.calls, plain))
+        yield Candidate(Way.parse(self.name), 0.0, partial(self.calls, plain))
 
     def calls(self, plain: Candidate) -> list[KernelCall]:
         *copies, product = plain.calls()
@@ -108,6 +108,7 @@ def backward_alone(item: Implementation) -> Implementation:
 torn = OddWay("torn 1", ACTIVATION="ACTIVATION_that_is_not_there")
 wrong = OddWay("wrong 1", ACTIVATION="ACTIVATION_relu")
 fine = OddWay("fine 1")
+FINE = Way("fine", "1")
 
 
 def odd_graph() -> Graph:
@@ -119,10 +120,10 @@ def times(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> list[str]:
     measured: list[str] = []
     measure = _Arena.seconds
 
-    def known(self: _Arena, task: Task, name: str) -> float:
-        measure(self, task, name)
-        measured.append(name)
-        return seconds.get(name.partition(" ")[0], 1.0)
+    def known(self: _Arena, task: Task, way: Way) -> float:
+        measure(self, task, way)
+        measured.append(str(way))
+        return seconds.get(way.variant, 1.0)
 
     monkeypatch.setattr(_Arena, "seconds", known)
     monkeypatch.setattr(tuner, "burst_length", lambda *_: 1)
@@ -134,7 +135,7 @@ def tune(device: Device, level: str = "fast") -> list[str]:
     announced: list[str] = []
     jobs = jobs_of(odd_graph(), 4, False, device.tuning)
     assert [job.count for job in jobs] == [1]
-    for _ in Tuner(device, jobs, 4, level).run(lambda task, name: announced.append(name)):
+    for _ in Tuner(device, jobs, 4, level).run(lambda task, way: announced.append(str(way))):
         pass
     return announced
 
@@ -142,7 +143,7 @@ def tune(device: Device, level: str = "fast") -> list[str]:
 def forward_candidates(device: Device) -> set[str]:
     """The candidates whose kernels a plan of the odd graph launches."""
     plan = plan_for(device, odd_graph(), 4)
-    return {call.candidate for _, call in plan.calls if call.candidate}
+    return {str(Fault.of(call.task, call.way)) for _, call in plan.calls if call.way and call.task}
 
 
 # -- what is believed --------------------------------------------------------------------------------------------------
@@ -166,11 +167,11 @@ def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: 
     assert texts[1].endswith(f" Hint: to try it again, delete {fresh.tunings.path}.")
     (winner,) = fresh.tunings.winners.values()
     # The default is what would run without tuning: the cheapest that the driver builds.
-    assert (winner.candidate, winner.default, winner.ms, winner.level) == ("fine 1", "fine 1", 500.0, "fast")
+    assert (winner.candidate, winner.default, winner.ms, winner.level) == (FINE, FINE, 500.0, "fast")
     assert (
         Tunings(fresh.info.identity).broken
         == fresh.tunings.broken
-        == {f"{name} 1 (convolution forward)" for name in ("torn", "wrong")}
+        == {Fault(Way(name, "1"), "convolution", "forward") for name in ("torn", "wrong")}
     )
     assert forward_candidates(fresh) == {"fine 1 (convolution forward)"}
 
@@ -184,8 +185,8 @@ def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monke
             times(patch, direct=seconds)
             tune(fresh)
         (winner,) = fresh.tunings.winners.values()
-        assert winner.default == "fine 1"
-        assert winner.candidate.startswith(expected)
+        assert winner.default == FINE
+        assert str(winner.candidate).startswith(expected)
 
 
 @pytest.mark.parametrize(("rival", "expected"), [(0.99, "fine 1"), (0.9, "rival 1")])
@@ -196,13 +197,13 @@ def test_chance_on_a_busy_machine_is_no_win(
     times(monkeypatch)
     measure, rounds = _Arena.seconds, iter([1.0, 2.0, 2.0, 1.0, *[2.0] * 4])
 
-    def disturbed(self: _Arena, task: Task, name: str) -> float:
-        return measure(self, task, name) * (next(rounds) if name == "fine 1" else rival)
+    def disturbed(self: _Arena, task: Task, way: Way) -> float:
+        return measure(self, task, way) * (next(rounds) if way == FINE else rival)
 
     monkeypatch.setattr(_Arena, "seconds", disturbed)
     tune(fresh)
     (winner,) = fresh.tunings.winners.values()
-    assert (winner.candidate, winner.default, winner.default_ms) == (expected, "fine 1", 2000.0)
+    assert (str(winner.candidate), winner.default, winner.default_ms) == (expected, FINE, 2000.0)
 
 
 def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +211,10 @@ def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, mo
     times(monkeypatch, fine=0.5)
     measure = _Arena.seconds
 
-    def failing(self: _Arena, task: Task, name: str) -> float:
-        if name == "lost 1":
+    def failing(self: _Arena, task: Task, way: Way) -> float:
+        if way.variant == "lost":
             raise DeviceError("some device", "the kernel must launch")
-        return measure(self, task, name)
+        return measure(self, task, way)
 
     monkeypatch.setattr(_Arena, "seconds", failing)
     with pytest.warns(
@@ -222,12 +223,12 @@ def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, mo
     ):
         tune(fresh)
     assert dict(Tunings(fresh.info.identity).winners) == fresh.tunings.winners
-    assert [winner.candidate for winner in fresh.tunings.winners.values()] == ["fine 1"]
+    assert [winner.candidate for winner in fresh.tunings.winners.values()] == [FINE]
 
 
 def test_a_task_of_broken_candidates_alone_is_left_out(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, torn, wrong)
-    fresh.tunings.mark_broken("wrong (convolution forward)")
+    fresh.tunings.mark_broken(Fault.parse("wrong (convolution forward)"))
     with pytest.warns(BlobnetWarning, match=r"^torn 1 \(convolution forward\): "):
         assert tune(fresh) == ["torn 1"]
     assert not fresh.tunings.winners
@@ -246,7 +247,7 @@ def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkey
 
     monkeypatch.setattr(tuner, "_difference", noted)
     jobs = jobs_of(sequential([layers.Input(8, 4, 5), layers.Conv2D(6, 3)]), 2, True, settings)
-    smallest = {FORWARD: "tiled 32x64x16/4x4", BACKWARD_WEIGHTS: "tiled 32x32x16/4x4"}
+    smallest = {FORWARD: Way("tiled", "32x64x16/4x4"), BACKWARD_WEIGHTS: Way("tiled", "32x32x16/4x4")}
     assert [job.task.direction for job in jobs] == list(smallest)
     monkeypatch.setattr(Tuner, "_select", lambda _, job: [smallest[job.task.direction]])
     assert list(Tuner(fresh, jobs, 2, "fast").run(lambda *_: None)) == jobs
@@ -257,8 +258,8 @@ def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.Mon
     offer(monkeypatch, fresh, OddWay("a 1"), OddWay("a 2"), OddWay("b 1"), Direct())
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
-    names = {name: [item.name for item in problem.references(job.task, name)] for name in ("a 1", "b 1")}
-    direct = [item.name for item in problem.plain[job.task] if item.variant == "direct"]
+    names = {name: [str(item.way) for item in problem.references(job.task, Way.parse(name))] for name in ("a 1", "b 1")}
+    direct = [str(item.way) for item in problem.plain[job.task] if item.way.variant == "direct"]
     assert names == {"a 1": ["b 1", *direct[:3]], "b 1": ["a 1", direct[0], "a 2", direct[1]]}
 
 
@@ -270,7 +271,7 @@ def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monk
         (case,) = (shapes.of_vertex(graph, vertex) for vertex in graph.vertices[1:])
         problem = tuner._Problem(case, 4, settings)
         task = next(task for task in problem.candidates if task.direction == FORWARD)
-        assert [item.name for item in problem.references(task, "fine 1")] == expected
+        assert [str(item.way) for item in problem.references(task, FINE)] == expected
 
 
 def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
@@ -278,9 +279,9 @@ def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
     graph = sequential([layers.Input(12), layers.Dense(5)])
     problem = tuner._Problem(shapes.of_vertex(graph, graph.vertices[1]), 4, settings)
     task = next(task for task in problem.candidates if task.direction == BACKWARD_WEIGHTS)
-    (name, *_) = [item.name for item in problem.candidates[task] if item.variant == "direct"]
-    arena = _Arena(fresh, problem, {task: [name]})
-    results = arena._results(arena._calls[task, name], 4)
+    (way, *_) = [item.way for item in problem.candidates[task] if item.way.variant == "direct"]
+    arena = _Arena(fresh, problem, {task: [way]})
+    results = arena._results(arena._calls[task, way], 4)
     assert sorted(values.size for values in results.values()) == [5, 60]
     assert all(np.abs(values).min() > 0 for values in results.values())
 
@@ -289,7 +290,7 @@ def test_scratch_holds_all_parts_of_an_array() -> None:
     (case,) = shapes.named("16x9x9:16k3p1")
     problem = tuner._Problem(case, 4, tuning_for("gpu", compute_units=2))
     for candidates in problem.candidates.values():
-        calls = next(item for item in candidates if item.variant == "winograd2").calls()
+        calls = next(item for item in candidates if item.way.variant == "winograd2").calls()
         own = [array for call in calls for array in call.arrays.values() if not array.persistent]
         assert max(array.offset for array in own) > 0
         scratch = problem.scratch(calls)
@@ -300,10 +301,10 @@ def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.Monk
     offer(monkeypatch, fresh, wrong, fine, Direct())
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
-    arena = _Arena(fresh, problem, {job.task: ["wrong 1", "fine 1"]})
-    arena.verify(job.task, "fine 1")
+    arena = _Arena(fresh, problem, {job.task: [Way("wrong", "1"), FINE]})
+    arena.verify(job.task, FINE)
     with pytest.raises(tuner._WrongError, match="layer output is wrong by "):
-        arena.verify(job.task, "wrong 1")
+        arena.verify(job.task, Way("wrong", "1"))
 
 
 def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,10 +312,10 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
     times(monkeypatch, large=0.1, fine=0.5)
     verify = _Arena.verify
 
-    def no_room(self: _Arena, task: Task, name: str) -> None:
-        if name == "large 1":
+    def no_room(self: _Arena, task: Task, way: Way) -> None:
+        if way.variant == "large":
             fresh.allocate(1 << 60)
-        verify(self, task, name)
+        verify(self, task, way)
 
     monkeypatch.setattr(_Arena, "verify", no_room)
     with pytest.warns(BlobnetWarning) as caught:
@@ -326,7 +327,7 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
         f"large 1 (convolution forward): {rule}. Received task={task}, cause={fresh.info.name}: the "
     )
     assert text.endswith(" Hint: use a smaller --batch-size.")
-    assert [winner.candidate for winner in fresh.tunings.winners.values()] == ["fine 1"]
+    assert [winner.candidate for winner in fresh.tunings.winners.values()] == [FINE]
     assert not fresh.tunings.broken
 
 
@@ -349,29 +350,29 @@ def test_tensor_cores_may_round(
     fresh: Device, tf32: Tuning, tolerance: float, is_sound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(tuner.TOLERANCES, "tf32", tolerance)
-    tf32 = dataclasses.replace(tf32, only=frozenset({"tensor"}))
+    tf32 = only(tf32, "tensor")
     (case,) = shapes.named("50x7x8:40k3p1")
     problem = tuner._Problem(case, 3, tf32)
     task = next(task for task in problem.candidates if task.direction == FORWARD)
     assert str(task) == "forward 50x7x8:40k3p1 batch 3 tf32"
-    (name,) = (item.name for item in problem.candidates[task])
+    (way,) = (item.way for item in problem.candidates[task])
     assert {item.precision for item in problem.plain[task]} == {"fp32"}
-    arena = _Arena(fresh, problem, {task: [name]})
+    arena = _Arena(fresh, problem, {task: [way]})
     if is_sound:
-        arena.verify(task, name)
+        arena.verify(task, way)
     else:
         # The error is far above that of fp32, and as far below the bound as it should be.
         with pytest.raises(
             tuner._WrongError, match=r"layer output is wrong by 0\.00(0[5-9]|1)\d* of its root mean square"
         ):
-            arena.verify(task, name)
+            arena.verify(task, way)
 
 
 def test_products_in_fp32_may_not_round_in_tf32_either(tf32: Tuning) -> None:
     (case,) = shapes.named("50x7x8:40k3p1")
     for candidates in tuner._Problem(case, 3, tf32).candidates.values():
-        assert {item.variant for item in candidates if item.precision == "tf32"} == {"tensor"}
-        assert {"tiled", "winograd4"} <= {item.variant for item in candidates if item.precision == "fp32"}
+        assert {item.way.variant for item in candidates if item.precision == "tf32"} == {"tensor"}
+        assert {"tiled", "winograd4"} <= {item.way.variant for item in candidates if item.precision == "fp32"}
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -386,10 +387,10 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = Tuner(fresh, jobs, 4, "fast")
     for job in jobs:
         found = sorted(fast._problem(job.case).candidates[job.task], key=lambda item: item.cost)
-        cheapest = [item.name for item in found][:4]
+        cheapest = [item.way for item in found][:4]
         assert set(cheapest) <= set(fast._selected[job.task])
-        assert {item.variant for item in found} == {name.partition(" ")[0] for name in fast._selected[job.task]}
-        fresh.tunings.record(job.task, Winner("x", 1.0, "x", 1.0, "fast"))
+        assert {item.way.variant for item in found} == {way.variant for way in fast._selected[job.task]}
+        fresh.tunings.record(job.task, Winner(Way("x"), 1.0, Way("x"), 1.0, "fast"))
     remaining = {level: len(Tuner(fresh, jobs, 4, level).jobs) for level in LEVELS}
     assert remaining == {"none": 0, "fast": 0, "wide": 2}
     assert len(Tuner(fresh, jobs, 4, "fast", again=True).jobs) == 2
@@ -400,7 +401,7 @@ def test_wide_reaches_beyond_what_costs_nothing(fresh: Device, monkeypatch: pyte
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     jobs = jobs_of(sequential([layers.Input(3, 9, 9), layers.Conv2D(2, 3)]), 4, False, settings)
     names = {level: Tuner(fresh, jobs, 4, level)._selected[jobs[0].task] for level in ("fast", "wide")}
-    assert names["fast"][0] == names["wide"][0] == "strip"
+    assert names["fast"][0] == names["wide"][0] == Way("strip")
     assert set(names["fast"]) < set(names["wide"])
 
 
@@ -458,7 +459,7 @@ def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: py
     assert str(warning.message).startswith(
         f"torn (convolution forward): {rule}kernel convolution/forward_flat (conv1 forward): "
     )
-    assert Tunings(fresh.info.identity).broken == {"torn (convolution forward)"}
+    assert Tunings(fresh.info.identity).broken == {Fault(Way("torn"), "convolution", "forward")}
     tiny_model().predict(x, device=fresh)  # without a warning
 
 
@@ -496,11 +497,11 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
-        other = max(found, key=lambda item: item.cost).name
-        fresh.tunings.record(job.task, Winner(other, 1.0, "x", 1.0, "fast"))
+        other = max(found, key=lambda item: item.cost).way
+        fresh.tunings.record(job.task, Winner(other, 1.0, Way("x"), 1.0, "fast"))
     tuned = Evaluator(fresh, model.graph, weights, 4)
-    before, after = ({call.candidate for _, call in each.plan.calls} for each in (evaluator, tuned))
-    chosen = {identity(task, winner.candidate) for task, winner in fresh.tunings.winners.items()}
+    before, after = ({(call.task, call.way) for _, call in each.plan.calls} for each in (evaluator, tuned))
+    chosen = {(task, winner.candidate) for task, winner in fresh.tunings.winners.items()}
     assert chosen
     assert chosen <= after
     assert not chosen & before

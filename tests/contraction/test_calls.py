@@ -21,6 +21,7 @@ from blobnet.device_model import GENERIC
 from blobnet.errors import ContractionError, KernelError, ShapeError
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.task import Choices
 from tests.contraction.random_schedules import random_schedule
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters, run_layer_contract
 
@@ -306,9 +307,10 @@ def test_what_a_driver_does_not_build_is_made_without_vectors() -> None:
     layer, shape = replace(layer, weight=(8, 8), text=wrapped(layer.text, 4)), Shape(8, 8, 8)
     first = small_calls(layer, shape)
     assert "float4" in first[-1].assemble()
-    (candidate,) = {call.candidate for call in first}
-    simple = small_calls(layer, shape, Tuning(broken=frozenset([candidate])))
-    assert [call.candidate for call in simple] == [candidate]
+    (fault,) = {call.fault for call in first}
+    assert fault
+    simple = small_calls(layer, shape, Tuning(choices=Choices(broken=frozenset([fault]))))
+    assert [call.fault for call in simple] == [fault]
     assert "float4" not in simple[0].assemble()
 
 

@@ -21,8 +21,8 @@ from blobnet import Sequential, building, child_builds, layers, tuning
 from blobnet.cache import cache_folder
 from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
-from blobnet.implementations.base import variant_of
 from blobnet.planning import make_plan
+from blobnet.task import Fault, Way
 
 #: A child whose compiler fails on some sources.
 FAULTY = """
@@ -259,15 +259,17 @@ def test_a_variant_that_crashes_the_compiler_is_left_out(fresh: Device, monkeypa
 
     wanted = model().predict(x, device=Device(fresh.info))
     plan = make_plan(model().graph, 6, tuning=fresh.tuning)
-    call = next(call for _, call in plan.calls if variant_of(call.candidate).endswith(" (convolution forward)"))
-    variant = call.candidate.partition(" ")[0]
+    call = next(call for _, call in plan.calls if call.task and call.task.family == "convolution")
+    assert call.way
+    assert call.direction == "forward"
+    variant = call.way.variant
     make_faulty(monkeypatch, f"'void {call.source.entry}(' in source")
     with pytest.warns(
         BlobnetWarning, match=rf"^{variant} \(convolution forward\): .*and crashed in a process of its own"
     ):
         found = model().predict(x, device=fresh)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    assert fresh.tunings.broken == {f"{variant} (convolution forward)"}
+    assert fresh.tunings.broken == {Fault(Way(variant), "convolution", "forward")}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model().predict(x, device=fresh)

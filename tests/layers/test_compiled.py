@@ -15,7 +15,7 @@ from blobnet.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D, Dense
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan, make_plan
-from blobnet.task import Choices, Task
+from blobnet.task import Choices, Task, Way
 from tests.kinds import tuning_for
 from tests.layers import test_dense
 from tests.layers.test_convolution import contract
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
 
 
 def is_compiled(call: KernelCall) -> bool:
-    return call.candidate.startswith("compiled")
+    return call.way is not None and call.way.variant == "compiled"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,7 +68,7 @@ def plan_of(graph: Graph, kind: str, **settings: Any) -> Plan:
 def test_it_is_chosen_where_it_is_asked_for_or_was_measured_as_the_fastest(kind: str) -> None:
     source = layers.Input(4, 6, 7)()
     graph = from_nodes(source, layers.Dense(3)(layers.Conv2D(5, 3)(source)))
-    choices = Choices(({Task("backward weights", "4x6x7:5k3", 2): "compiled"},))
+    choices = Choices(({Task("backward weights", "4x6x7:5k3", 2): Way("compiled")},))
     for settings, expected in (
         ({}, set()),
         ({"only": {"compiled"}}, {("conv2d_1", phase) for phase in ("forward", "backward data", "backward weights")}

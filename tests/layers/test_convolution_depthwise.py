@@ -41,7 +41,7 @@ CASES: dict[str, Case] = {
 def test_odd_shapes(device: Device, case: str, rows: int) -> None:
     layer, shape, count = CASES[case]
     overrides = {"convolution/forward_depthwise": {"MAXIMUM_ROWS": rows, "MAXIMUM_LANES": 16 if rows > 1 else 4}}
-    tuning = replace(TUNING, overrides=overrides)
+    tuning = replace(TUNING, model=replace(TUNING.model, tunables=overrides))
     report = contract(device, layer, shape, ["own pitches", "tight"], count=count, tuning=tuning)
     assert len(report.runs) == 2
     for run in report.runs.values():
@@ -66,7 +66,7 @@ def test_residual_and_activation(device: Device, bias: bool | str) -> None:
 def test_planes_go_in_parts_where_they_are_few(device: Device) -> None:
     layer, shape = Conv2D(2, 3, padding=1, groups=2), Shape(2, 19, 10)
     report = contract(
-        device, layer, shape, ["tight"], count=1, tuning=tuning_for("cpu", only=TUNING.only, compute_units=2)
+        device, layer, shape, ["tight"], count=1, tuning=tuning_for("cpu", only=TUNING.choices.only, compute_units=2)
     )
     (run,) = report.runs.values()
     (call,) = run.calls["forward"]

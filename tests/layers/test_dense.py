@@ -17,7 +17,7 @@ from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
-from blobnet.task import Choices, Task
+from blobnet.task import Choices, Task, Way
 from tests.kinds import tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
@@ -272,7 +272,7 @@ def test_unknown_initializer(initializer: Any) -> None:
 class Always(Choices):
     """The same candidate for every task."""
 
-    def near(self, task: Task) -> Iterator[tuple[Task, str]]:
+    def near(self, task: Task) -> Iterator[tuple[Task, Way]]:
         yield task, self.sources[0][EVERY_TASK]
 
 
@@ -280,7 +280,7 @@ EVERY_TASK = Task(FORWARD, "1:dense1", 1)
 
 
 def tiled(tile: Tile, compute_units: int = 64) -> Tuning:
-    choices = Always(({EVERY_TASK: f"tiled {tile}"},))
+    choices = Always(({EVERY_TASK: Way("tiled", str(tile))},))
     return tuning_for("gpu", compute_units=compute_units, choices=choices)
 
 
@@ -318,7 +318,7 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
         problem = make_problem(Dense(1000), [Shape.flat(2048)], count=samples, seed=0)
         site = Bench(device, problem, Arrangement("tight", tight=True), tuning_for("gpu", compute_units=132)).site
         candidates = problem.layer.alternatives(site).values()
-        return [min(of_task, key=lambda candidate: candidate.cost).variant for of_task in candidates]
+        return [min(of_task, key=lambda candidate: candidate.cost).way.variant for of_task in candidates]
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
     assert variants(1) == ["direct", "direct", "direct"]

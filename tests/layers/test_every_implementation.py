@@ -76,7 +76,7 @@ def directions(name: str, layer: Conv1D | Conv2D | Dense, shape: Shape, count: i
     (site,) = [plan.sites[vertex.name] for vertex in graph.vertices if vertex.name != graph.vertices[0].name]
     found = {direction: candidates(layer.operation(site, direction)) for direction in PHASES}
     variants = set(IMPLEMENTATIONS[name].variants)
-    return {direction for direction, items in found.items() if variants & {item.variant for item in items}}
+    return {direction for direction, items in found.items() if variants & {item.way.variant for item in items}}
 
 
 def cases(name: str) -> Iterator[Drawn]:
@@ -125,7 +125,7 @@ def test_random_odd_shapes(device: Device, name: str, monkeypatch: pytest.Monkey
 
 def is_of(name: str, call: KernelCall) -> bool:
     """Whether a call is the implementation's."""
-    return re.split("[ :]", call.candidate)[0] in IMPLEMENTATIONS[name].variants
+    return call.way is not None and call.way.variant in IMPLEMENTATIONS[name].variants
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)

@@ -65,11 +65,11 @@ def compared_calls() -> Iterator[KernelCall]:
         plan = make_plan(two_ends().graph, 3, loss=tuple(TWO_LOSSES.values()), training=True, tuning=tuning)
         yield from (call for _, call in plan.calls)
         for optimizer in OPTIMIZERS:
-            yield from optimizer.calls(TABLE, tuning)
+            yield from optimizer.calls(TABLE, tuning.model)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning)
-        yield from weight_buffers.average_call(TABLE, tuning)
+        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
+        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
+        yield from weight_buffers.average_call(TABLE, tuning.model)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:

@@ -15,6 +15,7 @@ import pytest
 
 from blobnet import optimizers
 from blobnet.device import Device
+from blobnet.device_model import HOST
 from blobnet.errors import FileError, OptionError
 from blobnet.graph import Graph
 from blobnet.kernel_call import KernelCall, Tuning
@@ -94,7 +95,7 @@ class Memory:
         self.buffers = {name: self.device.allocate(4 * (size + GUARD)) for name, size in self.elements.items()}
         for name, size in self.elements.items():
             self.device.write(self.buffers[name], np.full(GUARD, np.nan, np.float32), 4 * size)
-        self.launches = [(call, self.bind(call)) for call in self.optimizer.calls(self.table, self.tuning)]
+        self.launches = [(call, self.bind(call)) for call in self.optimizer.calls(self.table, self.tuning.model)]
         self.steps = 0
 
     def bind(self, call: KernelCall) -> Any:
@@ -378,12 +379,12 @@ def test_nothing_changes_once_the_loss_is_not_finite(device: Device, optimizer: 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_calls(device_class: str) -> None:
     tuning = tuning_for(device_class)
-    assert [call.label for call in Adam().calls(TABLE, tuning)] == ["Adam step"]
-    labels = [call.label for call in SGD(clip_norm=1).calls(TABLE, tuning)]
+    assert [call.label for call in Adam().calls(TABLE, tuning.model)] == ["Adam step"]
+    labels = [call.label for call in SGD(clip_norm=1).calls(TABLE, tuning.model)]
     assert labels == ["gradient norm", "gradient clipping", "SGD step"]
     for optimizer in OPTIMIZERS:
         memory = {"parameters", "gradients", "totals", *optimizer.memory(TABLE)}
-        for call in optimizer.calls(TABLE, tuning):
+        for call in optimizer.calls(TABLE, tuning.model):
             assert call.assemble()
             assert call.work_size(5) == call.work_size(1) == call.dimensions
             assert all(array.persistent and array.storage in memory for array in call.arrays.values())
@@ -391,7 +392,7 @@ def test_calls(device_class: str) -> None:
 
 def test_nothing_to_train() -> None:
     optimizer, table = Adam(clip_norm=1.0), make_table(fixed=5)
-    assert optimizer.calls(table, Tuning()) == []
+    assert optimizer.calls(table, HOST) == []
     assert min(optimizer.memory(table).values()) > 0
 
 

@@ -33,7 +33,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, device_class: str) -> None:
     count = 2
-    call = zero_halo(Blob("a", layout), tuning_for(device_class))
+    call = zero_halo(Blob("a", layout), tuning_for(device_class).model)
     plan = Plan(
         graph=Graph(()),
         batch_size=count + 1,

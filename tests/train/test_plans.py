@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredEr
 from blobnet.model import Model
 from blobnet.planning import STEP_WORDS, Plan, make_plan
 from blobnet.training_step import TrainingStep
-from tests.kinds import tuning_for
+from tests.kinds import only, tuning_for
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.reference.dropout import dropout_mask
@@ -87,7 +86,7 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
 
 def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = Device.tuning.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Device, "tuning", property(lambda self: replace(tuning(self), only=frozenset({"tensor"}))))
+    monkeypatch.setattr(Device, "tuning", property(lambda self: only(tuning(self), "tensor")))
     torch = pytest.importorskip("torch")
     images = layers.Input(16, 9, 9)()
     node = layers.Conv2D(64, 3, padding=1, activation="tanh")(images)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import GENERIC
+from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import KernelError
 from blobnet.kernel_source import KernelSource, all_kernels, load, parse
 
@@ -130,16 +131,20 @@ def test_literals(value: float | str, text: str) -> None:
     assert f"#define FACTOR {text}\n" in assembled
 
 
+def with_tunables(kind: str, **values: int) -> DeviceModel:
+    return replace(GENERIC[kind], tunables={"family/forward": values})
+
+
 def test_tunables() -> None:
     source = parse("family/forward", HEADER)
     assert source.tuning(GENERIC["cpu"]) == {"TILE": 16}
     assert source.tuning(GENERIC["gpu"]) == {"TILE": 1}
-    assert source.tuning(GENERIC["gpu"], {"TILE": 2}) == {"TILE": 2}
+    assert source.tuning(with_tunables("gpu", TILE=2)) == {"TILE": 2}
     rule = r"kernel family/forward: a tunable must be one of \['TILE'\] and have a legal value. Received tunable="
     with pytest.raises(KernelError, match=rule + "TILE, value=3"):
-        source.tuning(GENERIC["cpu"], {"TILE": 3})
+        source.tuning(with_tunables("cpu", TILE=3))
     with pytest.raises(KernelError, match=rule + "TILES, value=2"):
-        source.tuning(GENERIC["cpu"], {"TILES": 2})
+        source.tuning(with_tunables("cpu", TILES=2))
 
 
 def test_a_kernel_for_loops_alone() -> None:

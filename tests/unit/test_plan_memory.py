@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blobnet.kernel_call import CONSTANT, Tuning
+from blobnet.device_model import HOST
+from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import Adam
 from blobnet.plan_memory import KINDS, memory_schedule
@@ -77,7 +78,7 @@ def test_storages_are_in_use_from_their_first_launch_to_their_last(name, device_
 def test_what_is_always_there() -> None:
     graph = KNOWN_GRAPHS[min(KNOWN_GRAPHS)]()
     plan = make_plan(graph, 3, loss=CrossEntropy(), training=True)
-    updates = Adam().calls(plan.parameters, Tuning())
+    updates = Adam().calls(plan.parameters, HOST)
     found = memory_schedule(plan, {"optimizer moment": 1000, "optimizer square": 24}, updates)
     assert len(found.launches) == len(plan.calls) + len(updates)
     assert found.phases[-len(updates) :] == ("update",) * len(updates)

@@ -16,7 +16,7 @@ from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.implementations import tensor
-from blobnet.implementations.base import Candidate, choose, identity, is_broken, variant_of
+from blobnet.implementations.base import Candidate, choose
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
@@ -24,14 +24,14 @@ from blobnet.kernel_call import Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.models.resnet50 import resnet50
 from blobnet.planning import make_plan
-from blobnet.task import Choices, Task
+from blobnet.task import Choices, Fault, Task, Way, is_broken
 from blobnet.tuning import LEVELS, Tunings, Winner, answers_in
 from tests.kinds import tuning_for
 from tests.shipped import check_shipped
 
 IDENTITY = {"device": "Some GPU (2)", "platform": "Some Platform", "driver": "1.2", "processor": ""}
 TASK, OTHER = Task("forward", "3x8x8:4k3", 2), Task("backward data", "3x8x8:4k3", 2, "tf32")
-WINNER = Winner("tiled 64x64", 1.5, "direct 4x4", 2.5, "fast")
+WINNER = Winner(Way("tiled", "64x64"), 1.5, Way("direct", "4x4"), 2.5, "fast")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def ignored(tunings: Tunings) -> str:
 
 
 def chosen(tunings: Tunings, task: Task = TASK) -> list[tuple[Task, str]]:
-    return list(tunings.choices.near(task))
+    return [(known, str(way)) for known, way in tunings.choices.near(task)]
 
 
 def change(tunings: Tunings, **values: object) -> None:
@@ -70,11 +70,13 @@ def test_winners_are_kept() -> None:
     first = Tunings(IDENTITY)
     assert (dict(first.winners), chosen(first), first.broken) == ({}, [], frozenset())
     first.record(TASK, WINNER)
-    first.mark_broken("tiled 8x8 (convolution forward)", "strip (convolution forward)")
+    faults = {Fault(Way("tiled", "8x8"), "convolution", "forward"), Fault(Way("strip"), "convolution", "forward")}
+    first.mark_broken(*faults)
     for tunings in (first, Tunings(IDENTITY)):
         assert dict(tunings.winners) == {TASK: WINNER}
         assert chosen(tunings) == [(TASK, "tiled 64x64")]
-        assert tunings.broken == {"tiled 8x8 (convolution forward)", "strip (convolution forward)"}
+        assert tunings.broken == faults
+        assert set(map(str, tunings.broken)) == {"tiled 8x8 (convolution forward)", "strip (convolution forward)"}
     assert first.path.name.startswith("some_gpu_2-")
     assert list(first.path.parent.iterdir()) == [first.path]
 
@@ -91,10 +93,10 @@ def test_two_processes_keep_each_others_winners() -> None:
     assert not second.winners
     first.record(TASK, WINNER)
     second.record(OTHER, WINNER)
-    first.mark_broken("strip")
+    first.mark_broken(Fault(Way("strip")))
     found = Tunings(IDENTITY)
     assert set(found.winners) == {TASK, OTHER}
-    assert found.broken == {"strip"}
+    assert found.broken == {Fault(Way("strip"))}
 
 
 def test_a_file_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def ship(folder: Path, name: str, tasks: Mapping[Task, str]) -> Path:
     """Ships a file for devices of a name, from what was measured with another driver."""
     source = Tunings({**IDENTITY, "device": name, "driver": "another"})
     for task, candidate in tasks.items():
-        source.record(task, Winner(candidate, 1.0, "x", 2.0, "wide"))
+        source.record(task, Winner(Way.parse(candidate), 1.0, Way("x"), 2.0, "wide"))
     return source.ship(folder / "shipped", tasks, replace(ANSWERS, name=name))
 
 
@@ -188,7 +190,7 @@ def test_what_was_measured_comes_before_what_ships(folder: Path, monkeypatch: py
     assert chosen(tunings) == [(TASK, "shipped")]
     assert not tunings.winners
     tunings.record(TASK, WINNER)
-    assert chosen(tunings) == [(TASK, WINNER.candidate), (TASK, "shipped")]
+    assert chosen(tunings) == [(TASK, str(WINNER.candidate)), (TASK, "shipped")]
     assert chosen(tunings, OTHER) == [(OTHER, "shipped")]
     assert chosen(Tunings({**IDENTITY, "device": "Another GPU"})) == []
 
@@ -215,7 +217,7 @@ def test_tunings_of_relatives_count_less(folder: Path) -> None:
     def shipped_by(name: str, platform: str, capability: tuple[int, int], candidate: str) -> tuple[str, ...]:
         answers = Answers(name, platform=platform, capability=capability)
         source = Tunings({**IDENTITY, "device": name, "driver": candidate})
-        source.record(TASK, Winner(candidate, 1.0, "x", 2.0, "wide"))
+        source.record(TASK, Winner(Way.parse(candidate), 1.0, Way("x"), 2.0, "wide"))
         source.ship(folder / "shipped", [TASK], answers)
         return model_of(answers).relatives
 
@@ -323,7 +325,7 @@ def test_the_fingerprint_is_of_all_kernels(tmp_path: Path, monkeypatch: pytest.M
 
 
 def candidate(name: str, cost: float, *, is_guess: bool = False) -> Candidate:
-    return Candidate(name, cost, list, is_guess)
+    return Candidate(Way.parse(name), cost, list, is_guess)
 
 
 CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0), candidate("c 1", 1.0, is_guess=True)]
@@ -347,30 +349,57 @@ CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0
     ],
 )
 def test_choosing(choice: str | None, broken: tuple[str, ...], expected: str) -> None:
-    settings = Tuning(choices=Choices(({TASK: choice},) if choice else ()), broken=frozenset(broken))
-    assert choose(settings, TASK, CANDIDATES).name == expected
+    sources = ({TASK: Way.parse(choice)},) if choice else ()
+    choices = Choices(sources, frozenset(map(Fault.parse, broken)))
+    assert choose(choices, TASK, CANDIDATES).way == Way.parse(expected)
 
 
 def test_what_is_broken_is_one_operation_of_one_kind_of_layer() -> None:
-    dense = Task("forward", "12:dense5", 4)
-    names = {identity(task, "tiled 64x64") for task in (TASK, OTHER, dense)}
-    assert names == {
+    dense = Task("forward", "12:dense5", 4, family="dense")
+    tile, other = Way("tiled", "64x64"), Way("tiled", "64x32")
+    faults = {Fault.of(task, tile) for task in (TASK, OTHER, dense)}
+    assert {str(fault) for fault in faults} == {
         f"tiled 64x64 ({of})" for of in ("convolution forward", "convolution backward data", "dense forward")
     }
-    assert variant_of(identity(OTHER, "tiled 64x64")) == "tiled (convolution backward data)"
-    assert (variant_of("tiled 64x64"), variant_of("direct")) == ("tiled", "direct")
-    for name in names:
-        broken = [task for task in (TASK, OTHER, dense) if is_broken(task, "tiled 64x64", {name})]
-        assert [identity(task, "tiled 64x64") for task in broken] == [name]
-        assert not any(is_broken(task, "tiled 64x32", {name}) for task in (TASK, OTHER, dense))
-        assert [is_broken(task, "tiled 64x32", {variant_of(name)}) for task in (TASK, OTHER, dense)].count(True) == 1
+    for fault in faults:
+        of_all = replace(fault, way=Way("tiled"))
+        broken = [task for task in (TASK, OTHER, dense) if is_broken(task, tile, {fault})]
+        assert [Fault.of(task, tile) for task in broken] == [fault]
+        assert not any(is_broken(task, other, {fault}) for task in (TASK, OTHER, dense))
+        assert [is_broken(task, other, {of_all}) for task in (TASK, OTHER, dense)].count(True) == 1
+        assert all(is_broken(task, tile, {Fault(Way("tiled"))}) for task in (TASK, OTHER, dense))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("strip", Fault(Way("strip"))),
+        ("tiled (convolution backward data)", Fault(Way("tiled"), "convolution", "backward data")),
+        ("tiled 8x8/4x4 in 4", Fault(Way("tiled", "8x8/4x4 in 4"))),
+        ("tiled 8x8 in 4 (dense forward)", Fault(Way("tiled", "8x8 in 4"), "dense", "forward")),
+    ],
+)
+def test_names_of_faults(name: str, fault: Fault) -> None:
+    assert Fault.parse(name) == fault
+    assert str(fault) == name
+
+
+@pytest.mark.parametrize("name", ["", " tiled"])
+def test_names_of_no_faults(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^no way to compute: '{name}'$"):
+        Fault.parse(name)
+
+
+@pytest.mark.parametrize("way", [Way("direct"), Way("direct", "6x4x16"), Way("tiled", "64x128x8/8x8 in 4")], ids=str)
+def test_names_of_ways(way: Way) -> None:
+    assert Way.parse(str(way)) == way
 
 
 # -- tasks of other batches --------------------------------------------------------------------------------------------
 
 
-def batches(name: str, *sizes: int) -> dict[Task, str]:
-    return {replace(TASK, batch_size=size): f"{name} {size}" for size in sizes}
+def batches(name: str, *sizes: int) -> dict[Task, Way]:
+    return {replace(TASK, batch_size=size): Way(name, str(size)) for size in sizes}
 
 
 @pytest.mark.parametrize(
@@ -390,7 +419,7 @@ def batches(name: str, *sizes: int) -> dict[Task, str]:
 def test_the_nearest_batch_up_to_twice_or_half(batch_size: int, expected: list[str]) -> None:
     choices = Choices((batches("m", 32, 64, 100), batches("s", 128, 64, 32)))
     task = replace(TASK, batch_size=batch_size)
-    assert [name for _, name in choices.near(task)] == expected
+    assert [str(way) for _, way in choices.near(task)] == expected
     for alike in (
         replace(task, direction="backward data"),
         replace(task, layer="3x8x8:4k5"),
@@ -400,23 +429,24 @@ def test_the_nearest_batch_up_to_twice_or_half(batch_size: int, expected: list[s
 
 
 def test_a_candidate_that_is_not_there_for_this_batch_is_passed_over() -> None:
-    choices = Choices(({replace(TASK, batch_size=3): "gone", replace(TASK, batch_size=4): "b 1"}, {TASK: "a 1"}))
-    assert choose(Tuning(choices=choices), TASK, CANDIDATES).name == "b 1"
-    assert choose(Tuning(choices=choices, broken=frozenset({"b"})), TASK, CANDIDATES).name == "a 1"
-    assert choose(Tuning(choices=choices), replace(TASK, batch_size=9), CANDIDATES).name == "a 2"
+    near = {replace(TASK, batch_size=3): Way("gone"), replace(TASK, batch_size=4): Way("b", "1")}
+    choices = Choices((near, {TASK: Way("a", "1")}))
+    assert choose(choices, TASK, CANDIDATES).way == Way("b", "1")
+    assert choose(replace(choices, broken=frozenset({Fault(Way("b"))})), TASK, CANDIDATES).way == Way("a", "1")
+    assert choose(choices, replace(TASK, batch_size=9), CANDIDATES).way == Way("a", "2")
 
 
 def test_plans_take_the_winner_of_a_near_batch() -> None:
     node = layers.Input(24, 11, 13)()
     graph = from_nodes(node, layers.Conv2D(40, 3, padding=1)(node))
     task = Task("forward", "24x11x13:40k3p1", 64)
-    settings = Tuning(model_of(ANSWERS), choices=Choices(({task: "tiled 32x256x8/8x8"},)))
-    used = {size: make_plan(graph, size, tuning=settings).calls[-1][1].candidate for size in (31, 32, 128, 129)}
-    assert used[32] == used[128] == "tiled 32x256x8/8x8 (convolution forward)"
+    settings = Tuning(model_of(ANSWERS), choices=Choices(({task: Way("tiled", "32x256x8/8x8")},)))
+    used = {size: make_plan(graph, size, tuning=settings).calls[-1][1].way for size in (31, 32, 128, 129)}
+    assert used[32] == used[128] == Way("tiled", "32x256x8/8x8")
     assert used[31] != used[32] != used[129]
 
 
-@pytest.mark.parametrize("task", [TASK, OTHER, Task("backward weights", "4096:dense10", 128)], ids=str)
+@pytest.mark.parametrize("task", [TASK, OTHER, Task("backward weights", "4096:dense10", 128, family="dense")], ids=str)
 def test_the_name_of_a_task_is_read_back(task: Task) -> None:
     assert Task.parse(str(task)) == task
 
@@ -567,11 +597,14 @@ def test_processes_that_record_at_once_lose_nothing() -> None:
 import sys
 from pathlib import Path
 from blobnet import tuning
+from blobnet.task import Fault, Way
 tuning._folder = lambda: Path({str(tuning._folder())!r})
 for number in range(40):
-    tuning.Tunings({{"device": "some gpu"}}).mark_broken(f"{{sys.argv[1]}} {{number}}")
+    tuning.Tunings({{"device": "some gpu"}}).mark_broken(Fault(Way(sys.argv[1], str(number))))
 """
     processes = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "abc"]
     assert [process.wait() for process in processes] == [0, 0, 0]
-    assert Tunings({"device": "some gpu"}).broken == {f"{name} {number}" for name in "abc" for number in range(40)}
+    assert Tunings({"device": "some gpu"}).broken == {
+        Fault(Way(name, str(number))) for name in "abc" for number in range(40)
+    }
     assert len(list(tuning._folder().iterdir())) == 1
