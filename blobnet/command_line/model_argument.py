@@ -69,11 +69,13 @@ class ModelSource:
         """
         offered = dict(zip(_OFFERED, (tuple(input_shape), classes, tuple(class_names), seed), strict=True))
         if self.path is None:
-            if len(input_shape) != 3:
+            axes = len(self.defaults()[0])
+            if len(input_shape) != axes:
                 hint = "blobnet train path/to/file.py:function trains a model of your own."
-                rule = "this model takes images, (units, height, width)"
-                raise DataError(self.name, rule, sample=tuple(input_shape), hint=hint)
-            model = self.function(**offered)
+                kind = {2: "samples of (units, width)", 3: "images, (units, height, width)"}[axes]
+                raise DataError(self.name, f"this model takes {kind}", sample=tuple(input_shape), hint=hint)
+            known = inspect.signature(self.function).parameters
+            model = self.function(**{name: value for name, value in offered.items() if name in known})
         else:
             model = self._run_user_code(offered)
         if not isinstance(model, Model):

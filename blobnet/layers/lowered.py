@@ -184,13 +184,18 @@ class Lowered(Layer):
         for tensor in (*part.inputs, *part.outputs):
             if tensor.name not in operands:
                 operands[tensor.name] = self._between(site, tensor)
-        made = {tensor.name for tensor in part.outputs}
+        made = [tensor.name for tensor in part.outputs]
+
+        def memory(name: str, elements: int, per_sample: int) -> Array:
+            # The passes of one direction may need different work space.
+            return site.memory(f"{name} of {', '.join(made)}", elements, per_sample)
+
         return compiled.calls(
             part,
             operands,
             label=f"{site.name} {direction}",
             batch=site.batch_size,
-            memory=site.memory,
+            memory=memory,
             tuning=site.tuning,
             accumulate=[name for name, _, is_added in wanted if is_added and name in made],
         )
