@@ -226,7 +226,7 @@ def test_what_is_no_source() -> None:
         (np.zeros((3, 4, 5), complex), "x must hold real numbers"),
         (np.zeros((0, 4)), "at least one sample"),
         (np.zeros(4), "x must have the axes"),
-        (Plain(np.zeros((3, 2, 2, 2, 2))), "x must have the axes"),
+        (Plain(np.zeros((3, 2, 2, 2, 2, 2))), "x must have the axes"),
         (np.ma.masked_less(np.arange(6.0).reshape(3, 2), 2), r"x must be an array without a mask.*masked=2"),
     ]:
         with pytest.raises(DataError, match=message):
