@@ -27,7 +27,7 @@ SOURCES = {
 # them (a work-group processor); one execution unit or vector engine of Intel's, of which a core has several.
 #
 #   lanes      work-items of a warp, wave or sub-group; of several sizes the one with most registers a lane
-#   registers  of 32 bits that a work-item may have
+#   registers  of 32 bits that a work-item may have; CDNA has as many again, which only matrix instructions compute in
 #   file       KiB of registers a unit
 #   local      KiB of local memory a core, for all groups on it; "cache" where there is none but in the caches
 #   banks      of local memory, 4 bytes wide

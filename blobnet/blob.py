@@ -21,6 +21,29 @@ FloatArray = npt.NDArray[np.float32]
 Pair = tuple[int, int]
 T = TypeVar("T")
 
+
+@dataclass(frozen=True)
+class StorageType:
+    """What numbers are in memory; kernels compute with ``real_t``, and sum up in ``accumulator_t`` (kernels/blob.h).
+
+    Attributes:
+        name: NumPy's.
+        c_type: what kernels call it; ``real_t`` where numbers are in memory what kernels compute with.
+    """
+
+    name: str
+    c_type: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return np.dtype(self.name).itemsize
+
+
+FLOAT32 = StorageType("float32", "real_t")
+#: NOTE: no plan asks for it yet; kernels that load and store by the macros of kernels/storage.h can take it.
+FLOAT16 = StorageType("float16", "half")
+
 #: The spatial axes that there may be, the outermost first, and how many they are.
 AXIS_NAMES = ("depth", "height", "width")
 AXES = len(AXIS_NAMES)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray
+from blobnet.blob import FLOAT32, FloatArray
 from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
@@ -317,7 +317,7 @@ class Executor:
     def _whole(self, storage: str) -> FloatArray:
         """A host copy of the buffer that holds a storage, with its overrun."""
         buffer = self._placed[storage]
-        values: FloatArray = self.device.read(buffer, buffer.size // 4)
+        values: FloatArray = self.device.read(buffer, buffer.size // FLOAT32.itemsize)
         return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Padding, Shape
+from blobnet.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
 from blobnet.device_model import HOST, DeviceModel
 from blobnet.kernel_source import Macro
 from blobnet.task import Choices, Fault, Task, Way
@@ -43,6 +43,7 @@ class Blob:
     storage: str
     layout: BlobLayout
     is_memory: bool = False
+    type: StorageType = FLOAT32
 
     @property
     def shape(self) -> Shape:
@@ -54,7 +55,7 @@ class Blob:
 class Array:
     """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
 
-    It holds ``elements + count * per_sample`` elements of 4 bytes for a batch of ``count``, from ``offset`` on; or for
+    It holds ``elements + count * per_sample`` elements of ``type`` for a batch of ``count``, from ``offset`` on; or for
     every batch as many as for a whole one, if samples lie ``side_by_side``. ``persistent`` memory is not the plan's to
     reuse.
     """
@@ -65,6 +66,7 @@ class Array:
     offset: int = 0
     persistent: bool = False
     side_by_side: bool = False
+    type: StorageType = FLOAT32
 
     def end(self, count: int) -> int:
         """Where it ends in its storage, of which it may be a part, for a batch of ``count``."""
@@ -165,6 +167,9 @@ class KernelCall:
         blob_macros: dict[str, Macro] = {}
         for role, blob in self.blobs.items():
             blob_macros |= blob.layout.macros(role, as_argument=self.passes_geometry, plain=self.has_plain_blobs)
+        types = {role: blob.type for role, blob in self.blobs.items()}
+        types |= {role: array.type for role, array in self.arrays.items()}
+        blob_macros |= source.storage_macros(types)
         sizes = self.sizes if self.constant_sizes else None
         return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
 
@@ -179,12 +184,14 @@ class KernelCall:
         A kernel that writes zeros alone writes the halo.
         """
         samples = len(self.samples_of(count))
-        elements = sum(array.elements + samples * array.per_sample for array in self.arrays.values())
+        size = sum(
+            (array.elements + samples * array.per_sample) * array.type.itemsize for array in self.arrays.values()
+        )
         for blob in self.blobs.values():
             layout = blob.layout
             cells = layout.halo_elements if self.kernel == ZERO_HALO else layout.unit_elements
-            elements += samples * layout.unit_count * cells
-        return 4 * elements
+            size += samples * layout.unit_count * cells * blob.type.itemsize
+        return size
 
     @property
     def halos_read(self) -> set[str]:
@@ -307,7 +314,7 @@ def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCal
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:
     """Flat blobs for an elementwise kernel: as one row a sample, if none of them has padding."""
-    rows = tuple(Blob(blob.storage, blob.layout.as_row()) for blob in blobs)
+    rows = tuple(replace(blob, layout=blob.layout.as_row()) for blob in blobs)
     return rows if len({row.layout for row in rows}) == 1 else blobs
 
 

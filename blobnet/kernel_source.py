@@ -12,9 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError
+
+if TYPE_CHECKING:
+    from blobnet.blob import StorageType
 
 Macro = int | float | str
 
@@ -129,6 +133,24 @@ class KernelSource:
         defines += "" if plain else "#define GENERAL_BLOBS\n"
         geometry = f"#define SIZES_AS_ARGUMENTS\n{geometry_type(plain)}\n" if as_arguments else ""
         return defines + geometry + self._expanded
+
+    def storage_macros(self, types: Mapping[str, StorageType]) -> dict[str, Macro]:
+        """What says how the numbers of each role lie in memory: ``input_t`` for INPUT.
+
+        Raises:
+            KernelError: the kernel's text knows one of the roles as real_t alone.
+        """
+        macros: dict[str, Macro] = {f"{role.lower()}_t": kind.c_type for role, kind in types.items()}
+        narrow = {role: kind.name for role, kind in types.items() if kind.c_type != "real_t"}
+        if narrow:
+            text = re.sub(r"/\*.*?\*/", "", self._expanded, flags=re.DOTALL)
+            arrays = [role for role in narrow if f"_ARRAY(real_t, {role.lower()})" in text]
+            pointers = re.findall(r"__global (?:const )?real_t \*(?:restrict )?(?!pointer\b)\w+", text)
+            if arrays or (pointers and narrow.keys() & self.blobs.keys()):
+                rule = "the kernel takes float32 alone, until it reads and writes by what is in kernels/storage.h"
+                raise KernelError(f"kernel {self.name}", rule, types=narrow)
+            macros["NARROW_STORAGE"] = 1
+        return macros
 
     @cached_property
     def _expanded(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blobnet.blob import FloatArray
+from blobnet.blob import FLOAT32, FloatArray
 from blobnet.graph import Graph
 from blobnet.initializers import FirstWeights
 
@@ -150,7 +150,7 @@ class DeviceParameters:
 
     def __init__(self, device: Device, graph: Graph, table: ParameterTable | None = None) -> None:
         self.table = table or parameter_table(graph)
-        self.buffer: Any = device.allocate(4 * (self.table.elements + READ_OVERRUN))
+        self.buffer: Any = device.allocate(FLOAT32.itemsize * (self.table.elements + READ_OVERRUN))
         self.version = self.frozen_version = 0
         self._device = device
 

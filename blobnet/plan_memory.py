@@ -74,10 +74,10 @@ def memory_schedule(
     found = occupants(plan.calls, {plan.outputs[vertex.name].storage for vertex in plan.graph.outputs.values()})
     for item in found:
         kind = "packed weights" if item.name in packed else blobs.get(item.name, "work space")
-        held[kind][item.first : item.last + 1] += 4 * item.size(plan.batch_size)
+        held[kind][item.first : item.last + 1] += item.type.itemsize * item.size(plan.batch_size)
     for name in plan.buffers.keys() - {plan.placed[item.name] for item in found}:
         buffer = plan.buffers[name]
-        held[_PERSISTENT.get(name, "samples and labels")] += 4 * buffer.size(plan.batch_size)
+        held[_PERSISTENT.get(name, "samples and labels")] += buffer.type.itemsize * buffer.size(plan.batch_size)
     extra = sum((reserved or {}).values())
     held["optimizer"] += extra
     return MemorySchedule(

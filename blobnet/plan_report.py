@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobnet.blob import BlobLayout
-from blobnet.kernel_call import CONSTANT, COPYING
+from blobnet.kernel_call import CONSTANT, COPYING, Blob
 from blobnet.tables import Table
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def report(
         limits: where given, the largest batch that fits is shown.
     """
     extra = dict(reserved or {})
-    layouts = _layouts(plan)
-    rows = [*_rows(plan, layouts), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
-    return Table(_HEADER, rows, _SIDES, facts=_facts(plan, layouts, extra, updates, limits))
+    blobs = _stored_blobs(plan)
+    rows = [*_rows(plan, blobs), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
+    return Table(_HEADER, rows, _SIDES, facts=_facts(plan, blobs, extra, updates, limits))
 
 
 def readable(size: int) -> str:
@@ -53,28 +53,28 @@ def readable(size: int) -> str:
     return f"{size / 1024**power:.1f} {'KMGT'[power - 1]}iB"
 
 
-def _layouts(plan: Plan) -> dict[str, BlobLayout]:
-    """A layout of every storage that holds blobs; all blobs of a storage have the same planes."""
-    return {blob.storage: blob.layout for blob in [*plan.outputs.values(), *plan.deltas.values()]}
+def _stored_blobs(plan: Plan) -> dict[str, Blob]:
+    """A blob of every storage that holds some; all blobs of a storage have the same planes."""
+    return {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}
 
 
 def _array_bytes(plan: Plan) -> dict[str, int]:
     """Bytes of the arrays that layers keep for themselves."""
     sizes: dict[str, int] = {}
     for array in (array for _, call in plan.calls for array in call.arrays.values() if not array.persistent):
-        sizes[array.storage] = max(4 * array.end(plan.batch_size), sizes.get(array.storage, 0))
+        sizes[array.storage] = max(array.type.itemsize * array.end(plan.batch_size), sizes.get(array.storage, 0))
     return sizes
 
 
-def _rows(plan: Plan, layouts: Mapping[str, BlobLayout]) -> Iterator[tuple[str, ...]]:
+def _rows(plan: Plan, blobs: Mapping[str, Blob]) -> Iterator[tuple[str, ...]]:
     """A row for every storage, those that reuse a buffer below the first in it."""
     arrays = _array_bytes(plan)
     for name, buffer in plan.buffers.items():
         size = buffer.bytes(plan.batch_size)
         for storage in [name, *(item for item, place in plan.placed.items() if place == name and item != name)]:
             label, shown = (storage, size) if storage == name else (f"+ {storage}", None)
-            if storage in layouts:
-                yield _row(label, layout=layouts[storage], size=_bytes(plan, layouts[storage]), buffer=shown)
+            if storage in blobs:
+                yield _row(label, layout=blobs[storage].layout, size=_bytes(plan, blobs[storage]), buffer=shown)
             else:
                 yield _row(label, size=arrays.get(storage, size), buffer=shown)
 
@@ -85,8 +85,8 @@ def _row(name: str, *, size: int, layout: BlobLayout | None = None, buffer: int 
     return name, planes, readable(size), zeros, readable(buffer) if buffer is not None else ""
 
 
-def _bytes(plan: Plan, layout: BlobLayout) -> int:
-    return 4 * plan.batch_size * layout.memory_elements
+def _bytes(plan: Plan, blob: Blob) -> int:
+    return blob.type.itemsize * plan.batch_size * blob.layout.memory_elements
 
 
 def _zeros(layout: BlobLayout) -> int:
@@ -95,12 +95,12 @@ def _zeros(layout: BlobLayout) -> int:
 
 
 def _facts(
-    plan: Plan, layouts: Mapping[str, BlobLayout], extra: Mapping[str, int], updates: int, limits: Limits | None
+    plan: Plan, blobs: Mapping[str, Blob], extra: Mapping[str, int], updates: int, limits: Limits | None
 ) -> dict[str, str]:
     """What the table comes to."""
-    blobs = sum(_bytes(plan, layout) for layout in layouts.values())
-    halo = sum(4 * plan.batch_size * layout.unit_memory_count * _zeros(layout) for layout in layouts.values())
-    stored = blobs + sum(_array_bytes(plan).values())
+    size = sum(_bytes(plan, blob) for blob in blobs.values())
+    halo = sum(_bytes(plan, blob) * _zeros(blob.layout) // blob.layout.unit_memory_elements for blob in blobs.values())
+    stored = size + sum(_array_bytes(plan).values())
     names = set(plan.placed.values()) - _persistent(plan)
     held = sum(plan.buffers[name].bytes(plan.batch_size) for name in names)
     constant = len(plan.phase(CONSTANT))
@@ -115,7 +115,7 @@ def _facts(
         "launches": launches + (f", {constant}{_RARELY}" if constant else ""),
         "fused": _fused(plan),
         **_moves(plan),
-        "halo and slack": f"{readable(halo)}, {halo / blobs:.1%} of all blobs",
+        "halo and slack": f"{readable(halo)}, {halo / size:.1%} of all blobs",
         "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
         "weights": ", ".join(weights),
         "largest allocation": f"{readable(plan.largest_allocation())} ({largest.name})",

@@ -9,6 +9,8 @@ typedef float2 accumulator_pair_t;
 /* NOTE: PoCL calls large functions, with the arrays that they take in memory, if it is only asked to inline them. */
 #define INLINE inline __attribute__((always_inline))
 
+#include "storage.h"
+
 /*
  * Before a loop whose length is an argument of an INLINE function. NOTE: asked to unroll it, AMD's compiler does so
  * before it knows the length, and what the loop indexes stays in memory; unasked, it unrolls the inlined loop wholly.
@@ -90,10 +92,10 @@ typedef float2 accumulator_pair_t;
 #else
 #define BLOB_PLACE(name) const int name##_unit_offset
 #endif
-#define READ_BLOB(name) __global const real_t *restrict name, BLOB_PLACE(name)
-#define WRITE_BLOB(name) __global real_t *restrict name, BLOB_PLACE(name)
-#define SHARED_BLOB(name) __global const real_t *name, BLOB_PLACE(name)
-#define MUTABLE_BLOB(name) __global real_t *name, BLOB_PLACE(name)
+#define READ_BLOB(name) __global const name##_t *restrict name, BLOB_PLACE(name)
+#define WRITE_BLOB(name) __global name##_t *restrict name, BLOB_PLACE(name)
+#define SHARED_BLOB(name) __global const name##_t *name, BLOB_PLACE(name)
+#define MUTABLE_BLOB(name) __global name##_t *name, BLOB_PLACE(name)
 #define READ_ARRAY(type, name) __global const type *restrict name##_array, const int name##_offset
 #define WRITE_ARRAY(type, name) __global type *restrict name##_array, const int name##_offset
 #define ARRAY(name) (name##_array + name##_offset)

@@ -3,11 +3,11 @@
  * stores anything, by OLD and PLUS_OLD.
  */
 #if ACCUMULATE
-#define OLD(pointer) (*(pointer))
+#define OLD(pointer) VALUE_OF(pointer)
 #define PLUS_OLD(value, old) ((old) + (value))
-#define PUT(value, pointer) (*(pointer) += (value))
+#define PUT(value, pointer) ADD_VALUE(value, pointer)
 #else
 #define OLD(pointer) 0
 #define PLUS_OLD(value, old) (value)
-#define PUT(value, pointer) (*(pointer) = (value))
+#define PUT(value, pointer) SET_VALUE(value, pointer)
 #endif

@@ -11,8 +11,8 @@
 #if LANES == 1
 typedef real_t vector_t;
 typedef int index_vector_t;
-#define VECTOR_LOAD(pointer) (*(pointer))
-#define VECTOR_STORE(value, pointer) (*(pointer) = (value))
+#define VECTOR_LOAD(pointer) VALUE_OF(pointer)
+#define VECTOR_STORE(value, pointer) SET_VALUE(value, pointer)
 #define VECTOR_LANE_NUMBERS 0
 #define VECTOR_SUM(value) (value)
 #define VECTOR_OF(LANE, a, b) LANE(0, a, b)
@@ -21,7 +21,7 @@ typedef int index_vector_t;
 typedef VECTOR_JOIN(float, LANES) vector_t;
 typedef VECTOR_JOIN(int, LANES) index_vector_t;
 #define OF_VECTORS __attribute__((vec_type_hint(vector_t)))
-#ifdef __NV_CL_C_VERSION
+#if defined(__NV_CL_C_VERSION) && !defined(NARROW_STORAGE)
 #define VECTOR_LOAD(pointer) VECTOR_JOIN(vload, LANES)(0, pointer)
 #define VECTOR_STORE(value, pointer) VECTOR_JOIN(vstore, LANES)(value, 0, pointer)
 #else
@@ -46,6 +46,16 @@ VECTOR_ACCESS(__global, real_t, vector_t)
 VECTOR_ACCESS(__local, real_t, vector_t)
 VECTOR_ACCESS(__private, real_t, vector_t)
 VECTOR_ACCESS(__global, int, index_vector_t)
+#ifdef NARROW_STORAGE
+INLINE vector_t __attribute__((overloadable)) vector_load(__global const half *pointer)
+{
+    return VECTOR_JOIN(vload_half, LANES)(0, pointer);
+}
+INLINE void __attribute__((overloadable)) vector_store(vector_t value, __global half *pointer)
+{
+    VECTOR_JOIN(vstore_half, LANES)(value, 0, pointer);
+}
+#endif
 #endif
 #if LANES == 2
 #define VECTOR_LANE_NUMBERS (int2)(0, 1)
@@ -95,6 +105,10 @@ INLINE float vector_sum(const float16 v)
 
 /* LANES values STRIDE_X apart. */
 #ifdef STRIDE_X
+/* What they are in memory: a file that reads others defines it before. */
+#ifndef STRIDED_TYPE
+#define STRIDED_TYPE real_t
+#endif
 #if STRIDE_X == 1 || LANES == 1
 #define VECTOR_LOAD_STRIDED(pointer) VECTOR_LOAD(pointer)
 #elif STRIDE_X == 2
@@ -102,11 +116,11 @@ INLINE float vector_sum(const float16 v)
     ((vector_t)(VECTOR_LOAD(pointer).even, VECTOR_LOAD((pointer) + LANES).even))
 #else
 #define VECTOR_LOAD_STRIDED(pointer) vector_load_strided(pointer)
-INLINE vector_t vector_load_strided(__global const real_t *pointer)
+INLINE vector_t vector_load_strided(__global const STRIDED_TYPE *pointer)
 {
     real_t lanes[LANES];
     for (int lane = 0; lane < LANES; lane++) {
-        lanes[lane] = pointer[lane * STRIDE_X];
+        lanes[lane] = READ_VALUE(pointer, lane * STRIDE_X);
     }
     return VECTOR_LOAD(lanes);
 }

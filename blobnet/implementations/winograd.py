@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from blobnet.geometry import WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
@@ -127,6 +128,12 @@ class Filtering:
             "SAMPLE_PATCHES": self.sample_patches,
             "ROW_PATCHES": self.row_patches,
             "PATCHES": self.patches,
+            "GROUP_UNITS": self.operation.units,
+            "GROUP_DEPTH": self.operation.depth,
+            "UNITS": self.units,
+            "DEPTH": self.depth,
+            "COLUMNS": self.depth,
+            "ROTATED": int(self.operation.direction == BACKWARD_DATA),
         }
 
     def values(self, splits: int = 1) -> int:
@@ -151,6 +158,11 @@ class Filtering:
             for size, start in zip(sizes, starts, strict=False)
         ]
 
+    def call(self, kernel: str, size: GlobalSize, local: int, note: str, **more: Any) -> KernelCall:
+        """A launch; ``more`` as for :meth:`Operation.call`."""
+        label = self.label + note
+        return self.operation.call(kernel, size, (local, 1, 1), facts=self.macros, label=label, **more)
+
     def patch(self, samples: range, blob: Blob, to: Array, rows: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob into ``rows`` a group; they begin with the first cell that a result reads.
 
@@ -162,10 +174,11 @@ class Filtering:
             before = axis.kernel - 1 - axis.padding[0] if operation.direction == BACKWARD_DATA else axis.padding[0]
             return 0 if delta else -before
 
-        return operation.call(
+        return self.call(
             "convolution/winograd_patch",
-            self._patch_size(operation.groups * rows),
-            (_PATCH_LOCAL, 1, 1),
+            self.patch_size(operation.groups * rows),
+            _PATCH_LOCAL,
+            ": patches",
             macros={
                 "DELTA": int(delta),
                 "FIRST_Y": first(operation.vertical),
@@ -173,43 +186,25 @@ class Filtering:
                 "GROUP_UNITS": blob.shape.units // operation.groups,
                 "UNITS": rows,
             },
-            facts=self.macros,
             blobs={"SOURCE": blob},
             arrays={"TRANSFORMED": to},
-            label=f"{self.label}: patches",
             samples=samples,
         )
 
-    def product(
-        self, samples: range, arrays: dict[str, Array], size: GlobalSize, macros: dict[str, Macro]
-    ) -> KernelCall:
-        """Multiplies matrices of the sizes in ``macros``."""
-        return self.operation.call(
-            "convolution/winograd_product",
+    def product(self, samples: range, factors: list[Array], size: GlobalSize, macros: dict[str, Macro]) -> KernelCall:
+        """Multiplies two matrices into a third."""
+        return self.call(
+            Winograd.forward,
             size,
-            (self.tile.items, 1, 1),
-            macros={"UNITS": self.units, **macros, **self.tile.macros},
-            facts=self.macros,
-            arrays=arrays,
-            label=f"{self.label}: products",
+            self.tile.items,
+            ": products",
+            macros={**macros, **self.tile.macros},
+            arrays=dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True)),
             samples=samples,
         )
 
-    def result(self, samples: range, products: Array) -> KernelCall:
-        """Transforms products into the result."""
-        units = self.operation.units
-        return self.operation.call(
-            "convolution/winograd_result",
-            self._patch_size(self.operation.groups * units),
-            (_PATCH_LOCAL, 1, 1),
-            macros={"GROUP_UNITS": units, "UNITS": self.units},
-            facts=self.macros,
-            arrays={"PRODUCTS": products},
-            label=self.label,
-            samples=samples,
-        )
-
-    def _patch_size(self, units: int) -> GlobalSize:
+    def patch_size(self, units: int) -> GlobalSize:
+        """The work of transforms."""
         return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
 
 
@@ -249,31 +244,19 @@ def _filter_calls(work: Filtering) -> list[KernelCall]:
     # Memory of its own: in inference it stays from batch to batch.
     weights = operation.memory(f"filtered weights for {operation.direction}", work.batches * units * depth)
     patches, products = work.memory(depth * work.patches, units * work.patches)
-    calls = [
-        operation.call(
-            "convolution/winograd_weight",
-            GlobalSize(units, depth, operation.groups, per_sample=False),
-            (_WEIGHT_LOCAL, 1, 1),
-            macros={
-                "ROTATED": int(operation.direction == BACKWARD_DATA),
-                "GROUP_UNITS": operation.units,
-                "GROUP_DEPTH": operation.depth,
-                "UNITS": units,
-                "DEPTH": depth,
-            },
-            facts=work.macros,
-            arrays={"TRANSFORMED": weights},
-            label=f"{work.label}: weights",
-        )
-    ]
+    size = GlobalSize(units, depth, operation.groups, per_sample=False)
+    filtered = {"TRANSFORMED": weights}
+    calls = [work.call("convolution/winograd_weight", size, _WEIGHT_LOCAL, ": weights", arrays=filtered)]
     width = units // work.tile.units * work.tile.items
     size = GlobalSize(width, 1, work.batches, positions=work.sample_patches, tile=work.tile.columns)
-    macros: dict[str, Macro] = {"COLUMNS": work.patches, "DEPTH": depth, "BY_PATCH": 0, "SPLITS": 1, "ACCUMULATE": 0}
+    macros: dict[str, Macro] = {"COLUMNS": work.patches, "BY_PATCH": 0, "SPLITS": 1, "ACCUMULATE": 0}
+    arrays = {"PRODUCTS": products}
+    cells = work.patch_size(operation.groups * operation.units)
     for samples in work.chunks:
         calls += [
             work.patch(samples, operation.source, patches, depth),
-            work.product(samples, {"LEFT": weights, "RIGHT": patches, "PRODUCTS": products}, size, macros),
-            work.result(samples, products),
+            work.product(samples, [weights, patches, products], size, macros),
+            work.call("convolution/winograd_result", cells, _PATCH_LOCAL, "", samples=samples, arrays=arrays),
         ]
     return calls
 
@@ -284,25 +267,18 @@ def _gradient_calls(work: Filtering) -> list[KernelCall]:
     deltas, patches, products = work.memory(units * work.patches, columns * work.patches, splits * units * columns)
     tiles = units // work.tile.units * columns // work.tile.columns
     size = GlobalSize(tiles * work.tile.items, splits, work.batches, per_sample=False)
-    macros: dict[str, Macro] = {"COLUMNS": columns, "DEPTH": work.patches, "BY_PATCH": 1, "SPLITS": splits}
-    arrays = {"LEFT": deltas, "RIGHT": patches, "PRODUCTS": products}
+    macros: dict[str, Macro] = {"DEPTH": work.patches, "BY_PATCH": 1, "SPLITS": splits}
     calls = []
     for samples in work.chunks:
+        accumulated = {**macros, "ACCUMULATE": int(samples.start > 0)}
         calls += [
             work.patch(samples, operation.output, deltas, units, delta=True),
             work.patch(samples, operation.input, patches, columns),
-            work.product(samples, arrays, size, {**macros, "ACCUMULATE": int(samples.start > 0)}),
+            work.product(samples, [deltas, patches, products], size, accumulated),
         ]
-    gradient = operation.call(
-        "convolution/winograd_gradient",
-        GlobalSize(operation.input_units, operation.output_units, operation.groups, per_sample=False),
-        (_WEIGHT_LOCAL, 1, 1),
-        macros={"SPLITS": splits, "UNITS": units, "COLUMNS": columns},
-        facts=work.macros,
-        arrays={"PRODUCTS": products},
-        label=work.label,
-    )
-    return [*calls, gradient]
+    size = GlobalSize(operation.input_units, operation.output_units, operation.groups, per_sample=False)
+    arrays, parts = {"PRODUCTS": products}, {"SPLITS": splits}
+    return [*calls, work.call("convolution/winograd_gradient", size, _WEIGHT_LOCAL, "", macros=parts, arrays=arrays)]
 
 
 def _whole(size: int, step: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from blobnet.blob import AXES, AXIS_NAMES, FloatArray, Halo, Shape
+from blobnet.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Candidate
@@ -38,7 +38,7 @@ class ParameterSpec:
     """A parameter of a layer.
 
     ``initializer`` names a function of blobnet.initializers; ``decayed`` says whether weight decay applies to it;
-    what is not ``trainable`` (running statistics) has no gradient.
+    what is not ``trainable`` (running statistics) has no gradient; ``type`` is that of its numbers in memory.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ParameterSpec:
     initializer: str
     decayed: bool = False
     trainable: bool = True
+    type: StorageType = FLOAT32
 
     @property
     def elements(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
@@ -134,7 +134,7 @@ def _slices(blob: Blob, parts: Sequence[Blob]) -> list[Blob]:
     slices = []
     first = 0
     for part in parts:
-        slices.append(Blob(blob.storage, blob.layout.slice_units(first, part.layout.unit_count)))
+        slices.append(replace(blob, layout=blob.layout.slice_units(first, part.layout.unit_count)))
         first += part.layout.unit_count
     return slices
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from blobnet.blob import FLOAT32, StorageType
 from blobnet.device_model import DeviceModel
 from blobnet.ends import TOTALS
 from blobnet.errors import PlanError
@@ -22,15 +23,16 @@ STEP_WORDS = 4
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation: room for ``elements + count * per_sample`` elements and READ_OVERRUN more."""
+    """One allocation: room for ``elements + count * per_sample`` elements of ``type`` and READ_OVERRUN more."""
 
     name: str
     elements: int
     per_sample: int
+    type: StorageType = field(default=FLOAT32, kw_only=True)
 
     def bytes(self, count: int) -> int:
         """Bytes for a batch of ``count``."""
-        return 4 * (self.size(count) + READ_OVERRUN)
+        return self.type.itemsize * (self.size(count) + READ_OVERRUN)
 
     def size(self, count: int) -> int:
         """Elements that hold something for a batch of ``count``."""
@@ -107,7 +109,8 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        slots = apart if _bytes(apart) - _bytes(slots) <= 4 * request.parameters.elements else slots
+        limit = FLOAT32.itemsize * request.parameters.elements
+        slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in _to_clear(slot.members)):
         assert item.blob is not None
@@ -117,6 +120,7 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
             slot.members[0].name,
             max(item.elements for item in slot.members),
             max(item.per_sample for item in slot.members),
+            type=slot.members[0].type,
         )
         for slot in slots
     ]
@@ -137,18 +141,20 @@ def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list
     """Every storage and layer array that the calls name, in the order of first use; ``kept`` is as for allocate."""
     found: dict[str, Occupant] = {}
 
-    def use(position: int, name: str, elements: int, per_sample: int, blob: Blob | None = None) -> None:
-        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob)
+    def use(
+        position: int, name: str, elements: int, per_sample: int, kind: StorageType, blob: Blob | None = None
+    ) -> None:
+        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob, type=kind)
         found[name] = replace(known, last=position, elements=max(known.elements, elements))
 
     for position, (_, call) in enumerate(calls):
         for blob in call.blobs.values():
             layout = blob.layout
-            whole = Blob(blob.storage, replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
-            use(position, blob.storage, 0, layout.memory_elements, None if blob.is_memory else whole)
+            whole = replace(blob, layout=replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
+            use(position, blob.storage, 0, layout.memory_elements, blob.type, None if blob.is_memory else whole)
         for array in call.arrays.values():
             if not array.persistent:
-                use(position, array.storage, array.end(0), array.per_sample)
+                use(position, array.storage, array.end(0), array.per_sample, array.type)
     forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
     for name in kept & found.keys():
         found[name] = replace(found[name], last=max(found[name].last, forward))
@@ -179,6 +185,7 @@ def _share_buffers(
             if reuse
             # Arrays would leave a blob's halo to be zeroed at every step.
             and (slot.members[0].blob is None) == is_array
+            and slot.members[0].type == occupant.type
             and slot.is_free_for(occupant)
             and not (keep_planes and _to_clear([*slot.members, occupant]))
         ]
@@ -191,7 +198,7 @@ def _share_buffers(
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:
-    return sum(4 * slot.room for slot in slots)
+    return sum(slot.members[0].type.itemsize * slot.room for slot in slots)
 
 
 def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:

@@ -31,21 +31,21 @@ __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
     }
     FOR_PLANES
     {
-        __global const real_t *values = value + BLOB_INDEX(VALUE, n, z, 0, 0);
-        __global const real_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
+        __global const value_t *values = value + BLOB_INDEX(VALUE, n, z, 0, 0);
+        __global const output_delta_t *from = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t known = values[AT(VALUE)];
-                const real_t delta = from[AT(OUTPUT_DELTA)] * ACTIVATION_SLOPE(known, known);
+                const real_t known = READ_VALUE(values, AT(VALUE));
+                const real_t delta = READ_VALUE(from, AT(OUTPUT_DELTA)) * ACTIVATION_SLOPE(known, known);
                 results[i] = PLUS_OLD(delta, OLD(to + AT(INPUT_DELTA)));
             }
             EACH_CELL
             {
-                to[AT(INPUT_DELTA)] = results[i];
+                WRITE_VALUE(to, AT(INPUT_DELTA), results[i]);
             }
         }
     }

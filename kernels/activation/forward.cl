@@ -25,19 +25,19 @@ __kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const
     }
     FOR_PLANES
     {
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        __global const input_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = from[AT(INPUT)];
+                const real_t value = READ_VALUE(from, AT(INPUT));
                 results[i] = ACTIVATE(value);
             }
             EACH_CELL
             {
-                to[AT(OUTPUT)] = results[i];
+                WRITE_VALUE(to, AT(OUTPUT), results[i]);
             }
         }
     }

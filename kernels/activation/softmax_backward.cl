@@ -32,17 +32,17 @@ __kernel void activation_softmax_backward(SHARED_BLOB(value), SHARED_BLOB(output
     }
     for (int y = get_global_id(1); y < UNIT_ROWS(VALUE); y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < VALUE_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            __global const real_t *values = value + UNIT_ROW_INDEX(VALUE, n, 0, y, x);
-            __global const real_t *from = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, y, x);
-            __global real_t *to = input_delta + UNIT_ROW_INDEX(INPUT_DELTA, n, 0, y, x);
+            __global const value_t *values = value + UNIT_ROW_INDEX(VALUE, n, 0, y, x);
+            __global const output_delta_t *from = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, y, x);
+            __global input_delta_t *to = input_delta + UNIT_ROW_INDEX(INPUT_DELTA, n, 0, y, x);
             accumulator_t sum = 0;
             for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
-                const real_t delta = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS];
-                sum = MULTIPLY_ADD(delta, values[z * VALUE_UNIT_MEMORY_ELEMENTS], sum);
+                const real_t delta = READ_VALUE(from, z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
+                sum = MULTIPLY_ADD(delta, READ_VALUE(values, z * VALUE_UNIT_MEMORY_ELEMENTS), sum);
             }
             for (int z = 0; z < VALUE_UNIT_COUNT; z++) {
-                const real_t shifted = from[z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS] - sum;
-                const real_t result = values[z * VALUE_UNIT_MEMORY_ELEMENTS] * shifted;
+                const real_t shifted = READ_VALUE(from, z * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS) - sum;
+                const real_t result = READ_VALUE(values, z * VALUE_UNIT_MEMORY_ELEMENTS) * shifted;
                 PUT(result, to + z * INPUT_DELTA_UNIT_MEMORY_ELEMENTS);
             }
         }

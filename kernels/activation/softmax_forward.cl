@@ -27,21 +27,21 @@ __kernel void activation_softmax_forward(SHARED_BLOB(input), MUTABLE_BLOB(output
     }
     for (int y = get_global_id(1); y < UNIT_ROWS(OUTPUT); y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            __global const real_t *from = input + UNIT_ROW_INDEX(INPUT, n, 0, y, x);
-            __global real_t *to = output + UNIT_ROW_INDEX(OUTPUT, n, 0, y, x);
-            real_t largest = from[0];
+            __global const input_t *from = input + UNIT_ROW_INDEX(INPUT, n, 0, y, x);
+            __global output_t *to = output + UNIT_ROW_INDEX(OUTPUT, n, 0, y, x);
+            real_t largest = READ_VALUE(from, 0);
             for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
-                largest = fmax(largest, from[z * INPUT_UNIT_MEMORY_ELEMENTS]);
+                largest = fmax(largest, READ_VALUE(from, z * INPUT_UNIT_MEMORY_ELEMENTS));
             }
             accumulator_t sum = 0;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-                const real_t power = exp(from[z * INPUT_UNIT_MEMORY_ELEMENTS] - largest);
-                to[z * OUTPUT_UNIT_MEMORY_ELEMENTS] = power;
+                const real_t power = exp(READ_VALUE(from, z * INPUT_UNIT_MEMORY_ELEMENTS) - largest);
+                WRITE_VALUE(to, z * OUTPUT_UNIT_MEMORY_ELEMENTS, power);
                 sum += power;
             }
             const real_t scale = 1 / sum;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-                to[z * OUTPUT_UNIT_MEMORY_ELEMENTS] *= scale;
+                SCALE_VALUE(to, z * OUTPUT_UNIT_MEMORY_ELEMENTS, scale);
             }
         }
     }

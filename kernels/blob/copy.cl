@@ -28,10 +28,10 @@ __kernel void blob_copy(SHARED_BLOB(input), MUTABLE_BLOB(output), const int coun
     if (n >= count) {
         return;
     }
-    __global const real_t *from = input + BLOB_INDEX(INPUT, n, 0, 0, 0);
-    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, 0, 0, 0);
+    __global const input_t *from = input + BLOB_INDEX(INPUT, n, 0, 0, 0);
+    __global output_t *to = output + BLOB_INDEX(OUTPUT, n, 0, 0, 0);
     for (int element = run * GLOBAL_WIDTH + get_global_id(0); element < BLOB_ELEMENTS(OUTPUT);
          element += GLOBAL_WIDTH * GLOBAL_UNITS) {
-        PUT(from[BLOB_ELEMENT_OFFSET(INPUT, element)], to + BLOB_ELEMENT_OFFSET(OUTPUT, element));
+        PUT(READ_VALUE(from, BLOB_ELEMENT_OFFSET(INPUT, element)), to + BLOB_ELEMENT_OFFSET(OUTPUT, element));
     }
 }

@@ -30,23 +30,23 @@ __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count, const int gl
     if (plane >= GLOBAL_UNITS * count) {
         return;
     }
-    __global real_t *cells = output + (size_t)OUTPUT_PLANE_MEMORY_ELEMENTS * plane;
+    __global output_t *cells = output + (size_t)OUTPUT_PLANE_MEMORY_ELEMENTS * plane;
 #ifdef GENERAL_BLOBS
     /* Planes before and behind the data are halo alone. */
     if ((uint)(plane % OUTPUT_UNIT_MEMORY_DEPTH - OUTPUT_UNIT_MEMORY_DEPTH_OFFSET) >= OUTPUT_UNIT_DEPTH) {
         for (int i = get_global_id(0); i < OUTPUT_PLANE_EXTENT; i += GLOBAL_WIDTH) {
-            cells[i] = 0;
+            WRITE_VALUE(cells, i, 0);
         }
         return;
     }
 #endif
     for (int i = get_global_id(0); i < LEADING; i += GLOBAL_WIDTH) {
-        cells[i] = 0;
+        WRITE_VALUE(cells, i, 0);
     }
     for (int i = get_global_id(0); i < GAPS; i += GLOBAL_WIDTH) {
-        cells[LEADING + i / GAP * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH + i % GAP] = 0;
+        WRITE_VALUE(cells, LEADING + i / GAP * OUTPUT_UNIT_MEMORY_WIDTH + OUTPUT_UNIT_WIDTH + i % GAP, 0);
     }
     for (int i = DATA_END + get_global_id(0); i < OUTPUT_PLANE_EXTENT; i += GLOBAL_WIDTH) {
-        cells[i] = 0;
+        WRITE_VALUE(cells, i, 0);
     }
 }

@@ -26,6 +26,8 @@
 #include "blob.h"
 
 #define ELEMENTS BLOB_ELEMENTS(INPUT_DELTA)
+#define FROM_TYPE output_delta_t
+#define TO_TYPE input_delta_t
 #define FROM_OFFSET(element) BLOB_ELEMENT_OFFSET(OUTPUT_DELTA, element)
 #define TO_OFFSET(element) BLOB_ELEMENT_OFFSET(INPUT_DELTA, element)
 /* A whole sample is one run where there is neither halo nor slack. */

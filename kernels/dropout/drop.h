@@ -1,14 +1,14 @@
 /*
  * The loop of dropout over a sample, the same in both directions: to = kept ? from * SCALE : 0. A kernel
  * defines before: ELEMENTS of a sample, RUN (elements that lie in a row in both blobs), and where an element
- * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element).
+ * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element); and FROM_TYPE, TO_TYPE.
  */
 #include "in_place.h"
 #include "put.h"
 #include "dropout/mask.h"
 
-INLINE void drop_sample(__global const real_t *restrict input, __global real_t *restrict output, const int n,
-                        __global const uint *step)
+INLINE void drop_sample(__global const FROM_TYPE *restrict input, __global TO_TYPE *restrict output,
+                        const int n, __global const uint *step)
 {
     for (int block = get_global_id(0) * BLOCK; block < ELEMENTS; block += GLOBAL_WIDTH * BLOCK) {
         uint words[BLOCK];
@@ -17,10 +17,10 @@ INLINE void drop_sample(__global const real_t *restrict input, __global real_t *
         for (int element = block; element < end;) {
             const int run = min(RUN - element % RUN, end - element);
             const uint *random = words + (element - block);
-            __global real_t *to = output + TO_OFFSET(element);
-            __global const real_t *from = IN_PLACE_OF(to, input + FROM_OFFSET(element));
+            __global TO_TYPE *to = output + TO_OFFSET(element);
+            __global const FROM_TYPE *from = IN_PLACE_OF(to, input + FROM_OFFSET(element));
             for (int i = 0; i < run; i++) {
-                PUT(random[i] >= THRESHOLD ? from[i] * SCALE : 0.0f, to + i);
+                PUT(random[i] >= THRESHOLD ? READ_VALUE(from, i) * SCALE : 0.0f, to + i);
             }
             element += run;
         }

@@ -24,6 +24,8 @@
 #include "blob.h"
 
 #define ELEMENTS BLOB_ELEMENTS(OUTPUT)
+#define FROM_TYPE input_t
+#define TO_TYPE output_t
 #define FROM_OFFSET(element) BLOB_ELEMENT_OFFSET(INPUT, element)
 #define TO_OFFSET(element) BLOB_ELEMENT_OFFSET(OUTPUT, element)
 /* A whole sample is one run where there is neither halo nor slack. */

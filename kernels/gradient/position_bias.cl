@@ -28,7 +28,7 @@ __kernel void gradient_position_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t
         for (int x = get_global_id(0); x < OUTPUT_DELTA_UNIT_WIDTH; x += GLOBAL_WIDTH) {
             accumulator_t sum = 0;
             for (int n = 0; n < count; n++) {
-                sum += output_delta[BLOB_INDEX(OUTPUT_DELTA, n, z, y, x)];
+                sum += READ_VALUE(output_delta, BLOB_INDEX(OUTPUT_DELTA, n, z, y, x));
             }
             ARRAY(gradient)[(z * OUTPUT_DELTA_UNIT_HEIGHT + y) * OUTPUT_DELTA_UNIT_WIDTH + x] = sum;
         }

@@ -43,8 +43,9 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, pa
     int n = first + item / OUTPUT_DELTA_UNIT_ELEMENTS;
     int position = item % OUTPUT_DELTA_UNIT_ELEMENTS;
     while (n < last) {
-        sums[0] += output_delta[UNIT_ROW_INDEX(OUTPUT_DELTA, n, z, position / OUTPUT_DELTA_UNIT_WIDTH,
-                                               position % OUTPUT_DELTA_UNIT_WIDTH)];
+        sums[0] +=
+            READ_VALUE(output_delta, UNIT_ROW_INDEX(OUTPUT_DELTA, n, z, position / OUTPUT_DELTA_UNIT_WIDTH,
+                                                    position % OUTPUT_DELTA_UNIT_WIDTH));
         n += LOCAL_WIDTH / OUTPUT_DELTA_UNIT_ELEMENTS;
         position += LOCAL_WIDTH % OUTPUT_DELTA_UNIT_ELEMENTS;
         if (position >= OUTPUT_DELTA_UNIT_ELEMENTS) {
@@ -55,14 +56,14 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, pa
 #else
     for (int n = first; n < last; n++) {
         for (int y = 0; y < UNIT_ROWS(OUTPUT_DELTA); y++) {
-            __global const real_t *row = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, z, y, 0);
+            __global const output_delta_t *row = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, z, y, 0);
             for (int x = 0; x + SUMS <= OUTPUT_DELTA_UNIT_WIDTH; x += SUMS) {
                 for (int i = 0; i < SUMS; i++) {
-                    sums[i] += row[x + i];
+                    sums[i] += READ_VALUE(row, x + i);
                 }
             }
             for (int x = OUTPUT_DELTA_UNIT_WIDTH / SUMS * SUMS; x < OUTPUT_DELTA_UNIT_WIDTH; x++) {
-                sums[x % SUMS] += row[x];
+                sums[x % SUMS] += READ_VALUE(row, x);
             }
         }
     }

@@ -36,10 +36,11 @@ __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples)
     const real_t scale = 1 / ARRAY(deviation)[UNIT_OF(OUTPUT, z)];
     __global const SAMPLE_TYPE *from =
         ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * ((size_t)ARRAY(rows)[n] * GLOBAL_UNITS + z);
-    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+    __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = (SAMPLE(from, y * OUTPUT_UNIT_WIDTH + x) - shift) * scale;
+            WRITE_VALUE(to, y * OUTPUT_UNIT_MEMORY_WIDTH + x,
+                        (SAMPLE(from, y * OUTPUT_UNIT_WIDTH + x) - shift) * scale);
         }
     }
 }

@@ -29,20 +29,20 @@ __kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), 
     }
     FOR_PLANES
     {
-        __global const real_t *terms = addend + BLOB_INDEX(ADDEND, n, z, 0, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
-        __global const real_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
+        __global const addend_t *terms = addend + BLOB_INDEX(ADDEND, n, z, 0, 0);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        __global const input_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t sum = from[AT(INPUT)] + terms[AT(ADDEND)];
+                const real_t sum = READ_VALUE(from, AT(INPUT)) + READ_VALUE(terms, AT(ADDEND));
                 results[i] = ACTIVATE(sum);
             }
             EACH_CELL
             {
-                to[AT(OUTPUT)] = results[i];
+                WRITE_VALUE(to, AT(OUTPUT), results[i]);
             }
         }
     }

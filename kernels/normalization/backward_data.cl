@@ -47,9 +47,10 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
         LOAD_STATISTICS(z);
         const accumulator_t delta_mean = ARRAY(shift_gradient)[UNIT_OF(INPUT, z)] / values;
         const accumulator_t slope = inverse * (ARRAY(scale_gradient)[UNIT_OF(INPUT, z)] / values);
-        __global const real_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
-        __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
+        __global const input_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
+        __global const output_delta_t *from =
+            IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS
         {
             /* NOTE: only loads first: with the sums among them it takes NVIDIA's compiler 15 % longer. */
@@ -58,8 +59,8 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
             real_t olds[CELLS];
             EACH_CELL
             {
-                centred[i] = CENTRED(cells[AT(INPUT)]);
-                deltas[i] = from[AT(OUTPUT_DELTA)];
+                centred[i] = CENTRED(READ_VALUE(cells, AT(INPUT)));
+                deltas[i] = READ_VALUE(from, AT(OUTPUT_DELTA));
                 olds[i] = OLD(to + AT(INPUT_DELTA));
             }
             EACH_CELL
@@ -67,7 +68,7 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
                 const real_t normalized = NORMALIZED(centred[i]);
                 const real_t delta = THROUGH_ACTIVATION(deltas[i], normalized);
                 const real_t result = factor * MULTIPLY_ADD(-slope, centred[i], delta - delta_mean);
-                to[AT(INPUT_DELTA)] = PLUS_OLD(result, olds[i]);
+                WRITE_VALUE(to, AT(INPUT_DELTA), PLUS_OLD(result, olds[i]));
             }
         }
     }

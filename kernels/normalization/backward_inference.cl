@@ -38,18 +38,19 @@ __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BL
     {
         const accumulator_t factor = ARRAY(scale)[UNIT_OF(INPUT_DELTA, z)]
                                      / sqrt(ARRAY(running_variance)[UNIT_OF(INPUT_DELTA, z)] + EPSILON);
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
-        __global const real_t *from = IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
+        __global const output_delta_t *from =
+            IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                results[i] = PLUS_OLD(factor * from[AT(OUTPUT_DELTA)], OLD(to + AT(INPUT_DELTA)));
+                results[i] = PLUS_OLD(factor * READ_VALUE(from, AT(OUTPUT_DELTA)), OLD(to + AT(INPUT_DELTA)));
             }
             EACH_CELL
             {
-                to[AT(INPUT_DELTA)] = results[i];
+                WRITE_VALUE(to, AT(INPUT_DELTA), results[i]);
             }
         }
     }

@@ -43,8 +43,8 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
     FOR_PLANES
     {
         LOAD_STATISTICS(z);
-        __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
-        __global const real_t *delta_plane = output_delta + BLOB_INDEX(OUTPUT_DELTA, sample, z, 0, 0);
+        __global const input_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
+        __global const output_delta_t *delta_plane = output_delta + BLOB_INDEX(OUTPUT_DELTA, sample, z, 0, 0);
         vector_t sums = 0;
         vector_t products = 0;
         FOR_STEPS

@@ -37,20 +37,21 @@ __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE
     FOR_PLANES
     {
         LOAD_STATISTICS(z);
-        __global const real_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
-        __global const real_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        __global const input_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
+        __global const residual_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = PLUS_RESIDUAL(NORMALIZED(CENTRED(from[AT(INPUT)])), terms[AT(RESIDUAL)]);
+                const real_t value = PLUS_RESIDUAL(NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT)))),
+                                                   READ_VALUE(terms, AT(RESIDUAL)));
                 results[i] = ACTIVATE(value);
             }
             EACH_CELL
             {
-                to[AT(OUTPUT)] = results[i];
+                WRITE_VALUE(to, AT(OUTPUT), results[i]);
             }
         }
     }

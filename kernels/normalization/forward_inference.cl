@@ -43,20 +43,21 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
     FOR_PLANES
     {
         const running_norm_t norm = RUNNING_NORM(UNIT_OF(OUTPUT, z));
-        __global const real_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
-        __global const real_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
+        __global const residual_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+        __global const input_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
         {
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = PLUS_RESIDUAL(NORMALIZE(from[AT(INPUT)], norm), terms[AT(RESIDUAL)]);
+                const real_t value = PLUS_RESIDUAL(NORMALIZE(READ_VALUE(from, AT(INPUT)), norm),
+                                                   READ_VALUE(terms, AT(RESIDUAL)));
                 results[i] = ACTIVATE(value);
             }
             EACH_CELL
             {
-                to[AT(OUTPUT)] = results[i];
+                WRITE_VALUE(to, AT(OUTPUT), results[i]);
             }
         }
     }

@@ -28,7 +28,7 @@
 #include "group_sum.h"
 
 #define QUARTER_CELL(rows, columns) \
-    plane[(rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4]
+    READ_VALUE(plane, (rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4)
 
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
                                                      const int count)
@@ -39,7 +39,7 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
     const int sample = min(n, count - 1);
     FOR_PLANES
     {
-        __global const real_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
+        __global const input_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
         /* NOTE: a single cell may be an outlier, above all at the border; in this order equal ones lose nothing. */
         const real_t origin =
             ((QUARTER_CELL(1, 1) + QUARTER_CELL(1, 3)) + (QUARTER_CELL(3, 1) + QUARTER_CELL(3, 3))) / 4;

@@ -29,6 +29,7 @@
 #else
 #define FOR_STEPS for (int first = get_local_id(0); first < PLANE_CELLS; first += LANES * LOCAL_WIDTH)
 #define STEP_LOAD(plane, ROLE) VECTOR_OF(CELL_OR_ZERO, plane, ROLE)
-#define CELL_OR_ZERO(i, plane, ROLE) (CELL(i) < PLANE_CELLS ? plane[CELL_OFFSET(ROLE, CELL(i))] : 0.0f)
+#define CELL_OR_ZERO(i, plane, ROLE) \
+    (CELL(i) < PLANE_CELLS ? READ_VALUE(plane, CELL_OFFSET(ROLE, CELL(i))) : 0.0f)
 #define WITHIN_PLANE(value) VECTOR_KEEP(value, first + VECTOR_LANE_NUMBERS * LOCAL_WIDTH < PLANE_CELLS)
 #endif

@@ -28,7 +28,7 @@
 #define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
 
 /* The sum for cell u of a group in row y. */
-INLINE real_t cell_sum(__global const real_t *delta, __global const int *winners, const int y,
+INLINE real_t cell_sum(__global const output_delta_t *delta, __global const int *winners, const int y,
                        const int group, const int u)
 {
     accumulator_t sum = 0;
@@ -48,7 +48,7 @@ INLINE real_t cell_sum(__global const real_t *delta, __global const int *winners
 }
 
 /* The same for the cells u of LANES groups side by side. */
-INLINE vector_t vector_sums(__global const real_t *delta, __global const int *winners, const int y,
+INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const int *winners, const int y,
                             const int group, const int u)
 {
     vector_t sum = 0;
@@ -66,11 +66,12 @@ INLINE vector_t vector_sums(__global const real_t *delta, __global const int *wi
 }
 
 /* One plane; ``winners`` are packed densely. */
-INLINE void pool_back_plane(__global const real_t *restrict delta, __global const int *restrict winners,
-                            __global real_t *restrict input_delta)
+INLINE void pool_back_plane(__global const output_delta_t *restrict delta,
+                            __global const int *restrict winners,
+                            __global input_delta_t *restrict input_delta)
 {
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global real_t *to = input_delta + y * INPUT_DELTA_UNIT_MEMORY_WIDTH - PAD_LEFT;
+        __global input_delta_t *to = input_delta + y * INPUT_DELTA_UNIT_MEMORY_WIDTH - PAD_LEFT;
         for (int i = get_global_id(0); i < VECTORS; i += GLOBAL_WIDTH) {
             const int group = min(INNER_BEGIN + i * LANES, INNER_END - LANES);
             const int x = group * STRIDE_X;

@@ -9,21 +9,21 @@
 #define VECTORS ((FULL_END - FULL_BEGIN + LANES - 1) / LANES)
 
 /* Pools one plane; to get every window's winner, give ``winners``: they are packed densely. */
-INLINE void pool_plane(__global const real_t *restrict input, __global real_t *restrict output,
+INLINE void pool_plane(__global const input_t *restrict input, __global output_t *restrict output,
                        __global int *restrict winners)
 {
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         const int top = y * STRIDE_Y - PAD_TOP;
         const int first_v = max(0, -top);
         const int end_v = min(WINDOW_HEIGHT, INPUT_UNIT_HEIGHT - top);
-        __global const real_t *from = input + top * INPUT_UNIT_MEMORY_WIDTH;
-        __global real_t *to = output + y * OUTPUT_UNIT_MEMORY_WIDTH;
+        __global const input_t *from = input + top * INPUT_UNIT_MEMORY_WIDTH;
+        __global output_t *to = output + y * OUTPUT_UNIT_MEMORY_WIDTH;
         for (int i = get_global_id(0); i < OUTPUT_UNIT_WIDTH - (FULL_END - FULL_BEGIN); i += GLOBAL_WIDTH) {
             const int x = i < FULL_BEGIN ? i : i + FULL_END - FULL_BEGIN;
             const int left = x * STRIDE_X - PAD_LEFT;
             const int end_u = min(WINDOW_WIDTH, INPUT_UNIT_WIDTH - left);
             int winner = 0;
-            to[x] = pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner);
+            WRITE_VALUE(to, x, pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner));
             if (winners) {
                 winners[y * OUTPUT_UNIT_WIDTH + x] = winner;
             }

@@ -28,10 +28,10 @@ __kernel void pooling_global_average_backward(READ_BLOB(output_delta), WRITE_BLO
     if (n >= count) {
         return;
     }
-    const real_t share =
-        output_delta[BLOB_INDEX(OUTPUT_DELTA, n, UNIT_OF(INPUT_DELTA, z), 0, 0)] / INPUT_DELTA_UNIT_ELEMENTS;
+    const real_t share = READ_VALUE(output_delta, BLOB_INDEX(OUTPUT_DELTA, n, UNIT_OF(INPUT_DELTA, z), 0, 0))
+                         / INPUT_DELTA_UNIT_ELEMENTS;
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
         for (int x = get_global_id(0); x < INPUT_DELTA_UNIT_WIDTH; x += GLOBAL_WIDTH) {
             PUT(share, to + x);
         }

@@ -23,13 +23,13 @@ __kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output
     const int8 lane = (int8)(0, 1, 2, 3, 4, 5, 6, 7);
     float8 sums = 0;
     for (int y = 0; y < UNIT_ROWS(INPUT); ++y) {
-        __global const real_t *from = input + UNIT_ROW_INDEX(INPUT, n, z, y, 0);
+        __global const input_t *from = input + UNIT_ROW_INDEX(INPUT, n, z, y, 0);
         for (int x = 0; x < INPUT_UNIT_WIDTH; x += 8) {
             /* What lies behind the row, perhaps NaN, is loaded and thrown away. */
-            sums += select((float8)0, vload8(0, from + x), lane < INPUT_UNIT_WIDTH - x);
+            sums += select((float8)0, EIGHT_VALUES(from + x), lane < INPUT_UNIT_WIDTH - x);
         }
     }
     const float4 fours = sums.lo + sums.hi;
     const float2 twos = fours.lo + fours.hi;
-    output[BLOB_INDEX(OUTPUT, n, z, 0, 0)] = (twos.x + twos.y) / INPUT_UNIT_ELEMENTS;
+    WRITE_VALUE(output, BLOB_INDEX(OUTPUT, n, z, 0, 0), (twos.x + twos.y) / INPUT_UNIT_ELEMENTS);
 }

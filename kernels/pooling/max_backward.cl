@@ -35,14 +35,14 @@
 #include "vector.h"
 
 /* What a window passes to one of its taps. */
-INLINE real_t window_share(__global const real_t *delta, __global const int *winner, const int tap,
+INLINE real_t window_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
                            const int area)
 {
-    return *winner == tap ? *delta : 0;
+    return *winner == tap ? VALUE_OF(delta) : 0;
 }
 
 /* The same for LANES windows side by side. */
-INLINE vector_t vector_share(__global const real_t *delta, __global const int *winner, const int tap,
+INLINE vector_t vector_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
                              const int area)
 {
     return VECTOR_KEEP(VECTOR_LOAD(delta), VECTOR_LOAD(winner) == tap);

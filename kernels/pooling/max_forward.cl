@@ -27,6 +27,7 @@
  *   units   units * COUNT
  */
 #include "blob.h"
+#define STRIDED_TYPE input_t
 #include "vector.h"
 #include "pooling/maximum.h"
 #include "pooling/forward.h"

@@ -4,14 +4,14 @@
  */
 
 /* Of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
-INLINE real_t pool_window(__global const real_t *from, const int first_v, const int end_v, const int first_u,
+INLINE real_t pool_window(__global const input_t *from, const int first_v, const int end_v, const int first_u,
                           const int end_u, int *winner)
 {
-    real_t best = from[first_v * INPUT_UNIT_MEMORY_WIDTH + first_u];
+    real_t best = READ_VALUE(from, first_v * INPUT_UNIT_MEMORY_WIDTH + first_u);
     *winner = first_v * WINDOW_WIDTH + first_u;
     for (int v = first_v; v < end_v; ++v) {
         for (int u = first_u; u < end_u; ++u) {
-            const real_t value = from[v * INPUT_UNIT_MEMORY_WIDTH + u];
+            const real_t value = READ_VALUE(from, v * INPUT_UNIT_MEMORY_WIDTH + u);
             const int wins = (value > best) | (value != value);
             best = wins ? value : best;
             *winner = wins ? v * WINDOW_WIDTH + u : *winner;
@@ -21,7 +21,7 @@ INLINE real_t pool_window(__global const real_t *from, const int first_v, const 
 }
 
 /* The same for LANES windows side by side, the first at ``from``, with data in all columns. */
-INLINE vector_t pool_vector(__global const real_t *from, const int first_v, const int end_v,
+INLINE vector_t pool_vector(__global const input_t *from, const int first_v, const int end_v,
                             index_vector_t *winner)
 {
     vector_t best = VECTOR_LOAD_STRIDED(from + first_v * INPUT_UNIT_MEMORY_WIDTH);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +19,7 @@ from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.device import Device
 from blobnet.device_model import GENERIC
-from blobnet.errors import ContractionError, KernelError, ShapeError
+from blobnet.errors import BlobnetWarning, BuildError, ContractionError, KernelError, ShapeError
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 from blobnet.task import Choices
@@ -271,6 +272,27 @@ def test_a_network_whose_last_batch_is_short(device: Device) -> None:
     np.testing.assert_allclose(whole[5:], model.predict(x[5:], batch_size=2, device=device), rtol=1e-5)
     assert not np.isfinite(whole[4]).any()
     assert np.isfinite(np.delete(whole, 4, axis=0)).all()
+
+
+def test_a_plan_goes_without_what_its_driver_does_not_build(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = wrapped("R[n, o, y, x : N, 8, 8, 8] = +(I[n, i, y, x] * W[o, i])", 4)
+    layer = _Contracted(text=text, shape=Shape(8, 8, 8), weight=(8, 8), spare=0, name="torn")
+    model = bn.Sequential([layers.Input(8, 8, 8), layer])
+    x = np.random.default_rng(0).standard_normal((3, 8, 8, 8)).astype(np.float32)
+    build, marked = device.build, []
+
+    def refuse(source: str, what: str) -> object:
+        if "contraction_R" in source and re.search(r"float(4|8|16) sum", source):
+            raise BuildError(what, "no vectors here")
+        return build(source, what)
+
+    monkeypatch.setattr(device, "build", refuse)
+    monkeypatch.setattr(device.tunings, "mark_broken", lambda *names: marked.extend(names))
+    with pytest.warns(BlobnetWarning, match=r"compiled R:[0-9a-f]{8}: .* must build the kernels of this variant"):
+        found = model.predict(x, device=device)
+    assert [str(fault).rpartition(":")[0] for fault in marked] == ["compiled R"]
+    expected = np.einsum("niyx,oi->noyx", x, model.weights["torn/W"])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_calls_know_what_they_touch() -> None:

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "groups, phases without taps": (Conv2D(6, (1, 2), stride=2, groups=3, bias="position"), Shape(9, 7, 8)),
     "dilation over the stride": (Conv2D(7, 3, stride=2, dilation=3, padding="same"), Shape(6, 7, 8)),
     "depthwise": (Conv2D(12, 3, groups=6, padding=((2, 0), (0, 1)), bias=False), Shape(6, 5, 9)),
-    "one row": (Conv1D(4, 3, dilation=2, padding=(2, 1)), Shape(3, 1, 17, 1)),
+    "one row": (Conv1D(4, 3, dilation=2, padding=(2, 1)), Shape(3, 17)),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError
-from blobnet.implementations.base import FORWARD
+from blobnet.implementations.base import FORWARD, choose
 from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
 from blobnet.kernel_call import Tuning
@@ -317,8 +317,8 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
     def variants(samples: int) -> list[str]:
         problem = make_problem(Dense(1000), [Shape.flat(2048)], count=samples, seed=0)
         site = Bench(device, problem, Arrangement("tight", tight=True), tuning_for("gpu", compute_units=132)).site
-        candidates = problem.layer.alternatives(site).values()
-        return [min(of_task, key=lambda candidate: candidate.cost).way.variant for of_task in candidates]
+        tasks = problem.layer.alternatives(site).items()
+        return [choose(Choices(), task, candidates).way.variant for task, candidates in tasks]
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
     assert variants(1) == ["direct", "direct", "direct"]

@@ -57,7 +57,7 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
     if one_of(generator, False, False, True):
         kernel, stride, padding = (one_of(generator, *sizes) for sizes in ((1, 3, 4), (1, 1, 2), (0, 1, (2, 1))))
         width = one_of(generator, 4, 5, 19)
-        return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, 1, width, 1), count
+        return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, width), count
     kernel = one_of(generator, 1, 2, 3, (2, 3), (3, 1))
     stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
     dilation = one_of(generator, 1, 1, 1, 2)

@@ -14,6 +14,7 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.layers.lowered import Lowered
+from tests.kinds import tuning_for
 from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import Module, run_torch_contract
 
@@ -385,7 +386,9 @@ def test_contract(device: Device, name: str) -> None:
 def test_random_shapes(device: Device, name: str, seed: int) -> None:
     layer, shapes, module = case(name, seed)
     kind = "tight" if seed % 2 else "own pitches"
-    run_torch_contract(device, layer, shapes, module, arrangements=[kind], count=seed + 1)
+    # With the schedules of GPUs, too.
+    tuning = tuning_for("gpu") if seed == 3 else None
+    run_torch_contract(device, layer, shapes, module, arrangements=[kind], count=seed + 1, tuning=tuning, fused=())
 
 
 @pytest.mark.parametrize("name", CASES)

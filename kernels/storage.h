@@ -1,0 +1,59 @@
+/*
+ * How numbers in memory are read and written: by these alone, so that a type that nothing computes with is a value of
+ * the call (blobnet.blob.StorageType) and no other kernel. The numbers of a role are of the type <role>_t, those that
+ * kernels compute with of real_t, sums of accumulator_t.
+ *
+ *     READ_VALUE(pointer, index)           the number there
+ *     WRITE_VALUE(pointer, index, value)   puts one there
+ *     SCALE_VALUE(pointer, index, factor)  multiplies the one there
+ *     VALUE_OF(pointer), SET_VALUE(value, pointer), ADD_VALUE(value, pointer), EIGHT_VALUES(pointer)
+ *                                          the same at a pointer, and of eight side by side
+ *
+ * The pointer of an index is a name. Where all numbers are real_t, they are what C has for it.
+ */
+#ifdef NARROW_STORAGE
+#define STORAGE_ACCESS(space, type)                                                      \
+    INLINE type __attribute__((overloadable)) load_value(space const type *pointer)      \
+    {                                                                                    \
+        return *pointer;                                                                 \
+    }                                                                                    \
+    INLINE void __attribute__((overloadable)) set_value(type value, space type *pointer) \
+    {                                                                                    \
+        *pointer = value;                                                                \
+    }
+STORAGE_ACCESS(__global, real_t)
+STORAGE_ACCESS(__local, real_t)
+STORAGE_ACCESS(__private, real_t)
+STORAGE_ACCESS(__global, int)
+INLINE real_t __attribute__((overloadable)) load_value(__global const half *pointer)
+{
+    return vload_half(0, pointer);
+}
+INLINE void __attribute__((overloadable)) set_value(real_t value, __global half *pointer)
+{
+    vstore_half(value, 0, pointer);
+}
+INLINE float8 __attribute__((overloadable)) load_eight(__global const real_t *pointer)
+{
+    return vload8(0, pointer);
+}
+INLINE float8 __attribute__((overloadable)) load_eight(__global const half *pointer)
+{
+    return vload_half8(0, pointer);
+}
+#define EIGHT_VALUES(pointer) load_eight(pointer)
+#define VALUE_OF(pointer) load_value(pointer)
+#define SET_VALUE(value, pointer) set_value(value, pointer)
+#define ADD_VALUE(value, pointer) set_value(load_value(pointer) + (value), pointer)
+#define READ_VALUE(pointer, index) load_value((pointer) + (index))
+#define WRITE_VALUE(pointer, index, value) set_value(value, (pointer) + (index))
+#define SCALE_VALUE(pointer, index, factor) WRITE_VALUE(pointer, index, READ_VALUE(pointer, index) * (factor))
+#else
+#define VALUE_OF(pointer) (*(pointer))
+#define SET_VALUE(value, pointer) (*(pointer) = (value))
+#define ADD_VALUE(value, pointer) (*(pointer) += (value))
+#define READ_VALUE(pointer, index) pointer[index]
+#define WRITE_VALUE(pointer, index, value) pointer[index] = value
+#define SCALE_VALUE(pointer, index, factor) pointer[index] *= factor
+#define EIGHT_VALUES(pointer) vload8(0, pointer)
+#endif
