@@ -16,6 +16,7 @@ from blobnet import layers, losses
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, OptionError, ShapeError, TrainingError
 from blobnet.graph import from_description
+from blobnet.loader import Loader
 from blobnet.model import Model
 from tests.reference.compare import assert_close
 from tests.two_ends import LOSSES, Arrays, data, two_ends
@@ -268,7 +269,8 @@ def test_every_way_in_gives_the_same(
         monkeypatch.setattr("blobnet.loader._SHARE_OF_HOST", 0)
     elif kind == "one resident":
         # Room for the small input alone.
-        monkeypatch.setattr("blobnet.loader.Loader._keep", _keeps_small_ones)
+        keep = Loader._keep
+        monkeypatch.setattr(Loader, "_keep", lambda *of: of[1].name == "state" and keep(*of))
     elif kind == "mapped":
         np.save(tmp_path / "image.npy", x["image"])
         given["image"] = np.load(tmp_path / "image.npy", mmap_mode="r")
@@ -281,21 +283,6 @@ def test_every_way_in_gives_the_same(
         assert_close(model.weights[name], values, relative=1e-5, absolute=1e-6, what=name)
     found, expected = model.predict(given, device=device), wanted.predict(x, device=device)
     assert_close(found["mask"], expected["mask"], relative=1e-4, absolute=1e-5, what="mask")
-
-
-def _keeps_small_ones(self: Any, entry: Any, source: Any, reserved: int, advance: Any) -> bool:
-    from blobnet.loader import Loader
-
-    return entry.name == "state" and bool(_KEEP(self, entry, source, reserved, advance)) and isinstance(self, Loader)
-
-
-def _kept() -> Any:
-    from blobnet.loader import Loader
-
-    return Loader._keep
-
-
-_KEEP = _kept()
 
 
 def test_samples_keep_their_types(device: Device) -> None:
