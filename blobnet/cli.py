@@ -24,7 +24,7 @@ from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError,
 from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.tuning import LEVELS
 
-_MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50, mobilenet_v2 or unet; or "
+_MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50, mobilenet_v2, unet or unet_1d; or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
 _DATASET += (
