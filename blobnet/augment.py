@@ -198,7 +198,7 @@ class RandomCrop(Augmentation):
 
     def apply(self, rows: Rows, draws: Float64Array) -> None:
         down, right = np.floor(draws[:2] * (2 * self.padding + 1)) - self.padding
-        rows.move((1, 1), (down if rows.shape.rank == 2 else 0, right))
+        rows.move((1, 1), (down if rows.shape.rank > 1 else 0, right))
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ class CutMix(_Mixture):
     def apply(self, rows: Rows, draws: Float64Array) -> None:
         shape = rows.shape
         size = np.array([shape.height, shape.width])[:, None]
-        sides = size * _symmetric_beta(draws[2:4], self.alpha) ** (1 / shape.rank)
+        sides = size * _symmetric_beta(draws[2:4], self.alpha) ** (1 / min(shape.rank, 2))  # Of every plane.
         if shape.rank == 1:
             sides[0] = 2  # The one row, wherever the middle is.
         middle = size * draws[4:6]
@@ -528,6 +528,15 @@ def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Sha
             rule = "the loss must take the labels of two samples, each with a share"
             hint = "CrossEntropy and Focal do, and all losses of targets."
             raise OptionError(str(augmentation), rule, loss=loss, hint=hint)
+
+
+def check_mixed(augmentations: Iterable[Augmentation], inputs: Sequence[str], subject: str = "augment") -> None:
+    """Raises OptionError where samples of several inputs would be mixed, all of which a label belongs to."""
+    mixing = [augmentation for augmentation in augmentations if augmentation.mixes]
+    if mixing and len(inputs) > 1:
+        rule = "samples can be mixed where the network has one input"
+        hint = "leave Mixup and CutMix out."
+        raise OptionError(subject, rule, augment=", ".join(map(str, mixing)), inputs=", ".join(inputs), hint=hint)
 
 
 def _positions(shape: Shape) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.errors import ShapeError
+from blobnet.errors import OptionError, ShapeError, near_matches
 
 FloatArray = npt.NDArray[np.float32]
 Pair = tuple[int, int]
@@ -41,8 +41,22 @@ class StorageType:
 
 
 FLOAT32 = StorageType("float32", "real_t")
-#: NOTE: no plan asks for it yet; kernels that load and store by the macros of kernels/storage.h can take it.
 FLOAT16 = StorageType("float16", "half")
+#: Those that plans may ask for, by name.
+STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16)}
+
+
+def storage_type(name: str) -> StorageType:
+    """The type of a name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in STORAGE_TYPES:
+        hint = near_matches(name, list(STORAGE_TYPES))
+        raise OptionError("storage", f"it must be {' or '.join(STORAGE_TYPES)}", storage=name, hint=hint)
+    return STORAGE_TYPES[name]
+
 
 #: The spatial axes that there may be, the outermost first, and how many they are.
 AXIS_NAMES = ("depth", "height", "width")

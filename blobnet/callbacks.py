@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, check_writable, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, near_matches
@@ -116,10 +117,11 @@ def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 
     """Raises FileError if :func:`_save` will not be able to write, with so many weights."""
     step = progress.trainer.step
     table, slots = step.parameters.table, len(step.optimizer.state_slots)
-    elements = table.elements * copies * (1 + (step.average is not None)) + table.trainable_elements * slots
+    values = table.type.itemsize * table.elements * copies * (1 + (step.average is not None))
+    state = FLOAT32.itemsize * table.trainable_elements * slots
     # The new file is complete before the old one goes.
     files = 1 if Path(path).exists() else 2
-    check_writable(path, files * 4 * elements)
+    check_writable(path, files * (values + state))
 
 
 def _save(

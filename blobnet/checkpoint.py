@@ -316,7 +316,8 @@ def _json(subject: str, what: str, value: Any) -> np.bytes_:
         raise TypeError(f"{type(item).__name__} cannot be written as JSON")
 
     try:
-        return np.bytes_(json.dumps(value, default=plain).encode("ascii"))
+        text: np.bytes_ = np.bytes_(json.dumps(value, default=plain).encode("ascii"))
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise FileError(subject, f"{what} must be plain data (JSON)", reason=error) from error
 

@@ -23,8 +23,8 @@ from typing import IO, Any, BinaryIO
 
 #: Sources that are worth a child of their own, which takes 0.3 s to start.
 _SOURCES_OF_A_CHILD = 4
-#: Seconds that a child waits for more to build.
-_PATIENCE = 5.0
+#: Seconds that a child waits for more to build: another, and its first program, take a second.
+_PATIENCE = 60.0
 #: Characters of what a child said last that are kept.
 _MOST_WORDS = 1500
 #: What a child runs: with the parent's modules, wherever those are.
@@ -229,7 +229,7 @@ class _Child:
 
 
 class _Idle:
-    """Children that have nothing to do; they wait some seconds for more."""
+    """Children that have nothing to do; they wait a minute for more."""
 
     def __init__(self) -> None:
         self._children: list[_Child] = []

@@ -33,16 +33,6 @@ _DATASET += (
 _DATASET += "CSV file with the columns path and label"
 _DEVICE = "a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the best"
 
-_LOSSES = (
-    "cross-entropy",
-    "focal",
-    "dice",
-    "mean-squared-error",
-    "mean-absolute-error",
-    "huber",
-    "binary-cross-entropy",
-)
-
 _MAIN_EPILOG = """\
 first steps:
   blobnet train lenet5 --dataset digits     (ships with blobnet, takes seconds)
@@ -107,10 +97,8 @@ what:
   conv     convolutions: forward, backward data, backward weights
   layer    all other layers: dense, pooling, norms, activations, sums, dropout
   model    whole steps of training and inference
-  ladder   convolution kernels step by step, from concise to fast, and what
-           blobnet itself uses
 
-subject (of ladder: only a shape):
+subject:
   a network (resnet50, vgg16, mobilenet_v2, alexnet, ...): its distinct layers
   a suite: anchors (24 convolutions of five networks), unet1d (1-D)
   a shape: 64x56x56:128k3s2p1  128 filters of 3x3, stride 2, padding 1
@@ -129,8 +117,6 @@ examples:
   blobnet bench conv 64x56x56:64k3p1 --direction forward
   blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
   blobnet bench fit mobilenet_v2 --device NVIDIA
-  blobnet bench ladder --seed 000 --bias position --activation relu6
-  blobnet bench ladder 64x57x57:50k5s2p2
 """
 _TUNE_EPILOG = """\
 Measures for every distinct convolution of the model, forward and backward, the
@@ -295,9 +281,15 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--loss",
         metavar="NAME",
-        choices=_LOSSES,
+        type=option_types.loss,
         help="cross-entropy, focal or dice for classes; mean-squared-error, mean-absolute-error, huber or "
-        "binary-cross-entropy for targets (default: the first of each)",
+        "binary-cross-entropy for targets (default: the first of each); for several outputs mask=dice,speed=huber",
+    )
+    group.add_argument(
+        "--loss-weights",
+        metavar="LIST",
+        type=option_types.numbers_by_name,
+        help="of several outputs, what their losses are multiplied by: mask=1,speed=0.5 (default: 1)",
     )
     group.add_argument(
         "--label-smoothing", metavar="X", type=option_types.number, help="of the cross-entropies and focal (default: 0)"
@@ -384,9 +376,7 @@ def _add_train(parser: Parser) -> None:
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="go on with the training in the output file")
     either.add_argument("--overwrite", action="store_true", help="replace an output file that is there")
-    group.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw the training curves (.png, .pdf or .svg; needs matplotlib)"
-    )
+    _add_picture(group, "--plot", "draw the training curves")
     group.add_argument(
         "--checkpoint-steps",
         metavar="N",
@@ -412,18 +402,8 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument(
         "--report", action="store_true", help="print precision, recall, F1, IoU and AUC of each class (classes only)"
     )
-    parser.add_argument(
-        "--matrix",
-        metavar="FILE",
-        type=Path,
-        help="draw the confusion matrix (.png, .pdf or .svg; needs matplotlib; classes only)",
-    )
-    parser.add_argument(
-        "--mistakes",
-        metavar="FILE",
-        type=Path,
-        help="draw the worst mistakes, with the truth and what was said (.png, .pdf or .svg; needs matplotlib)",
-    )
+    _add_picture(parser, "--matrix", "draw the confusion matrix", classes_only=True)
+    _add_picture(parser, "--mistakes", "draw the worst mistakes, with the truth and what was said")
     _add_device_and_precision(parser)
 
 
@@ -473,6 +453,12 @@ def _add_predict(parser: Parser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all probabilities as JSON instead of printing")
     parser.add_argument(
+        "--npz",
+        metavar="FILE",
+        type=Path,
+        help="write the model's outputs, whatever their shape, as arrays of their names",
+    )
+    parser.add_argument(
         "--masks",
         metavar="DIR",
         type=Path,
@@ -496,34 +482,29 @@ def _add_plan(parser: Parser) -> None:
     _add_freeze(parser)
     _add_optimizer(parser, "whose state is counted: ")
     _add_align(parser)
+    _add_storage(parser)
     parser.add_argument(
         "--memory",
         metavar="SIZE",
         type=option_types.memory,
         help="find the largest batch for this memory, 8GiB say, not a device's",
     )
-    parser.add_argument(
-        "--plot",
-        metavar="FILE",
-        type=Path,
-        help="draw what holds memory, launch by launch (.png, .pdf or .svg; needs matplotlib)",
-    )
+    _add_picture(parser, "--plot", "draw what holds memory, launch by launch")
     _add_device(parser)
 
 
 def _add_bench(parser: Parser) -> None:
-    what = ("conv", "layer", "model", "fit", "ladder")
-    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer, model, fit or ladder")
+    what = ("conv", "layer", "model", "fit")
+    parser.add_argument("what", metavar="WHAT", choices=what, help="conv, layer, model or fit")
     parser.add_argument(
         "subject", metavar="SUBJECT", nargs="?", help="a network, a suite or a shape (default for layers: resnet50)"
     )
     size = option_types.count
-    parser.add_argument(
-        "--batch-size", metavar="N", type=size, help="samples (default: 8 on a CPU, 64 on a GPU; 1 for seed 002)"
-    )
-    parser.add_argument("--size", metavar="N", type=size, help="build the network for samples of NxN")
+    parser.add_argument("--batch-size", metavar="N", type=size, help="samples (default: 8 on a CPU, 64 on a GPU)")
+    _add_size(parser)
     parser.add_argument("--repeats", metavar="N", type=size, default=7, help="of which the median counts (default: 7)")
     _add_align(parser)
+    _add_storage(parser)
     directions = ("forward", "backward", "backward data", "backward weights")
     parser.add_argument(
         "--direction",
@@ -536,12 +517,7 @@ def _add_bench(parser: Parser) -> None:
         "--against", choices=("torch",), metavar="torch", help="measure PyTorch as well, in turn (it must be installed)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, in ms, and nothing else")
-    parser.add_argument(
-        "--plot",
-        metavar="FILE",
-        type=Path,
-        help="draw the roofline, of a model also the time of each kernel (.png, .pdf or .svg; needs matplotlib)",
-    )
+    _add_picture(parser, "--plot", "draw the roofline, of a model also the time of each kernel")
     group = parser.add_argument_group("for bench model (and --classes for bench fit)")
     group.add_argument("--classes", metavar="N", type=size, help="default: the model's own")
     group.add_argument("--launches", action="store_true", help="list every launch, not every kernel")
@@ -552,21 +528,6 @@ def _add_bench(parser: Parser) -> None:
     )
     group = parser.add_argument_group("for bench fit")
     group.add_argument("--augment", metavar="LIST", help="also train with it, in turn: as for 'blobnet train'")
-    group = parser.add_argument_group("for bench ladder")
-    group.add_argument(
-        "--seed",
-        choices=("000", "002", "004"),
-        metavar="N",
-        help="000 (2-D convolution), 002 (1-D) or 004 (1x1): its kernels (default: all that take the shape)",
-    )
-    group.add_argument(
-        "--bias",
-        choices=("none", "unit", "position"),
-        metavar="MODE",
-        help="none, one a unit or one a position (default: the shape's)",
-    )
-    group.add_argument("--activation", metavar="NAME", help="in the epilogue: relu, relu6, leaky_relu, ...")
-    group.add_argument("--preactivation", action="store_true", help="also store what the activation is applied to")
     _add_device_and_precision(parser)
 
 
@@ -591,7 +552,7 @@ def _add_tune(parser: Parser) -> None:
         "model", metavar="MODEL", help=f"{_MODEL}; a model file; or a suite or shape of 'blobnet bench'"
     )
     _add_batch_size(parser)
-    parser.add_argument("--size", metavar="N", type=option_types.count, help="build the network for samples of NxN")
+    _add_size(parser)
     parser.add_argument("--inference", action="store_true", help="tune for prediction alone")
     parser.add_argument(
         "--level",
@@ -649,6 +610,16 @@ def _add_augment(parser: _Options) -> None:
     )
 
 
+def _add_picture(parser: _Options, name: str, what: str, *, classes_only: bool = False) -> None:
+    """An option that draws."""
+    which = f".png, .pdf or .svg; needs matplotlib{'; classes only' if classes_only else ''}"
+    parser.add_argument(name, metavar="FILE", type=Path, help=f"{what} ({which})")
+
+
+def _add_size(parser: _Options) -> None:
+    parser.add_argument("--size", metavar="N", type=option_types.count, help="build the network for samples of NxN")
+
+
 def _add_align(parser: _Options) -> None:
     parser.add_argument(
         "--align",
@@ -656,6 +627,16 @@ def _add_align(parser: _Options) -> None:
         type=option_types.count,
         default=1,
         help="round the rows and the planes of blobs up to multiples of N numbers (default: 1)",
+    )
+
+
+def _add_storage(parser: _Options) -> None:
+    parser.add_argument(
+        "--storage",
+        choices=("float32", "float16"),
+        default="float32",
+        metavar="NAME",
+        help="what inference keeps between layers: float32, or float16 in half the memory (default: float32)",
     )
 
 

@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import child_builds
-from blobnet.blob import FloatArray, Padding
+from blobnet.blob import FLOAT32, FloatArray, Padding, storage_type
+from blobnet.builtins import WITHOUT_HEADER, declared
 from blobnet.cache import cache_folder, write_atomically
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
@@ -46,6 +47,8 @@ _VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
 _AMPERE = (8, 0)
 #: The lanes from which on Intel's compiler does not choose them by what it spills.
 _LEAST_ASKED_LANES = 16
+#: What buffers are filled with, word by word.
+_ZERO = np.zeros(1, np.uint32)
 #: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
 MOST_PROGRAMS = 256
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
@@ -104,6 +107,7 @@ class _Driver:
         name: a part of its platform's name.
         keeps_programs: it keeps what it has built by itself. (PoCL's binaries would be compiled once more to be had.)
         compiles_at_launch: it compiles a kernel for a work-group when that is first launched.
+        reads_all: it parses a header of all built-in functions for every program.
         host_works: who waits for the queue works along, who waits for an event does not: with one thread less than
             there are cores, that is half the speed of two.
     """
@@ -111,6 +115,7 @@ class _Driver:
     name: str = ""
     keeps_programs: bool = False
     compiles_at_launch: bool = False
+    reads_all: bool = False
     host_works: bool = False
 
     @classmethod
@@ -120,7 +125,7 @@ class _Driver:
 
 
 _DRIVERS = (
-    _Driver("Portable Computing", keeps_programs=True, compiles_at_launch=True),
+    _Driver("Portable Computing", keeps_programs=True, compiles_at_launch=True, reads_all=True),
     _Driver("NVIDIA", keeps_programs=True),
     _Driver("Intel", host_works=True),
 )
@@ -412,10 +417,11 @@ def preamble(model: DeviceModel) -> str:
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue; the precision of its products; the padding of blobs."""
+    """One OpenCL device with its context and in-order queue; the precision of its products, and how blobs lie."""
 
     precision = "fp32"
     padding = Padding()
+    storage = FLOAT32
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -433,11 +439,6 @@ class Device:
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
         self._enqueue = None if self.is_host else _function("clEnqueueNDRangeKernel")
-
-    @property
-    def kind(self) -> str:
-        """The word for users, and for what benchmarks take by default: ``cpu`` or ``gpu``."""
-        return "cpu" if self.is_host else "gpu"
 
     @property
     def is_host(self) -> bool:
@@ -462,32 +463,35 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        return Tuning(self.model, self.precision, self.tunings.choices, self.padding)
+        return Tuning(self.model, self.precision, self.tunings.choices, self.padding, self.storage)
 
-    def at(self, precision: str) -> Device:
+    def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """The same device, context, queue and programs, for products of a precision: fp32 or tf32.
 
+        ``storage`` is what inference keeps between layers, float32 or float16: Tuning.storage.
+
         Raises:
-            OptionError: there is no such precision.
+            OptionError: there is no such precision, or storage.
             DeviceError: the device has no tensor cores.
         """
         check_precision(self.info, precision)
         _ = self.tunings  # which both then share
         other = copy.copy(self)
-        other.precision = precision
+        other.precision, other.storage = precision, storage_type(storage)
         return other
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> cl.Buffer:
-        """A buffer of ``size`` bytes, all zero.
+        """A buffer of at least ``size`` bytes, all zero.
 
         Raises:
             OutOfMemoryError: the device has no room for it.
         """
         try:
+            size = -(-size // _ZERO.nbytes) * _ZERO.nbytes
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
-            cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size // 4 * 4)
+            cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, size)
             return buffer
         except cl.Error as error:
             rule = "the device must have room for a buffer"
@@ -572,7 +576,10 @@ class Device:
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Sets the first ``size`` bytes of a buffer to zero."""
         with self._reporting("filling a buffer"):
-            cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, size)
+            whole = size // _ZERO.nbytes * _ZERO.nbytes
+            cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, whole)
+            if size > whole:
+                cl.enqueue_fill_buffer(self.queue, buffer, _ZERO.view(np.uint8)[:1], whole, size - whole)
 
     def flush(self) -> None:
         """Makes the device begin with what was launched, without waiting for it."""
@@ -735,7 +742,8 @@ class Device:
 
     def _digest(self, source: str) -> str:
         """What tells a program from others."""
-        return hashlib.sha256("\n".join([*self._build_options, self._preamble + source]).encode()).hexdigest()
+        options = [*self._build_options, *([WITHOUT_HEADER] if self._driver.reads_all else [])]
+        return hashlib.sha256("\n".join([*options, self._preamble + source]).encode()).hexdigest()
 
     def _build(self, source: str, digest: str, what: str) -> Any:
         if digest in self._crashed:
@@ -754,15 +762,23 @@ class Device:
         if not self._driver.keeps_programs and record.exists():
             with contextlib.suppress(cl.Error, OSError):
                 return cl.Program(self.context, [self.info.handle], [record.read_bytes()]).build(cache_dir=_NO_CACHE)
-        program = cl.Program(self.context, self._preamble + source).build(
-            options=self._build_options, cache_dir=_NO_CACHE
-        )
+        program = self._from_source(self._preamble + source)
         with contextlib.suppress(cl.Error, OSError):
             if self._driver.keeps_programs:
                 record.touch()
             else:
                 write_atomically(record, program.get_info(cl.program_info.BINARIES)[0])
         return program
+
+    def _from_source(self, source: str) -> Any:
+        """A program that the driver compiles, or finds in a cache of its own."""
+        short = declared(source) if self._driver.reads_all else None
+        if short is not None:
+            with contextlib.suppress(cl.Error, RuntimeError):  # What is wrong is said of the source itself.
+                return cl.Program(self.context, short).build(
+                    options=[*self._build_options, WITHOUT_HEADER], cache_dir=_NO_CACHE
+                )
+        return cl.Program(self.context, source).build(options=self._build_options, cache_dir=_NO_CACHE)
 
     def _build_error(self, what: str, rule: str, source: str, log: str) -> BuildError:
         """An error that names the log, and a file with the source."""

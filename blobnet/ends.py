@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import FLOAT32, FloatArray, Shape
 from blobnet.errors import BlobnetError, OptionError, near_matches
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
@@ -63,7 +63,7 @@ class Entry(_End):
 
     def memory(self, slots: int) -> dict[str, tuple[int, int]]:
         """Its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
-        sizes = {"samples": (0, -(-slots * self.sample_bytes // 4)), "rows": (0, 1)}
+        sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, 1)}
         if self.augmented:
             sizes["augmentation"] = (0, AUGMENTATION_WORDS)
         return {self.buffer(kind): size for kind, size in sizes.items()}

@@ -113,7 +113,7 @@ class BlobnetWarning(UserWarning):
 def warn(subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
     """Warns in the form of the errors, of the line outside blobnet that led here: see BlobnetError."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "blobnet":
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("blobnet", "functools"):
         level, frame = level + 1, frame.f_back
     warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=level)
 

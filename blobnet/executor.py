@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FLOAT32, FloatArray
+from blobnet.blob import FloatArray, StorageType
 from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.kernel_call import CONSTANT, Batch, Blob, KernelCall, Tuning
+from blobnet.kernel_call import CONSTANT, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.planning import Plan, make_plan
 from blobnet.task import Fault
 
@@ -97,7 +97,8 @@ def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
 
 def _number(value: int | float) -> np.float32 | np.int32:
     """What a kernel takes a number as."""
-    return np.float32(value) if isinstance(value, float) else np.int32(value)
+    number: np.float32 | np.int32 = np.float32(value) if isinstance(value, float) else np.int32(value)
+    return number
 
 
 def _trial(call: KernelCall) -> Trial:
@@ -306,27 +307,27 @@ class Executor:
 
     def _launch_checked(self, item: Launch, count: int) -> None:
         """Launches, and compares all memory that the launch was given with what was there before."""
-        storages = {blob.storage for blob in item.call.blobs.values()}
-        storages |= {array.storage for array in item.call.arrays.values()}
-        before = {name: self._whole(name) for name in storages}
+        places: list[Blob | Array] = [*item.call.blobs.values(), *item.call.arrays.values()]
+        kinds = {place.storage: place.type for place in places}
+        before = {name: self._whole(name, kind) for name, kind in kinds.items()}
         item.enqueue()
         self.device.finish()
-        after = {name: self._whole(name) for name in storages}
+        after = {name: self._whole(name, kind) for name, kind in kinds.items()}
         check_promise(item.call, before, after, count, self.plan.batch_size)
 
-    def _whole(self, storage: str) -> FloatArray:
+    def _whole(self, storage: str, kind: StorageType) -> npt.NDArray[Any]:
         """A host copy of the buffer that holds a storage, with its overrun."""
         buffer = self._placed[storage]
-        values: FloatArray = self.device.read(buffer, buffer.size // FLOAT32.itemsize)
+        values: npt.NDArray[Any] = self.device.read(buffer, buffer.size // kind.itemsize, kind.name)
         return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------
 
-    def memory(self, storage: str) -> FloatArray:
+    def memory(self, storage: str) -> npt.NDArray[Any]:
         """A host copy of the whole buffer that holds a storage, without its overrun."""
         buffer = self.plan.buffers[self.plan.placed[storage]]
-        elements = buffer.elements + self.plan.batch_size * buffer.per_sample
-        values: FloatArray = self.device.read(self._placed[storage], elements)
+        elements = buffer.size(self.plan.batch_size)
+        values: npt.NDArray[Any] = self.device.read(self._placed[storage], elements, buffer.type.name)
         return values
 
     def buffer_of(self, storage: str) -> Any:
@@ -336,8 +337,8 @@ class Executor:
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units[, depth], height, width)."""
         elements = count * blob.layout.memory_elements
-        values: FloatArray = self.device.read(self._placed[blob.storage], elements)
-        return np.ascontiguousarray(blob.layout.data(values, count))
+        values = self.device.read(self._placed[blob.storage], elements, blob.type.name)
+        return np.ascontiguousarray(blob.layout.data(values, count), np.float32)
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""
@@ -351,7 +352,11 @@ class Executor:
 
 
 def check_promise(
-    call: KernelCall, before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], count: int, batch_size: int
+    call: KernelCall,
+    before: Mapping[str, npt.NDArray[Any]],
+    after: Mapping[str, npt.NDArray[Any]],
+    count: int,
+    batch_size: int,
 ) -> None:
     """Raises PromiseError if a launch changed anything but what it may write, or left a halo cell that is not 0.
 
@@ -379,7 +384,8 @@ def check_promise(
             if array.storage == storage and source.arrays[role] != "read":
                 samples = batch_size if array.side_by_side else count
                 allowed[array.offset : array.end(samples)] = True
-        changed = before[storage].view(np.uint32) != after[storage].view(np.uint32)
+        bits = f"u{after[storage].itemsize}"
+        changed = before[storage].view(bits) != after[storage].view(bits)
         for bad, rule in (
             (halo & (after[storage] != 0), "every halo cell must be exactly 0 after a launch"),
             (changed & ~allowed & ~halo, "a launch may change only the data of the blobs and arrays that it writes"),

@@ -212,7 +212,8 @@ class Graph:
 def _only(side: str, vertices: Mapping[str, Vertex]) -> Vertex:
     if len(vertices) != 1:
         rule = f"what was asked for works with models of one {side}"
-        hint = "in Python, Model.fit, evaluate, predict, gradients and plan take them by name (docs/graphs.md)."
+        hint = "Model.fit, evaluate, predict, gradients and plan take them by name, and so do the commands train, "
+        hint += "evaluate and predict (docs/graphs.md)."
         raise OptionError("Model", rule, hint=hint, **{f"{side}s": ", ".join(vertices)})
     return next(iter(vertices.values()))
 
@@ -268,10 +269,12 @@ def _ends(side: str, nodes: Ends) -> list[_End]:
         for name, _ in items:
             _check_name(name, f"the name of one of the {side}")
     else:
-        items = [(None, item) for item in ([nodes] if isinstance(nodes, Node) else nodes)]
+        items = [(None, item) for item in (nodes if isinstance(nodes, list | tuple) else [nodes])]
     if not items or not all(isinstance(item, Node) for _, item in items):
         received = [type(item).__name__ for _, item in items]
-        raise OptionError("Model", f"{side} must be one node, or several ones in a list or by name", received=received)
+        hint = "a layer gives a node when it is called: layers.Input(3)(), layers.Dense(2)(node)."
+        rule = f"{side} must be one node, or several ones in a list or by name"
+        raise OptionError("Model", rule, received=received, hint=hint)
     if len({item for _, item in items}) < len(items):
         received = [item.layer.subject for _, item in items]
         hint = 'Activation("linear")(node) is another node of the same values.'

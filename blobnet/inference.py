@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray
+from blobnet.blob import FLOAT32, FloatArray
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of, in_order
@@ -251,12 +251,16 @@ class Evaluator:
         """The outputs of each batch, on their way as soon as the device has the batch."""
         device = self.executor.device
         sizes = [output.layout.memory_elements for output in self._outputs]
+        kinds = [output.type for output in self._outputs]
         for count in self.loader.batches(reader, jobs):
             self._run(count)
             if self._results:
                 memory = self._results.popleft()
             else:
-                memory = tuple(device.host_memory(4 * self.plan.batch_size * size).view(np.float32) for size in sizes)
+                memory = tuple(
+                    device.host_memory(kind.itemsize * self.plan.batch_size * size).view(kind.name)
+                    for kind, size in zip(kinds, sizes, strict=True)
+                )
             readings = tuple(
                 device.read_later(self.executor.buffer_of(output.storage), own[: count * size])
                 for output, own, size in zip(self._outputs, memory, sizes, strict=True)
@@ -282,7 +286,7 @@ class Evaluator:
         """
         executor, device = self.executor, self.executor.device
         sums = TOTALS * len(self.plan.heads)
-        device.fill_zero(executor.buffers["totals"], 4 * sums)
+        device.fill_zero(executor.buffers["totals"], FLOAT32.itemsize * sums)
         for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size)):
             self._run(count)
             for head in self.plan.heads:
@@ -319,18 +323,19 @@ class Evaluators:
         loss: Losses,
         sample_type: str | tuple[str, ...],
         precision: str,
+        storage: str,
     ) -> Iterator[Evaluator]:
         """An evaluator with these weights, for ``count`` samples in batches of at most ``batch_size``."""
         whole = count is None or count >= batch_size
         size = batch_size if whole else min(size for size in (*BUCKETS, batch_size) if size >= (count or 0))
-        kind = (id(device.queue), precision, min(size, batch_size), loss, sample_type)
+        kind = (id(device.queue), precision, min(size, batch_size), loss, sample_type, storage)
         with self._lock:
             parameters = self._written(device, graph, weights)
             evaluator = self._kept.get(kind)
             if evaluator is None:
                 while len(self._kept) >= _MOST_EVALUATORS:
                     self._kept.popitem(last=False)
-                evaluator = Evaluator(device.at(precision), graph, parameters, kind[2], loss, sample_type)
+                evaluator = Evaluator(device.at(precision, storage), graph, parameters, kind[2], loss, sample_type)
                 self._kept[kind] = evaluator
             self._kept.move_to_end(kind)
             try:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from blobnet import kernel_source
 from blobnet.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
@@ -290,13 +291,17 @@ class Batch:
 class Tuning:
     """What kernels are chosen by: what is known of the device, one of PRECISIONS for products, and ways to compute.
 
-    ``padding`` is how plans pad blobs.
+    ``padding`` is how plans pad blobs, and ``storage`` what the numbers of those between the layers are in plans for
+    inference; weights, results and sums are float32. ``chosen`` has what was chosen by this for an operation, so that
+    layers that are alike are looked at once; each plan has its own (planning/plan.py).
     """
 
     model: DeviceModel = HOST
     precision: str = "fp32"
     choices: Choices = field(default_factory=Choices)
     padding: Padding = field(default_factory=Padding)
+    storage: StorageType = FLOAT32
+    chosen: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, kernel: str) -> dict[str, int]:
         """The tunables of ``kernel``."""

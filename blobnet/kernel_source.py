@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 Macro = int | float | str
 
+
+class Definition(str):
+    """The text of a macro with arguments, which stand in front of it: ``(x, y) ((x) + (y))``."""
+
+
 #: The title of the blobs whose sizes are arguments.
 _SIZED_BLOBS = "Blobs, sizes as arguments"
 _SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Moves", "Global", "Local")
 _ACCESS = ("read", "write", "update")
 #: How the header says that a kernel reads a blob without its halo.
 _DATA_ALONE = "read data alone"
+#: How it says that a kernel takes a blob in the numbers that it computes with, and no others.
+_FLOAT32_ALONE = "float32 alone"
 #: Arguments whose values depend on the batch, and their types; those of others come with the call.
 BATCH_SCALARS = {"COUNT": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
@@ -55,7 +62,8 @@ class KernelSource:
     """One kernel file and its header.
 
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
-    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
+    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place;
+    ``float32_alone`` those whose numbers must be what kernels compute with, since they are copied as they lie.
     ``moves`` says what a kernel does that only moves data, for plans to count.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
     need not be part of the program, like those that are scalars: it serves any. ``is_generated``: the text is no file
@@ -73,6 +81,7 @@ class KernelSource:
     dimensions: Mapping[str, str]
     sizes_as_arguments: bool = False
     data_alone: frozenset[str] = frozenset()
+    float32_alone: frozenset[str] = frozenset()
     moves: str | None = None
     is_generated: bool = False
 
@@ -80,6 +89,12 @@ class KernelSource:
     def sizes(self) -> tuple[str, ...]:
         """The scalars that come with the call, and not with the batch."""
         return tuple(name for name in self.scalars if name not in BATCH_SCALARS)
+
+    def reading(self, arrays: Iterable[str], *, behind: str) -> KernelSource:
+        """The same with more arrays that it reads, behind one of its own, or all of them."""
+        more, known = dict.fromkeys(arrays, "read"), list(self.arrays.items())
+        place = list(self.arrays).index(behind) + 1 if behind in self.arrays else len(known)
+        return replace(self, arrays={**dict(known[:place]), **more, **dict(known[place:])})
 
     @property
     def entry(self) -> str:
@@ -126,7 +141,10 @@ class KernelSource:
             return self.text
         # A kernel writes GLOBAL_UNITS, be it an argument or a number.
         values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
-        defines = "".join(f"#define {name} {_literal(value)}\n" for name, value in sorted(values.items()))
+        defines = "".join(
+            f"#define {name}{'' if isinstance(value, Definition) else ' '}{_literal(value)}\n"
+            for name, value in sorted(values.items())
+        )
         as_arguments = self.sizes_as_arguments and sizes is None
         from blobnet.blob import geometry_type  # It needs NumPy, and the command line's help does not.
 
@@ -138,19 +156,27 @@ class KernelSource:
         """What says how the numbers of each role lie in memory: ``input_t`` for INPUT.
 
         Raises:
-            KernelError: the kernel's text knows one of the roles as real_t alone.
+            KernelError: the kernel takes one of the roles in float32 alone: its header says so, or it is an array of
+                real_t.
         """
         macros: dict[str, Macro] = {f"{role.lower()}_t": kind.c_type for role, kind in types.items()}
         narrow = {role: kind.name for role, kind in types.items() if kind.c_type != "real_t"}
         if narrow:
-            text = re.sub(r"/\*.*?\*/", "", self._expanded, flags=re.DOTALL)
-            arrays = [role for role in narrow if f"_ARRAY(real_t, {role.lower()})" in text]
-            pointers = re.findall(r"__global (?:const )?real_t \*(?:restrict )?(?!pointer\b)\w+", text)
-            if arrays or (pointers and narrow.keys() & self.blobs.keys()):
-                rule = "the kernel takes float32 alone, until it reads and writes by what is in kernels/storage.h"
-                raise KernelError(f"kernel {self.name}", rule, types=narrow)
+            refused = {role: kind for role, kind in narrow.items() if not self.takes(role)}
+            if refused:
+                rule = "the kernel takes some of its roles in float32 alone"
+                hint = "Implementation.stores is to keep such calls from it." if self.blobs.keys() & refused else None
+                raise KernelError(f"kernel {self.name}", rule, types=refused, hint=hint)
             macros["NARROW_STORAGE"] = 1
         return macros
+
+    def takes(self, role: str) -> bool:
+        """Whether the numbers of a role may be narrower than what kernels compute with."""
+        if self.is_generated:
+            return True
+        if role in self.blobs:
+            return role not in self.float32_alone
+        return f"_ARRAY({role.lower()}_t, {role.lower()})" in self._expanded
 
     @cached_property
     def _expanded(self) -> str:
@@ -255,6 +281,7 @@ def parse(name: str, text: str) -> KernelSource:
         dimensions=sections["Global"],
         sizes_as_arguments=bool(sized),
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
+        float32_alone=frozenset(role for role, rest in sections["Blobs"].items() if _FLOAT32_ALONE in rest),
         moves=next(iter(sections["Moves"]), None),
     )
 

@@ -21,7 +21,7 @@ from blobnet.inference import LabelledData
 from blobnet.kernel_call import Batch
 from blobnet.loader import Loader
 from blobnet.losses import Loss
-from blobnet.model import Model
+from blobnet.model import AnyLoss, Model
 from blobnet.network_inputs import first_numbers
 from blobnet.parameters import DeviceParameters
 from blobnet.tables import Table
@@ -197,7 +197,7 @@ def layer_spreads(
     x: Any = None,
     y: Any = None,
     *,
-    loss: Loss | str | None = None,
+    loss: AnyLoss = None,
     count: int | None = None,
     seed: int = 0,
     device: Device | str | None = None,

@@ -23,6 +23,8 @@ from blobnet.planning import sample_slots
 
 #: Batches that are gathered ahead of the device: enough for a source whose batches take unequal time.
 _PIECES = 4
+#: Of a number of a label: a class or a target.
+_LABEL_BYTES = np.dtype(np.int32).itemsize
 #: Bytes of a batch up to which threads cost more than they take over.
 _LEAST_SHARED = 1 << 20
 #: Threads that gather; more than 8 do not make memory faster.
@@ -116,6 +118,10 @@ class StreamReader(Reader):
         prepare: Callable[[npt.NDArray[Any], Any], Sequence[npt.NDArray[Any]]] | None,
         subject: str,
     ) -> None:
+        if isinstance(stream, str | bytes):
+            rule = "samples must be an array, or what else Model.fit takes, and not the name of a file"
+            hint = "blobnet.datasets.read_image(name, shape)[None] is a picture, numpy.load(name) an array."
+            raise DataError(subject, rule, received=repr(stream), hint=hint)
         self._stream, self._shapes, self._prepare, self._subject = stream, shapes, prepare, subject
         round_ = self._batches()
         first = next(round_, None)
@@ -276,7 +282,7 @@ class Loader:
         room = min(info.largest_allocation, (info.memory - reserved) * share)
         if source.bytes > room:
             return False
-        buffer = self._device.allocate(-(-source.bytes // 4) * 4)
+        buffer = self._device.allocate(source.bytes)
         reader, step = IndexedReader([source]), max(1, _LOAD_BYTES // entry.sample_bytes)
         pieces = deque(_Piece([self._memory(entry, step)], []) for _ in range(min(2, -(-len(source) // step))))
         for first in range(0, len(source), step):
@@ -345,7 +351,8 @@ class Loader:
         """Whether batches are gathered at once; a CPU's cores have work enough."""
         coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
         # Without samples to copy there are labels at most.
-        is_small = not coming or self._size * (coming + 4 * sum(self._label_buffers.values())) <= _LEAST_SHARED
+        labels = _LABEL_BYTES * sum(self._label_buffers.values())
+        is_small = not coming or self._size * (coming + labels) <= _LEAST_SHARED
         return reader.is_quick and (is_small or self._device.is_host)
 
     def _begin(self, reader: Reader, job: Any) -> _Filling:
@@ -383,7 +390,7 @@ class Loader:
         return _Piece(
             [None if entry.name in self._resident else self._memory(entry, self._size) for entry in self._entries],
             [
-                self._device.host_memory(4 * self._size * words).view(np.int32).reshape(self._size, -1)
+                self._device.host_memory(_LABEL_BYTES * self._size * words).view(np.int32).reshape(self._size, -1)
                 for words in self._label_buffers.values()
             ],
         )

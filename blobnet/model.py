@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
 from blobnet.arguments import as_float32, loss_of, loss_weights_for, losses_for, optimizer_of, parted
-from blobnet.augment import Augmentation, augmentations_of, from_descriptions
-from blobnet.blob import FloatArray
+from blobnet.augment import Augmentation, augmentations_of, check_mixed, from_descriptions
+from blobnet.blob import FloatArray, Shape
 from blobnet.building import announced
 from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
@@ -131,9 +131,13 @@ class Model:
         """Replaces the parameters that are named; the others stay, and all of them if there is an error.
 
         Raises:
-            OptionError: a name that the model does not have, or a value that is no finite number.
+            OptionError: no mapping, a name that the model does not have, or a value that is no finite number.
             ShapeError: an array of another shape.
         """
+        if not isinstance(weights, Mapping):
+            hint = "model.weights has the names."
+            rule = "the arrays must come by the names of parameters"
+            raise OptionError("set_weights", rule, received=type(weights).__name__, hint=hint)
         arrays, specs = {}, self.graph.named_parameters
         for name, values in weights.items():
             if name not in specs:
@@ -306,10 +310,12 @@ class Model:
     ) -> Model:
         """The same layers and weights, but for the last one with weights: it has ``classes`` outputs, and starts anew.
 
+        What the input layer does to samples stays, also for those of another size.
+
         Args:
             classes: outputs of the new model.
             class_names: their names.
-            size: (height, width), or (width,), of its samples, if it is another one.
+            size: ([[depth,] height,] width) of its samples, if it is another one.
             seed: of the weights of the last layer.
 
         Raises:
@@ -330,13 +336,16 @@ class Model:
             if len(size) != len(now) - 1:
                 rule = "the size must have as many axes as samples have besides their units"
                 raise ShapeError("with_classes", rule, size=tuple(size), input=start.shape)
-            replaced[start.name] = Input(now[0], *[None, None, *size][-2:], name=start.name)
+            replaced[start.name] = Input.of(Shape(now[0], *size), name=start.name)
         nodes = self.graph.nodes(self._weights, replaced)
         output = nodes[self.graph.output.name]
         if output.shape.units != classes:
             rule = "the model's outputs must be those of its last layer with weights"
             raise ShapeError("with_classes", rule, layer=head.name, output=output.shape, classes=classes)
-        return Model(nodes[self.graph.input.name], output, class_names=class_names, seed=seed)
+        found = Model(nodes[start.name], output, class_names=class_names, seed=seed)
+        # An input of another size does to samples what this one does.
+        found.set_weights({name: self._weights[name] for name in map(start.parameter, ("mean", "deviation"))})
+        return found
 
     def take_weights(self, other: Model) -> list[str]:
         """Takes the weights of all layers that another model has under the same names; the others stay.
@@ -577,9 +586,7 @@ class Model:
                 raise OptionError("augment", "with several inputs, it must say whose samples change", hint=hint)
         name, changes = items[0] if items else (None, ())
         found = augmentations_of(changes or ())
-        if len(names) > 1 and any(augmentation.mixes for augmentation in found):
-            rule = "samples can be mixed where the network has one input"
-            raise OptionError("augment", rule, inputs=", ".join(names))
+        check_mixed(found, names)
         return (name if found else None), found
 
     def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
@@ -615,12 +622,13 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
+        storage: str = "float32",
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
         that module says what they get; not of iterables. For several outputs they are given by the outputs' names.
-        ``x``, ``y``, ``loss_weights`` and ``precision`` are as for :meth:`fit`.
+        ``x``, ``y``, ``loss_weights`` and ``precision`` are as for :meth:`fit`, ``storage`` as for :meth:`predict`.
         """
         batch_size = check_count("evaluate", "batch_size", batch_size)
         losses = losses_for(self.graph, loss, self.loss)
@@ -632,7 +640,7 @@ class Model:
             raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=names)
         self._note_scale(data.sources)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_types}
-        with self._evaluator(device, precision=precision, loss=losses, **settings) as evaluator:
+        with self._evaluator(device, precision=precision, storage=storage, loss=losses, **settings) as evaluator:
             return evaluator.evaluate(data, weights) | asked_metrics(evaluator, data, asked)
 
     def report(
@@ -689,6 +697,7 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
+        storage: str = "float32",
     ) -> Any:
         """The model's output for every sample, in their order: (N, units[[[, depth], height], width]).
 
@@ -697,9 +706,13 @@ class Model:
         least as many samples, and for iterables, else 1, 4, 16 or 64 if that holds them all. Several threads may call
         this at once: one brings its samples to the device while another waits for its answers. See
         :meth:`predict_batches` for answers that are too many for memory.
+
+        With ``storage="float16"`` what one layer leaves for the next takes half the memory: each value is rounded to 11
+        bits, about 5e-4 of it, and beyond 65504 it is infinite. Weights, sums and answers are float32.
         """
         if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+            settings["storage"] = storage
             batches = list(self._output_batches("predict", x, **settings))
             return self._by_output([np.concatenate(own) for own in zip(*batches, strict=True)])
         batch_size = check_count("predict", "batch_size", batch_size)
@@ -707,7 +720,7 @@ class Model:
         self._note_scale(sources)
         reader, count = IndexedReader(sources), len(sources[0])
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
-        with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
+        with self._evaluator(device, precision=precision, storage=storage, loss=None, **settings) as evaluator:
             finish = evaluator.begin(reader, count)
         return self._by_output(finish())
 
@@ -718,16 +731,18 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
+        storage: str = "float32",
     ) -> Iterator[Any]:
         """What :meth:`predict` gives, some samples at a time, in their order: neither they nor the answers pile up.
 
         A few batches are read and predicted ahead of the one that is asked for. Others may predict between them.
         """
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+        settings["storage"] = storage
         return map(self._by_output, self._output_batches("predict_batches", x, **settings))
 
     def _output_batches(
-        self, subject: str, x: Any, *, batch_size: int, device: Device | str | None, precision: str
+        self, subject: str, x: Any, *, batch_size: int, device: Device | str | None, precision: str, storage: str
     ) -> Iterator[Outputs]:
         batch_size = check_count(subject, "batch_size", batch_size)
         reader: Reader
@@ -744,7 +759,7 @@ class Model:
         def outputs() -> Iterator[Outputs]:
             while True:
                 # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
-                with self._evaluator(device, precision=precision, loss=None, **settings) as evaluator:
+                with self._evaluator(device, precision=precision, storage=storage, loss=None, **settings) as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
                     found = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
                 yield from found
@@ -760,6 +775,7 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
+        storage: str = "float32",
     ) -> Any:
         """The probabilities that the outputs of :meth:`predict` stand for: (N, units[[[, depth], height], width]).
 
@@ -772,7 +788,7 @@ class Model:
             OptionError: the model was trained with a loss whose outputs are no logits.
         """
         losses = losses_for(self.graph, None, self.loss)
-        found = self.predict(x, batch_size=batch_size, device=device, precision=precision)
+        found = self.predict(x, batch_size=batch_size, device=device, precision=precision, storage=storage)
         probabilities = []
         for loss, outputs in zip(losses, [found] if len(losses) == 1 else found.values(), strict=True):
             scores = loss.scores(outputs)
@@ -938,13 +954,19 @@ class Sequential(Model):
         ShapeError: two neighbours do not fit.
     """
 
-    def __init__(self, layers: Iterable[Layer], *, class_names: Sequence[str] = (), seed: int = 0) -> None:
+    def __init__(self, layers: Iterable[Layer], *more: Any, class_names: Sequence[str] = (), seed: int = 0) -> None:
+        if more or isinstance(layers, Layer):
+            rule, hint = "the layers must come in one list", "Sequential([first, second, ...])"
+            raise OptionError("Sequential", rule, received=f"{1 + len(more)} arguments", hint=hint)
         self._start(graph.sequential(layers), class_names, seed)
 
 
 def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of a network's outputs, if there are any; OptionError unless there is one for each."""
     names = tuple(class_names)
+    if names and len(network.exits) > 1:
+        rule = "only a model with one output has names of its classes"
+        raise OptionError("class_names", rule, names=len(names), outputs=", ".join(network.outputs))
     units = network.output.shape.units if names else 0
     if names and len(names) != units:
         rule = "there must be a name for each output of the model, or none at all"

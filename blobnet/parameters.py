@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blobnet.blob import FLOAT32, FloatArray
+from blobnet.blob import FLOAT32, FloatArray, StorageType
+from blobnet.errors import PlanError
 from blobnet.graph import Graph
 from blobnet.initializers import FirstWeights
 
@@ -57,11 +58,18 @@ class ParameterTable:
         slices: where each parameter lies, by name.
         groups: the trained parameters, one group behind the other, from the start of the buffer on.
         elements: all of them, with the gaps between them.
+        type: of the numbers in the buffer. Those of gradients, and what optimizers keep, are float32.
     """
 
     slices: Mapping[str, ParameterSlice]
     groups: tuple[ParameterGroup, ...]
     elements: int
+    type: StorageType = FLOAT32
+
+    @property
+    def bytes(self) -> int:
+        """Of the buffer."""
+        return self.type.itemsize * (self.elements + READ_OVERRUN)
 
     @property
     def trainable_elements(self) -> int:
@@ -74,7 +82,7 @@ class ParameterTable:
 
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """All parameters in one flat array, as they lie in the buffer; not to be changed."""
-        flat = np.zeros(self.elements, np.float32)
+        flat = np.zeros(self.elements, self.type.name)
         places = {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}
         if isinstance(weights, FirstWeights):  # Which need no memory of their own.
             weights.put_into(places)
@@ -108,8 +116,15 @@ def parameter_table(
         graph: whose they are.
         frozen: names of trainable parameters that are not to be trained.
         factors: of the learning rate, by name; 1 for those that are not named.
+
+    Raises:
+        PlanError: parameters are of several types.
     """
     factors = factors or {}
+    kinds = {spec.type for spec in graph.named_parameters.values()} or {FLOAT32}
+    if len(kinds) > 1:
+        rule = "all parameters lie in one buffer, and must be of one type"
+        raise PlanError("parameters", rule, types=", ".join(sorted(kind.name for kind in kinds)))
     ranks = {
         name: (not spec.trainable or name in frozen, -factors.get(name, 1.0), not spec.decayed)
         for name, spec in graph.named_parameters.items()
@@ -130,7 +145,7 @@ def parameter_table(
                 group, elements=group.elements + room, decayed_elements=group.decayed_elements + decayed
             )
         offset += room
-    return ParameterTable(slices, tuple(groups.values()), max(offset, 1))
+    return ParameterTable(slices, tuple(groups.values()), max(offset, 1), *kinds)
 
 
 class DeviceParameters:
@@ -150,7 +165,7 @@ class DeviceParameters:
 
     def __init__(self, device: Device, graph: Graph, table: ParameterTable | None = None) -> None:
         self.table = table or parameter_table(graph)
-        self.buffer: Any = device.allocate(FLOAT32.itemsize * (self.table.elements + READ_OVERRUN))
+        self.buffer: Any = device.allocate(self.table.bytes)
         self.version = self.frozen_version = 0
         self._device = device
 
@@ -161,7 +176,7 @@ class DeviceParameters:
 
     def read(self) -> dict[str, FloatArray]:
         """All of them, by name."""
-        return self.table.unpack(self._device.read(self.buffer, self.table.elements))
+        return self.table.unpack(self._device.read(self.buffer, self.table.elements, self.table.type.name))
 
     def changed(self, *, only_trained: bool = False) -> None:
         """To be called after launches that write them."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
-
-from tqdm import TqdmWarning
 
 from blobnet.building import is_watched
 
-with warnings.catch_warnings():
-    # It chooses a widget in a notebook that has ipywidgets; that it may, and that there are none, needs no word.
-    warnings.simplefilter("ignore", TqdmWarning)
-    from tqdm.autonotebook import tqdm
-
 #: What a bar shows; with the metrics it fits 80 columns.
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+
+
+@cache
+def _tqdm() -> Any:
+    """The bars of tqdm, which who shows none need not wait for."""
+    from tqdm import TqdmWarning
+
+    with warnings.catch_warnings():
+        # It chooses a widget in a notebook that has ipywidgets; that it may, and that there are none, needs no word.
+        warnings.simplefilter("ignore", TqdmWarning)
+        from tqdm.autonotebook import tqdm
+    return tqdm
 
 
 def bar(title: str, total: int | None, verbose: bool, done: int = 0) -> Any:
@@ -25,7 +31,7 @@ def bar(title: str, total: int | None, verbose: bool, done: int = 0) -> Any:
     ``done`` samples were done before.
     """
     settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
-    return tqdm(total=total, initial=done, desc=title, disable=not (verbose and is_watched()), **settings)
+    return _tqdm()(total=total, initial=done, desc=title, disable=not (verbose and is_watched()), **settings)
 
 
 def shown(record: Mapping[str, float]) -> str:
@@ -55,7 +61,7 @@ class Table:
         """The row of an epoch that took ``seconds`` without its validation; the learning rate is the last step's."""
         cells = {name: _short(value) for name, value in record.items() if name in self._widths}
         cells["epoch"] = f"{epoch}/{self.epochs}"
-        cells["time"] = f"{seconds:.1f} s" if seconds < 100 else tqdm.format_interval(seconds)
+        cells["time"] = f"{seconds:.1f} s" if seconds < 100 else _tqdm().format_interval(seconds)
         cells["speed"] = f"{samples / seconds:.0f}"
         cells["rate"] = f"{learning_rate:.2g}"
         return self._line(cells)

@@ -42,12 +42,24 @@ def sources_for(graph: Graph, x: Any, subject: str) -> tuple[Source, ...]:
         wanted = vertex.shape.dimensions
         if source.shape[1:] != wanted:
             rule = "each sample must have the shape of the model's input"
-            raise DataError(where, rule, sample=source.shape[1:], input=wanted)
+            raise DataError(where, rule, sample=source.shape[1:], input=wanted, hint=_hint(source.shape, wanted))
     counts = {name: len(source) for name, source in zip(names, sources, strict=True)}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DataError(subject, "all inputs must have the same number of samples", samples=listed)
     return sources
+
+
+def _hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
+    """What makes an array of a shape one of samples, if its axes are the wanted ones."""
+    units, *sizes = wanted
+    if shape == wanted:
+        return "the first axis are the samples; a single one is x[None]."
+    if sizes and shape[1:] == (*sizes, units):
+        return "units (channels) come first: numpy.moveaxis(x, -1, 1), and likewise in prediction."
+    if units == 1 and shape[1:] == tuple(sizes):
+        return "the second axis are the units (channels): x[:, None]."
+    return None
 
 
 def comes_in_batches(graph: Graph, x: Any) -> bool:

@@ -22,6 +22,7 @@ class LayerSummary:
         parameters: all values.
         trainable: those that can be trained (running statistics cannot).
         frozen: those of the trainable ones that are frozen.
+        parameter_bytes: of all values.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LayerSummary:
     parameters: int
     trainable: int
     frozen: int
+    parameter_bytes: int
 
     @property
     def frozen_text(self) -> str:
@@ -47,6 +49,11 @@ class Summary:
     def parameters(self) -> int:
         """Values of all parameters."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of them."""
+        return sum(layer.parameter_bytes for layer in self.layers)
 
     @property
     def trainable(self) -> int:
@@ -73,7 +80,7 @@ class Summary:
             for layer in self.layers
         ]
         total = ["total", "", "", f"{self.parameters:,}", f"{self.frozen:,}"]
-        text = f"{self.parameters:,} ({readable(4 * self.parameters)}), {self.trainable:,} of them trainable"
+        text = f"{self.parameters:,} ({readable(self.parameter_bytes)}), {self.trainable:,} of them trainable"
         text += f", of which {self.frozen:,} are frozen" if self.frozen else ""
         columns = 5 if self.frozen else 4
         shown = [row[:columns] for row in (header, total, *rows)]
@@ -102,6 +109,8 @@ def summarize(graph: Graph, frozen: Collection[str] = ()) -> Summary:
         specs = graph.parameters(vertex) if vertex.place == 1 else ()
         trainable = [spec for spec in specs if spec.trainable]
         held = [spec for spec in trainable if vertex.parameter(spec.name) in frozen]
-        counts = [sum(spec.elements for spec in some) for some in (specs, trainable, held)]
-        layers.append(LayerSummary(vertex.name, vertex.layer.kind, vertex.shape, *counts))
+        elements, trained, frozen_ones = (sum(spec.elements for spec in some) for some in (specs, trainable, held))
+        size = sum(spec.elements * spec.type.itemsize for spec in specs)
+        kind = vertex.layer.kind
+        layers.append(LayerSummary(vertex.name, kind, vertex.shape, elements, trained, frozen_ones, size))
     return Summary(tuple(layers))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from blobnet import weight_buffers
 from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import FLOAT32, FloatArray, Shape
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of
 from blobnet.errors import OptionError
@@ -20,7 +20,7 @@ from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.moved_labels import move_labels
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.parameters import READ_OVERRUN, DeviceParameters, ParameterTable, parameter_table
+from blobnet.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
 from blobnet.planning import STEP_WORDS, Plan
 from blobnet.weight_buffers import (
@@ -72,7 +72,7 @@ def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool,
 
 def _state_bytes(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> int:
     elements = sum(_state_memory(table, optimizer, accumulate, average).values())
-    return 4 * (elements + (table.elements + READ_OVERRUN if average else 0))
+    return FLOAT32.itemsize * elements + (table.bytes if average else 0)
 
 
 class TrainingStep:
@@ -157,7 +157,7 @@ class TrainingStep:
         table, device_model = self.parameters.table, self.plan.tuning.model
         self._state_bytes = _state_bytes(table, optimizer, **keeps)
         memory = _state_memory(table, optimizer, **keeps)
-        self._state = {name: device.allocate(4 * elements) for name, elements in memory.items()}
+        self._state = {name: device.allocate(FLOAT32.itemsize * elements) for name, elements in memory.items()}
         buffers = {"parameters": self.parameters.buffer, **self._state}
         if average is not None:
             self.result = DeviceParameters(device, graph, table)

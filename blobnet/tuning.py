@@ -29,6 +29,8 @@ LEVELS = ("none", "fast", "wide")
 
 #: Answers that a file need not hold.
 _SILENCE = Answers("")
+#: What was said of files.
+_NOTED: set[tuple[Path, str]] = set()
 
 
 def answers_in(content: Mapping[str, Any]) -> Answers:
@@ -239,7 +241,9 @@ class Tunings:
         return content
 
     def _useless(self, rule: str, quiet: bool, **received: Any) -> _Content:
-        if not quiet:
+        # Each model may open the device anew.
+        if not quiet and (self.path, rule) not in _NOTED:
+            _NOTED.add((self.path, rule))
             warn(str(self.path), rule, hint="'blobnet tune MODEL' writes it anew.", **received)
         return _Content()
 

@@ -166,6 +166,9 @@ def check_finite(
     if values.dtype.kind != "f":
         return
     for first, chunk in chunks(values):
+        # NOTE: NaN is the greatest and the least there is. This takes half as long as looking at each.
+        if chunk.dtype == np.float32 and chunk.size and np.isfinite(chunk.max()) and np.isfinite(chunk.min()):
+            continue
         is_right = np.isfinite(chunk) if chunk.itemsize <= 4 else np.abs(chunk) <= FLOAT32_LIMIT
         if not is_right.all():
             place = np.unravel_index(int(is_right.argmin()), chunk.shape)
@@ -194,9 +197,7 @@ def _check_labels(
         raise DataError(
             subject,
             f"class numbers must have the shape ({shape}{'' if positions else ','})",
-            hint="for one class a sample, end the model with Dense(classes)"
-            if positions and len(y.shape) == 1
-            else "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type",
+            hint=_shape_hint(y.shape, positions),
             shape=y.shape,
         )
     for first, chunk in chunks(y):
@@ -214,6 +215,14 @@ def _check_labels(
                 index = (sample if numbers is None else int(numbers[sample]), *(int(axis) for axis in place[1:]))
                 where = index if positions else index[0]
                 raise DataError(subject, rule, hint=hint, sample=where, label=chunk[place])
+
+
+def _shape_hint(shape: tuple[int, ...], positions: tuple[int, ...]) -> str:
+    if positions and len(shape) == 1:
+        return "for one class a sample, end the model with Dense(classes)"
+    if not positions and shape[1:] == (1,):
+        return "a column becomes class numbers with y[:, 0]"
+    return "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type"
 
 
 def _negative_hint(positions: tuple[int, ...]) -> str:

@@ -112,13 +112,19 @@ class Dataset:
         return ignored_label(self.positions, self.classes)
 
     def statistics(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Mean and standard deviation of each unit (channel) of the training split: see :func:`unit_statistics`.
+        """Mean and standard deviation of each unit (channel) of the training split: see :func:`sampled_statistics`."""
+        return sampled_statistics(self.train.x)
 
-        Of samples that are read when they are asked for, STATISTICS_BYTES are read: every so many of them, from the
-        first on.
-        """
-        x = self.train.x
-        return unit_statistics(x if isinstance(x, np.ndarray) else x[:: max(1, x.bytes // STATISTICS_BYTES)])
+
+def sampled_statistics(
+    x: npt.NDArray[Any] | Source,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation of each unit (channel) of samples: see :func:`unit_statistics`.
+
+    Of samples that are read when they are asked for, STATISTICS_BYTES are read: every so many of them, from the first
+    on.
+    """
+    return unit_statistics(x if isinstance(x, np.ndarray) else x[:: max(1, x.bytes // STATISTICS_BYTES)])
 
 
 def unit_statistics(x: npt.NDArray[Any] | Source) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -237,8 +237,8 @@ def _dataset(
         rule = "every class must hold a picture to train on that can be read"
         raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
     x, _ = _pictures(name, kept, _common_form(kept, forms, size), crew, workers)
-    splits = {part: Split(x[part], np.array([label for _, label in kept[part]], np.int64)) for part in kept}
-    return Dataset(name, splits["train"], splits.get("test"), tuple(class_names), splits.get("validation"))
+    y = {part: np.array([label for _, label in pictures], np.int64) for part, pictures in kept.items()}
+    return _joined(name, {part: Split(x[part], y[part]) for part in kept}, class_names)
 
 
 def _masked_dataset(
@@ -272,8 +272,12 @@ def _masked_dataset(
         rule = "masks must hold at least two classes, to learn what tells them apart"
         hint = f"{IGNORED_LABEL} takes no part: masks of 0 and 255 must become masks of 0 and 1."
         raise DataError(name, rule, found=0, hint=hint)
-    names = class_names or [str(number) for number in range(largest + 1)]
-    return Dataset(name, splits["train"], splits.get("test"), tuple(names), splits.get("validation"))
+    return _joined(name, splits, class_names or [str(number) for number in range(largest + 1)])
+
+
+def _joined(name: str, splits: Mapping[str, Split], class_names: Sequence[str]) -> Dataset:
+    """Splits as a data set."""
+    return Dataset(name, splits["train"], splits.get("test"), tuple(class_names), splits.get("validation"))
 
 
 def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]) -> None:

@@ -174,7 +174,8 @@ class _Memory:
 
     def pictures(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         assert self._bytes is not None
-        return np.ndarray(shape, np.uint8, self._bytes, _PLACE.size)
+        values: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._bytes, _PLACE.size)
+        return values
 
 
 class _Worker:

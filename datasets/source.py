@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import check_array_type, check_axes, check_finite
+from blobnet.datasets.checks import check_array_type, check_axes, check_finite, check_real
 from blobnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
@@ -19,6 +19,7 @@ KEPT_BYTES = 1 << 26
 
 #: The types that samples keep on their way to the device; all others become float32 on the host.
 KEPT_TYPES = ("uint8", "int8", "uint16", "int16", "float16", "float32")
+_KEPT_TYPES = frozenset(map(np.dtype, KEPT_TYPES))
 
 
 def kept_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -26,7 +27,7 @@ def kept_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     given = np.dtype(dtype)
     if given.kind == "b":
         return np.dtype(np.uint8)
-    return given if given.name in KEPT_TYPES and given.isnative else np.dtype(np.float32)
+    return given if given in _KEPT_TYPES else np.dtype(np.float32)  # Those of another byte order are not.
 
 
 def check_kept(given: np.dtype[Any], dtype: np.dtype[Any], subject: str) -> None:
@@ -186,6 +187,23 @@ class Part(Source):
         self._source.check_all()
 
 
+class AsSamples(Source):
+    """What was read from a file as labels, as samples: in a type in which these travel, and looked at."""
+
+    def __init__(self, source: Source) -> None:
+        check_real(source.dtype, "x", source.subject)
+        self._source, self.subject, self.shape = source, source.subject, source.shape
+        self.dtype, self.is_parallel = kept_type(source.dtype), source.is_parallel
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        values = out if self._source.dtype == out.dtype else np.empty(out.shape, self._source.dtype)
+        self._source.read(rows, values)
+        if values is not out:
+            with np.errstate(over="ignore"):
+                np.copyto(out, values, casting="unsafe")
+        check_finite(out, "x", self.subject, rows)
+
+
 def source_of(x: Any, subject: str) -> Source:
     """A source of samples.
 
@@ -199,6 +217,8 @@ def source_of(x: Any, subject: str) -> Source:
     """
     if isinstance(x, Source):
         source = x
+    elif hasattr(x, "__array__") and not isinstance(x, np.ndarray) and not _has_numpy_type(x):
+        source = ArraySource(converted(x, subject), subject)
     elif not isinstance(x, np.ndarray) and hasattr(x, "__len__") and hasattr(x, "__getitem__") and not _is_list(x):
         source = IndexedSource(x, subject)
     else:
@@ -206,6 +226,20 @@ def source_of(x: Any, subject: str) -> Source:
         source = ArraySource(x, subject)
     check_axes(source.shape, subject)
     return source
+
+
+def _has_numpy_type(x: Any) -> bool:
+    """Whether the type of an array of another package, h5py's say, is one of NumPy's."""
+    return not hasattr(x, "dtype") or isinstance(x.dtype, np.dtype)
+
+
+def converted(x: Any, subject: str, name: str = "x") -> npt.NDArray[Any]:
+    """An array of another package, such as a tensor of PyTorch, as one of NumPy's, without a copy where it allows."""
+    try:
+        return np.asarray(x)
+    except (TypeError, RuntimeError, ValueError) as error:
+        rule, hint = f"{name} must become an array of NumPy", f"{name}.detach().cpu().numpy()"
+        raise DataError(subject, rule, received=type(x).__name__, cause=error, hint=hint) from error
 
 
 def stored_labels(y: Any, subject: str) -> Source | None:
@@ -218,6 +252,8 @@ def stored_labels(y: Any, subject: str) -> Source | None:
     if isinstance(y, Source):
         return y if y.bytes > KEPT_BYTES else None
     if not all(hasattr(y, name) for name in ("shape", "dtype", "__getitem__")) or not y.shape:
+        return None
+    if not _has_numpy_type(y):
         return None
     if int(np.prod(y.shape, dtype=np.int64)) * np.dtype(y.dtype).itemsize <= KEPT_BYTES:
         return None

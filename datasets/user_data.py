@@ -104,8 +104,10 @@ def read_samples(path: Path) -> Array:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def npz_arrays(path: Path) -> tuple[Arrays, list[str]]:
-    """The arrays of a .npz file that have names of KEYS, and the names of all.
+def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
+    """The arrays of a .npz file that have names of ``keys``, and the names of all.
+
+    Without ``keys`` all arrays, as labels: those that stay in the file keep their type.
 
     Raises:
         FileError: the file cannot be read.
@@ -114,14 +116,15 @@ def npz_arrays(path: Path) -> tuple[Arrays, list[str]]:
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no whole zip archive")
         with np.load(path, allow_pickle=False) as file:
-            return {key: _npz_member(path, file, key) for key in KEYS if key in file}, list(file)
+            found = list(file)
+            return {key: _npz_member(path, file, key, keys) for key in keys or found if key in file}, found
     except BlobnetError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(str(path), "the file must be a readable .npz file", reason=error) from error
 
 
-def _npz_member(path: Path, file: Any, key: str) -> Array:
+def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> Array:
     names = file.zip.namelist()
     member = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
     if member.file_size <= KEPT_BYTES or key == "class_names":
@@ -136,20 +139,20 @@ def _npz_member(path: Path, file: Any, key: str) -> Array:
         if len(local) < 30 or local[:4] != b"PK\x03\x04":
             raise ValueError(f"the archive does not hold {member.filename} where it says")
         plain.seek(sum(struct.unpack("<HH", local[26:])), os.SEEK_CUR)
-        return _stored(path, plain, key, lambda: np.asarray(file[key]))
+        return _stored(path, plain, key, _has_labels(key, keys), lambda: np.asarray(file[key]))
 
 
-def npy_arrays(folder: Path) -> tuple[Arrays, list[str]]:
+def npy_arrays(folder: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
     """As :func:`npz_arrays`, of the .npy files in a folder."""
     arrays: Arrays = {}
     found = sorted(path.stem for path in folder.glob("*.npy"))
-    for key in KEYS:
+    for key in keys or found:
         if key in found:
-            arrays |= _npy_file(folder / f"{key}.npy", key)
+            arrays |= _npy_file(folder / f"{key}.npy", key, keys)
     return arrays, found
 
 
-def _npy_file(path: Path, key: str) -> Arrays:
+def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays:
     """The array in a .npy file, under a name."""
 
     def whole() -> npt.NDArray[Any]:
@@ -159,31 +162,32 @@ def _npy_file(path: Path, key: str) -> Arrays:
         if path.stat().st_size <= KEPT_BYTES or key == "class_names":
             return {key: whole()}
         with path.open("rb") as file:
-            return {key: _stored(path, file, key, whole)}
+            return {key: _stored(path, file, key, _has_labels(key, keys), whole)}
     except BlobnetError:
         raise
     except (OSError, ValueError, EOFError) as error:
         raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
 
 
-def _stored(path: Path, file: BinaryIO, key: str, whole: Callable[[], npt.NDArray[Any]]) -> Array:
+def _stored(path: Path, file: BinaryIO, key: str, has_labels: bool, whole: Callable[[], npt.NDArray[Any]]) -> Array:
     """The .npy array that begins at a file's position, to be read later; ``whole`` reads it now."""
     shape, is_fortran, dtype = npy_header(file)
     if is_fortran:
         size = math.prod(shape) * dtype.itemsize
         _note_whole(path, key, size, "is in Fortran's order", "numpy.ascontiguousarray has the other.")
         return whole()
-    return FileSource(path, file.tell(), shape, dtype, str(path), has_labels=_has_labels(key))
+    return FileSource(path, file.tell(), shape, dtype, str(path), has_labels)
 
 
-def hdf5_arrays(path: Path) -> tuple[Arrays, list[str]]:
+def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
     """As :func:`npz_arrays`, of an HDF5 file, which stays open for as long as something is to be read from it."""
     import h5py
 
     try:
         file = h5py.File(path, "r")
         found = list(file)
-        arrays = {key: _hdf5_array(path, file[key], key) for key in KEYS if isinstance(file.get(key), h5py.Dataset)}
+        wanted = [key for key in keys or found if isinstance(file.get(key), h5py.Dataset)]
+        arrays = {key: _hdf5_array(path, file[key], key, _has_labels(key, keys)) for key in wanted}
         if not any(isinstance(array, IndexedSource) for array in arrays.values()):
             file.close()
         return arrays, found
@@ -193,18 +197,18 @@ def hdf5_arrays(path: Path) -> tuple[Arrays, list[str]]:
         raise FileError(str(path), "the file must be a readable HDF5 file", reason=error) from error
 
 
-def _hdf5_array(path: Path, values: Any, key: str) -> Array:
+def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
     if values.ndim == 0 or values.nbytes <= KEPT_BYTES or key == "class_names":
         return np.asarray(values[()])
     place, storage = values.id.get_offset(), values.id.get_create_plist()
     # What lies in one piece is read without HDF5, by several threads; its library lets in one.
     if place is not None and not storage.get_external_count() and not values.file.userblock_size:
-        return FileSource(path, place, values.shape, values.dtype, str(path), has_labels=_has_labels(key))
-    return IndexedSource(values, str(path), has_labels=_has_labels(key))
+        return FileSource(path, place, values.shape, values.dtype, str(path), has_labels)
+    return IndexedSource(values, str(path), has_labels)
 
 
-def _has_labels(key: str) -> bool:
-    return key.startswith("y")
+def _has_labels(key: str, keys: Sequence[str] | None) -> bool:
+    return keys is None or key.startswith("y")
 
 
 def _note_whole(path: Path, key: str, size: int, state: str, hint: str) -> None:
@@ -221,7 +225,8 @@ def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
     """Checked arrays as a data set."""
     arrays = _renamed(path, arrays, found)
     if "x" not in arrays or "y" not in arrays:
-        raise FileError(str(path), "it must hold the arrays x and y", found=found)
+        hint = "arrays that are called after the inputs and outputs of a model are for that one (docs/graphs.md)."
+        raise FileError(str(path), "it must hold the arrays x and y", found=found, hint=hint)
     for part in ("test", "val"):
         if (f"x_{part}" in arrays) != (f"y_{part}" in arrays):
             raise FileError(str(path), f"x_{part} and y_{part} must come together", found=found)
@@ -230,7 +235,7 @@ def _dataset(path: Path, arrays: Arrays, found: list[str]) -> Dataset:
         rule = "samples should have the axes (samples, units, height, width), but these seem to have their units last"
         hint = "x.transpose(0, 3, 1, 2); or call the arrays x_train and y_train, which have Keras's axes."
         warn(str(path), rule, shape=shape, hint=hint)
-    class_names = _class_names(path, np.asarray(arrays["class_names"])) if "class_names" in arrays else None
+    class_names = class_names_of(path, np.asarray(arrays["class_names"])) if "class_names" in arrays else None
     classes = len(class_names) if class_names is not None else None
     train = as_split(arrays["x"], arrays["y"], classes, str(path))
     others: dict[str, Split] = {}
@@ -323,8 +328,8 @@ def largest_class(subject: str, splits: Sequence[Split]) -> int:
     return last
 
 
-def _class_names(path: Path, values: npt.NDArray[Any]) -> tuple[str, ...]:
-    """Texts, which HDF5 gives as bytes."""
+def class_names_of(path: Path, values: npt.NDArray[Any]) -> tuple[str, ...]:
+    """The texts of an array ``class_names``, which HDF5 gives as bytes; DataError if it holds something else."""
     names = values.tolist() if values.ndim == 1 else []
     if not names or not all(isinstance(name, str | bytes) for name in names):
         raise DataError(str(path), "class_names must be a list of texts", dtype=values.dtype, shape=values.shape)

@@ -9,35 +9,45 @@
  *     VALUE_OF(pointer), SET_VALUE(value, pointer), ADD_VALUE(value, pointer), EIGHT_VALUES(pointer)
  *                                          the same at a pointer, and of eight side by side
  *
+ *     EACH_STORAGE(DEFINE)                 DEFINE(type) of an OVERLOADED function, for each type that pointers may have
+ *
  * The pointer of an index is a name. Where all numbers are real_t, they are what C has for it.
  */
 #ifdef NARROW_STORAGE
-#define STORAGE_ACCESS(space, type)                                                      \
-    INLINE type __attribute__((overloadable)) load_value(space const type *pointer)      \
-    {                                                                                    \
-        return *pointer;                                                                 \
-    }                                                                                    \
-    INLINE void __attribute__((overloadable)) set_value(type value, space type *pointer) \
-    {                                                                                    \
-        *pointer = value;                                                                \
+/* A pointer to numbers of one type, where there are others, is a mistake of ours that no driver may pass over. */
+#ifdef __clang__
+#pragma clang diagnostic error "-Wincompatible-pointer-types"
+#endif
+#define OVERLOADED __attribute__((overloadable))
+#define EACH_STORAGE(DEFINE) \
+    DEFINE(real_t)           \
+    DEFINE(half)
+#define STORAGE_ACCESS(space, type)                                   \
+    INLINE type OVERLOADED load_value(space const type *pointer)      \
+    {                                                                 \
+        return *pointer;                                              \
+    }                                                                 \
+    INLINE void OVERLOADED set_value(type value, space type *pointer) \
+    {                                                                 \
+        *pointer = value;                                             \
     }
 STORAGE_ACCESS(__global, real_t)
 STORAGE_ACCESS(__local, real_t)
 STORAGE_ACCESS(__private, real_t)
 STORAGE_ACCESS(__global, int)
-INLINE real_t __attribute__((overloadable)) load_value(__global const half *pointer)
+INLINE real_t OVERLOADED load_value(__global const half *pointer)
 {
     return vload_half(0, pointer);
 }
-INLINE void __attribute__((overloadable)) set_value(real_t value, __global half *pointer)
+INLINE void OVERLOADED set_value(real_t value, __global half *pointer)
 {
     vstore_half(value, 0, pointer);
 }
-INLINE float8 __attribute__((overloadable)) load_eight(__global const real_t *pointer)
+INLINE float8 OVERLOADED load_eight(__global const real_t *pointer)
 {
     return vload8(0, pointer);
 }
-INLINE float8 __attribute__((overloadable)) load_eight(__global const half *pointer)
+INLINE float8 OVERLOADED load_eight(__global const half *pointer)
 {
     return vload_half8(0, pointer);
 }
@@ -49,6 +59,8 @@ INLINE float8 __attribute__((overloadable)) load_eight(__global const half *poin
 #define WRITE_VALUE(pointer, index, value) set_value(value, (pointer) + (index))
 #define SCALE_VALUE(pointer, index, factor) WRITE_VALUE(pointer, index, READ_VALUE(pointer, index) * (factor))
 #else
+#define OVERLOADED
+#define EACH_STORAGE(DEFINE) DEFINE(real_t)
 #define VALUE_OF(pointer) (*(pointer))
 #define SET_VALUE(value, pointer) (*(pointer) = (value))
 #define ADD_VALUE(value, pointer) (*(pointer) += (value))

@@ -5,7 +5,7 @@ a condition scales and shifts the units of every block (Perez et al., *FiLM*, 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import blobnet as bn
 from blobnet import layers
@@ -18,7 +18,7 @@ _MODULATE = """function (V[N, C, ...], S[N, C], B[N, C]) -> (O) {
 
 
 def unet_1d(
-    input_shape: Sequence[int] = (2, 16),
+    input_shape: Sequence[int] | Mapping[str, Sequence[int]] = (2, 16),
     seed: int = 0,
     condition: int = 64,
     filters: Sequence[int] = (256, 512, 1024),
@@ -30,7 +30,7 @@ def unet_1d(
     At the defaults the convolutions are seed 002's: 1024 units at 4 positions are the most common ones.
 
     Args:
-        input_shape: (units, width) of a sequence.
+        input_shape: (units, width) of a sequence; or this as ``sequence``, and (numbers,) as ``condition``.
         seed: of the initial weights.
         condition: numbers of a condition (with the embedding of the diffusion's step).
         filters: units of each level, each at half the width of the one before.
@@ -40,6 +40,9 @@ def unet_1d(
     Raises:
         ShapeError: the width cannot be halved so often.
     """
+    if isinstance(input_shape, Mapping):
+        (condition,) = input_shape.get("condition", (condition,))
+        input_shape = input_shape.get("sequence", (2, 16))
     units, width = input_shape
     if width % 2 ** (len(filters) - 1):
         rule = f"the width must be a multiple of {2 ** (len(filters) - 1)}: it is halved {len(filters) - 1} times"

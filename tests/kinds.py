@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Padding
+from blobnet.blob import FLOAT32, Padding, StorageType
 from blobnet.device import Device
 from blobnet.device_model import GENERIC, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
 from blobnet.task import Choices, Fault
 
 _NO_CHOICES, _NO_PADDING = Choices(), Padding()
+
+
+def kind_of(device: Device) -> str:
+    """The word for a device that :func:`tuning_for` takes."""
+    return "cpu" if device.is_host else "gpu"
 
 
 def tuning_for(
@@ -26,6 +31,7 @@ def tuning_for(
     precision: str = "fp32",
     only: Iterable[str] = (),
     padding: Padding = _NO_PADDING,
+    storage: StorageType = FLOAT32,
     **facts: Any,
 ) -> Tuning:
     """For ``cpu`` or ``gpu``, with other ``facts`` of :class:`DeviceModel`: ``compute_units``, ``local_memory``.
@@ -34,7 +40,7 @@ def tuning_for(
     """
     model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **facts)
     parts = {"broken": frozenset(map(Fault.parse, broken)), "only": frozenset(only)}
-    return Tuning(model, precision, replace(choices, **parts), padding)
+    return Tuning(model, precision, replace(choices, **parts), padding, storage)
 
 
 def only(tuning: Tuning, *names: str) -> Tuning:

@@ -6,6 +6,7 @@ has H = 1 and vectors H = W = 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from blobnet.graph import Graph, Vertex
 from tests.reference import convolution, dense, dropout, joins, losses, normalization, pooling
-from tests.reference.activation import ACTIVATIONS
+from tests.reference.activation import named
 
 Pair = tuple[int, int]
 Sides = tuple[Pair, Pair]
@@ -82,13 +83,20 @@ def _layer(
         mean, deviation = (operations.shaped(parameters[name], (1, -1, 1, 1)) for name in ("mean", "deviation"))
         return (operations.shaped(x, shape) - mean) / deviation
     if kind == "Activation":
-        return operations.activation(x, layer.function)
+        return operations.activation(x, layer.activates or layer.function)
     if kind == "Add":
         return operations.add(inputs)
     if kind == "Concat":
         return operations.concat(inputs)
     if kind == "Flatten":
         return x
+    if kind == "Multiply":
+        return math.prod(inputs)
+    if kind == "PReLU":
+        slope = operations.shaped(parameters["slope"], (1, -1, 1, 1))
+        return x * (x > 0) + slope * x * (x <= 0)
+    if kind == "Slice":
+        return x[:, slice(*layer.ranges[0])]
     if kind == "Dropout":
         if not training:
             return x
@@ -152,7 +160,7 @@ class NumPyOperations:
         return np.asarray(x, np.float64).reshape(shape)
 
     def activation(self, x: Any, name: str) -> Any:
-        return ACTIVATIONS[name][0](x)
+        return named(name)[0](x)
 
     def add(self, inputs: list[Any]) -> Any:
         return joins.add(inputs)

@@ -131,6 +131,21 @@ def _vectors() -> Graph:
     return from_nodes(rows, layers.Dense(3)(layers.Dense(12, activation="softplus")(node) + node))
 
 
+def _parts() -> Graph:
+    """Units cut in parts, parts of parts, some of which nobody reads, or two read."""
+    images = layers.Input(2, 5, 4)()
+    node = layers.Conv2D(7, 3, padding=1, activation="tanh")(images)
+    first, second, third = layers.split(node, [2, 3, 2])
+    gates = layers.Activation("sigmoid")(layers.Conv2D(3, 3, padding=1)(first))
+    node = layers.Concat()([gates + second, third])
+    inner, outer = layers.split(layers.Conv2D(6, 1)(node), [4, 2])
+    left, right = layers.split(inner, [3, 1])
+    ends = [layers.Conv2D(2, 2)(left), layers.Activation("relu")(layers.Conv2D(2, 2)(right))]
+    cut = layers.Conv2D(5, 2, activation="elu")(layers.Concat()([outer, left]))
+    ends += [layers.Slice(((1, 3, None),))(cut), layers.Slice(((2, -1, 1), None))(cut)]
+    return from_nodes(images, layers.Dense(3)(layers.Flatten()(layers.Concat()(ends))))
+
+
 KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "plain": _plain,
     "residual": _residual,
@@ -145,6 +160,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "many units": _many_units,
     "small planes": _small_planes,
     "vectors": _vectors,
+    "parts": _parts,
 }
 
 #: Those whose gradients are compared with PyTorch's: all but one whose layers and joins the others have too, since
@@ -157,6 +173,7 @@ _STEPS = {
     "add": 5,
     "concat": 5,
     "flatten": 1,
+    "slice": 3,
     "dropout": 2,
     "norm": 3,
     "convolution": 5,
@@ -218,6 +235,13 @@ def _step(kind: str, nodes: list[Node], generator: np.random.Generator) -> Node 
         return joined(layers.Concat(), same_units=False) if shape.units <= _MOST_UNITS else None
     if kind == "flatten":
         return layers.Flatten()(source)
+    if kind == "slice":
+        first, last = sorted(generator.choice(shape.units + 1, 2, replace=False).tolist())
+        if generator.random() < 0.5:
+            return layers.Slice(((first, last, None),))(source)
+        for part in layers.split(source, [last, shape.units - last] if last < shape.units else [last]):
+            nodes.append(part)
+        return None
     if kind == "dropout":
         return layers.Dropout(float(generator.choice([0.25, 0.5])))(source)
     if kind == "norm":

@@ -9,8 +9,9 @@ layer, in memory that nobody shares, without the planner.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import BlobLayout, Shape
+from blobnet.cellwise import SUM, Step, with_epilogue
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
-from blobnet.layers.activation import FROM_OUTPUT
+from blobnet.layers.activation import Activation
 from blobnet.layers.base import Site
+from blobnet.layers.views import Slice
 from blobnet.losses import Loss
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Plan
@@ -44,12 +47,16 @@ _CELL_BY_CELL = (
 _FOLD, _NORM = "normalization/fold", ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
 #: Others that may write where they read.
 _IN_PLACE = ("activation/softmax_forward", "activation/softmax_backward", "normalization/backward_data")
-#: Those whose ACTIVATION is for the delta that they read, not for what they write.
-_THROUGH_ACTIVATION = ("normalization/backward_plane_sums", "normalization/backward_data")
+#: Those whose SLOPE is of what they make again, not of a value that they read.
+_THROUGH_SLOPE = ("normalization/backward_plane_sums", "normalization/backward_data")
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
 TUNING = Tuning(choices=Choices(only=frozenset({"direct"})))
+
+
+#: The roles of numbers that an epilogue reads of a unit.
+_OF_UNITS = re.compile(r"_\d+$")
 
 
 class PlanBrokenError(AssertionError):
@@ -103,8 +110,31 @@ def _sum(left: Symbols, right: Symbols) -> Symbols:
     return np.where(left == 0, right, np.where(right == 0, left, _mix(left + right)))
 
 
-def _activated(values: Symbols, function: str) -> Symbols:
-    return values if function == "ACTIVATION_linear" else _combined(_word(function), values)
+def _done(step: Step, values: Symbols) -> Symbols:
+    return values if step.expression == "x" else _combined(_word(step.expression), values)
+
+
+def _through(step: Step | None, values: Symbols, delta: Symbols) -> Symbols:
+    """A delta on its way back through a function, whose slope follows from these values."""
+    assert step is not None
+    # A batch norm that takes on nothing does nothing for it either.
+    return delta if step.expression == "x" else _combined(_word("activation/backward", step.expression), values, delta)
+
+
+def _from_output(step: Step) -> bool:
+    return not re.search(r"\bx\b", step.slope)
+
+
+def _cut(call: KernelCall, values: Symbols, shape: tuple[int, ...]) -> Symbols:
+    """What a slice of units makes of its input, or of its delta, which is 0 in the other units."""
+    assert isinstance(call.owner, Slice), f"{call.label}: symbols know no other generated kernel"
+    count, whole = len(values), np.zeros(shape, np.uint64)
+    first, last = call.owner.ranges[0][:2]  # type: ignore[index]
+    if values.size > whole.size:
+        return values.reshape(count, -1, *shape[2:])[:, first:last]
+    part = whole[:, first:last]
+    part[...] = values.reshape(part.shape)
+    return whole
 
 
 @cache
@@ -127,6 +157,8 @@ class SymbolicMemory:
         self.buffers = {name: np.zeros(size, np.uint64) for name, size in sizes.items()}
         self.placed = placed
         self.batch = batch
+        #: The places of vertices, by the numbers that their calls have.
+        self.sites: dict[int | None, Site] = {}
         #: What calls left in the persistent arrays, by storage and offset: gradients, running statistics.
         self.persistent: dict[tuple[str, int], int] = {}
         #: What was read for folded weights, and the bias that was made with them, by the hash of these weights.
@@ -148,7 +180,9 @@ class SymbolicMemory:
                 self._planes(blob, count)[..., _halo(blob.layout)] = 0
             return
         source = call.source
-        accumulates = bool(call.macros.get("ACCUMULATE", 0))
+        accumulates = bool(call.macros.get("ACCUMULATE", 0)) or (
+            source.is_generated and "update" in source.blobs.values()
+        )
         written = [role for role, access in source.blobs.items() if access != "read"]
         if call.macros.get("HAS_DELTA") == 0:
             written.remove("OUTPUT_DELTA")
@@ -175,11 +209,11 @@ class SymbolicMemory:
             words |= {role: parts[role] for role in ("WEIGHT", "BIAS")}
             norm = [parts[role] for role in _NORM]
         arrays = list(words.values())
-        if call.kernel in _THROUGH_ACTIVATION:
-            inputs = self._through_activation(call, inputs, words)
+        if call.kernel in _THROUGH_SLOPE:
+            inputs = self._through_slope(call, inputs, words)
         for role in written:
             target = self.data(call.blobs[role], count)
-            result = self._result(call, role, inputs, arrays, norm, target.shape).reshape(target.shape)
+            result = self._result(call, role, inputs, words, norm, target.shape).reshape(target.shape)
             phase = (slice(None), slice(None), *self._phase(call))
             target[phase] = (_sum(target, result) if accumulates else result)[phase]
         for role, access in source.arrays.items():
@@ -204,46 +238,63 @@ class SymbolicMemory:
         call: KernelCall,
         role: str,
         inputs: list[Symbols],
-        arrays: list[int],
+        words: Mapping[str, int],
         norm: list[int],
         shape: tuple[int, ...],
     ) -> Symbols:
         if 0 in (call.macros.get("TAPS_Y"), call.macros.get("TAPS_X")):
             return np.zeros(shape, np.uint64)
-        function = str(call.macros.get("ACTIVATION", "ACTIVATION_linear"))
         if call.kernel == "blob/copy":
             return inputs[0]
-        if call.kernel == "join/add":
-            return _activated(_sum(*inputs), function)
-        if call.kernel == "activation/forward":
-            return _activated(inputs[0], function)
+        if call.source.is_generated:
+            return _cut(call, inputs[0], shape) if inputs else np.zeros(shape, np.uint64)
         if call.kernel == "activation/backward":
-            # A batch norm that takes it on does nothing for it either.
-            return inputs[1] if function == "ACTIVATION_linear" else _combined(_word(call.kernel, function), *inputs)
-        if call.kernel in _CELL_BY_CELL:
-            residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
-            result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *arrays), *inputs)
+            assert isinstance(call.owner, Activation)
+            return _through(call.owner.step, *inputs)
+        residual = inputs.pop() if call.macros.get("HAS_RESIDUAL") else None
+        numbers = {role: words[role] for role in words if _OF_UNITS.search(role)}
+        own = [words[role] for role in words if role not in numbers]
+        if call.kernel == "join/add":
+            result = _sum(*inputs)
+        elif call.kernel == "activation/forward":
+            result = inputs[0]
+        elif call.kernel in _CELL_BY_CELL:
+            result = _combined(_word(call.kernel, call.macros.get("ORDINAL"), *own), *inputs)
         else:
-            residual = [inputs.pop()] if call.macros.get("HAS_RESIDUAL") else []
-            result = _spread(_word(role, *map(_digest, inputs), *arrays), int(np.prod(shape)))
+            result = _spread(_word(role, *map(_digest, inputs), *own), int(np.prod(shape)))
             if norm:
                 result = _combined(_word("normalization/forward_inference", None, *norm), result)
-        if residual:
-            result = _sum(result, residual[0].reshape(result.shape))
-        return result if call.kernel in _THROUGH_ACTIVATION else _activated(result, function)
+        for place, step in enumerate(self._steps(call, is_folded=bool(norm))):
+            if step.blob is not None:
+                assert step.expression == SUM
+                assert residual is not None
+                result = _sum(result, residual.reshape(result.shape))
+            elif step.numbers:
+                found = [numbers[role] for role in step.named(place)]
+                result = _combined(_word("normalization/forward_inference", None, *found), result)
+            else:
+                result = _done(step, result)
+        return result
 
-    @staticmethod
-    def _through_activation(call: KernelCall, inputs: list[Symbols], words: Mapping[str, int]) -> list[Symbols]:
-        """Input and delta of a batch norm, the delta as the activation behind it gives it back by calls of its own."""
-        function = str(call.macros["ACTIVATION"])
-        if function == "ACTIVATION_linear":
-            return inputs
+    def _steps(self, call: KernelCall, *, is_folded: bool) -> Sequence[Step]:
+        """What the kernel does to its results for the layers behind its own, and an activation for itself."""
+        finishes = "FINISHED" in call.macros
+        if call.kernel == "join/add" and call.macros["FINISHED"] == with_epilogue(call, ()).macros["FINISHED"]:
+            return ()
+        own = [call.owner.step] if isinstance(call.owner, Activation) and call.owner.step else []
+        return [*own, *self.sites[call.vertex].epilogue[int(is_folded) :]] if finishes else ()
+
+    def _through_slope(self, call: KernelCall, inputs: list[Symbols], words: Mapping[str, int]) -> list[Symbols]:
+        """Input and delta of a batch norm, the delta as what is behind it gives it back by calls of its own."""
         source, delta = inputs
         forward = _word("OUTPUT", _digest(source), *(words[role] for role in ("STATISTICS", "SCALE", "SHIFT")))
-        value = _spread(forward, source.size).reshape(source.shape)
-        if function.removeprefix("ACTIVATION_") in FROM_OUTPUT:
-            value = _activated(value, function)
-        return [source, _combined(_word("activation/backward", function), value, delta)]
+        values = [_spread(forward, source.size).reshape(source.shape)]
+        steps = self.sites[call.vertex].behind
+        for step in steps:
+            values.append(_done(step, values[-1]))
+        for step, given, made in reversed(list(zip(steps, values[:-1], values[1:], strict=True))):
+            delta = _through(step, made if _from_output(step) else given, delta)
+        return [source, delta]
 
     @staticmethod
     def _phase(call: KernelCall) -> tuple[slice, slice]:
@@ -314,6 +365,7 @@ class SymbolicExecutor:
         self.plan = plan
         sizes = {name: buffer.elements + plan.batch_size * buffer.per_sample for name, buffer in plan.buffers.items()}
         self.memory = SymbolicMemory(sizes, plan.placed)
+        self.memory.sites = dict(enumerate(plan.sites[vertex.name] for vertex in plan.graph.vertices))
         #: Whether what depends on parameters alone is still to be made.
         self.is_new = True
 
@@ -397,7 +449,7 @@ def expected(
 
     def run(memory: _OwnMemory, calls: list[KernelCall]) -> None:
         for call in calls:
-            memory.run(call, count)
+            memory.run(replace(call, owner=memory.vertex.layer), count)
         for (storage, offset), value in memory.persistent.items():
             if storage in ("gradients", "parameters"):
                 persistent[f"{storage} {names[offset]}"] = value
@@ -423,8 +475,11 @@ def expected(
             training=training and (not trainable or frozen != trainable),
             frozen=frozen,
             tuning=TUNING,
+            batch_size=count,
             ordinal=vertex.index,
+            shapes=tuple(shapes),
         )
+        memory.sites = {None: site}
         for blob, source in zip(site.inputs, vertex.inputs, strict=True):
             memory.data(blob, count)[...] = values[source].reshape(memory.data(blob, count).shape)
         run(memory, vertex.layer.forward(site))

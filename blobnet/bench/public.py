@@ -12,6 +12,7 @@ import numpy as np
 from blobnet.augment import Augmentation
 from blobnet.bench.network import random_classes
 from blobnet.bench.timing import values_like
+from blobnet.blob import FLOAT32
 from blobnet.callbacks import Callback
 from blobnet.device import Device
 from blobnet.inference import Evaluator
@@ -76,18 +77,21 @@ def time_fits(
 ) -> list[PublicTiming]:
     """``fit`` from float32 NumPy arrays, by the step, against its steps on a batch that is there.
 
-    With several lists of augmentations, the trainings with each of them take turns, so that what else a machine does
-    falls on all alike.
+    On a processor, and with several lists of augmentations, the steps and the trainings with each list take turns, so
+    that what else a machine does falls on all alike.
     """
-    on_device = _device_step(device, model, batch_size)
+    on_device = [_device_step(device, model, batch_size)]
     elements = model.graph.input.shape.elements
-    steps = max(4, min(int(_EPOCH_SECONDS / on_device), int(_MOST_BYTES / (4 * elements * batch_size))))
-    steps = -(-steps // len(lists))
+    rounds = _ROUNDS if device.is_host or len(lists) > 1 else 1
+    steps = min(_EPOCH_SECONDS / on_device[0], _MOST_BYTES / (FLOAT32.itemsize * elements * batch_size))
+    steps = max(4, int(steps / min(2, rounds)))
     x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
     x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))
     y = random_classes(model, len(x))
     seconds: list[list[float]] = [[] for _ in lists]
-    for _ in range(1 if len(lists) == 1 else _ROUNDS):
+    for number in range(rounds):
+        if number:
+            on_device.append(_device_step(device, model, batch_size))
         for times, augment in zip(seconds, lists, strict=True):
             clock = _Clock()
             model.fit(
@@ -105,8 +109,9 @@ def time_fits(
             )
             # The first epoch finds kernels that were never launched.
             times += clock.seconds[1:]
+    step = statistics.median(on_device)
     return [
-        PublicTiming("augment" if augment else "fit", batch_size, statistics.median(times) / steps, on_device)
+        PublicTiming("augment" if augment else "fit", batch_size, statistics.median(times) / steps, step)
         for times, augment in zip(seconds, lists, strict=True)
     ]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from blobnet.blob import FLOAT32
 from blobnet.device import Device, event_seconds
 from blobnet.errors import OptionError
 from blobnet.executor import Launch
-from blobnet.implementations.blocking import lanes_for
-from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall, power_of_two
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.
 _BYTES = {True: 1 << 28, False: 1 << 31}
@@ -89,7 +89,7 @@ def _peak(device: Device) -> float:
         tunables=tunables,
         local_size=(local, 1, 1),
     )
-    memory: dict[str, object] = {"result": device.allocate(4 * items)}
+    memory: dict[str, object] = {"result": device.allocate(FLOAT32.itemsize * items)}
     rounds = 256
     while (seconds := _seconds(device, call, memory, rounds)) < _SECONDS and rounds < 1 << 24:
         rounds *= 4
@@ -102,8 +102,8 @@ def _bandwidth(device: Device, *, writes: bool) -> float:
     local = tunables["GROUP_WIDTH"]
     item_bytes = _ITEM_BYTES[device.info.model.items_are_lanes]
     room = min(_BYTES[device.is_host], device.info.memory // _MEMORY_PART, device.info.largest_allocation)
-    lanes = lanes_for(room, tunables["MAXIMUM_LANES"])
-    runs = item_bytes // (4 * lanes)
+    lanes = power_of_two(room, tunables["MAXIMUM_LANES"])
+    runs = item_bytes // (FLOAT32.itemsize * lanes)
     items = room // (item_bytes * local) * local
     elements = items * runs * lanes
     call = KernelCall(
@@ -115,6 +115,6 @@ def _bandwidth(device: Device, *, writes: bool) -> float:
         tunables=tunables,
         local_size=(local, 1, 1),
     )
-    memory: dict[str, object] = {"source": device.allocate(4 * elements)}
-    memory["target"] = device.allocate(4 * (elements if writes else items))
-    return 4 * elements * (2 if writes else 1) / _seconds(device, call, memory, 1)
+    memory: dict[str, object] = {"source": device.allocate(FLOAT32.itemsize * elements)}
+    memory["target"] = device.allocate(FLOAT32.itemsize * (elements if writes else items))
+    return FLOAT32.itemsize * elements * (2 if writes else 1) / _seconds(device, call, memory, 1)

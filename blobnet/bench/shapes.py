@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from blobnet import layers
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT32, Shape
 from blobnet.errors import OptionError
 from blobnet.geometry import pair, size_text
 from blobnet.graph import Graph, Vertex
@@ -118,10 +118,10 @@ class Case:
             parameters = self.layer.parameters([self.input])
             weight = parameters[0]
             values = read + written + sum(spec.elements for spec in parameters)
-            return Work(2 * written * math.prod(weight.shape[1:]), 4 * values)
+            return Work(2 * written * math.prod(weight.shape[1:]), FLOAT32.itemsize * values)
         forward = direction == FORWARD
         if self.layer.kind == "Add":
-            return Work(written, 4 * (2 * read + written))
+            return Work(written, FLOAT32.itemsize * (2 * read + written))
         if self.layer.kind in _OPERATIONS:
             operations = _OPERATIONS[self.layer.kind][not forward] * read
         else:
@@ -129,7 +129,7 @@ class Case:
         values = read + written
         if not forward and (self.layer.backward_reads_inputs or self.layer.backward_reads_output):
             values += read if self.layer.backward_reads_inputs else written
-        return Work(operations, 4 * values)
+        return Work(operations, FLOAT32.itemsize * values)
 
     def __str__(self) -> str:
         return "x".join(map(str, self.input.dimensions)) + ":" + _layer_text(self.layer)

@@ -20,7 +20,7 @@ from blobnet.executor import Executor, Launch, plan_for
 from blobnet.graph import Graph, from_nodes
 from blobnet.implementations.base import FORWARD
 from blobnet.kernel_call import KernelCall
-from blobnet.layers.base import Layer, ParameterSpec
+from blobnet.layers.base import ParameterSpec
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan
 
@@ -91,21 +91,15 @@ class CaseBench:
         device: where to run.
         case: what to measure.
         batch_size: samples.
-        stand_in: a layer that computes the forward phase of the case's in another way; then it is planned for
-            inference.
-        more_bytes: that a phase moves besides those of the case's work.
 
     Raises:
         BuildError: the driver refuses a kernel.
         DeviceError: the device has no room for the buffers, or refuses a launch.
     """
 
-    def __init__(
-        self, device: Device, case: Case, batch_size: int, stand_in: Layer | None = None, more_bytes: int = 0
-    ) -> None:
-        self.device, self.case, self.batch_size, self._more_bytes = device, case, batch_size, more_bytes
-        settings = CASE_SETTINGS | ({} if stand_in is None else {"training": False, "input_delta": False})
-        self.plan = plan_for(device, case_graph(case, stand_in), batch_size, **settings)
+    def __init__(self, device: Device, case: Case, batch_size: int) -> None:
+        self.device, self.case, self.batch_size = device, case, batch_size
+        self.plan = plan_for(device, case_graph(case), batch_size, **CASE_SETTINGS)
         self.calls = _calls(self.plan, case)
         self.sets = count_sets(device, case, self.plan)
         launches = [call for calls in self.calls.values() for call in calls]
@@ -133,8 +127,7 @@ class CaseBench:
 
     def work(self, direction: str) -> Work:
         """Operations and bytes of one phase."""
-        work = self.case.work(direction, self.batch_size)
-        return replace(work, bytes=work.bytes + self._more_bytes)
+        return self.case.work(direction, self.batch_size)
 
     def work_items(self, direction: str) -> int:
         """Work-items of all launches."""
@@ -244,8 +237,8 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
     return weights
 
 
-def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
-    """The layer, or what stands in for it, behind an input.
+def case_graph(case: Case) -> Graph:
+    """The layer behind an input.
 
     Add gets a second input from a layer that does not fuse it, so that it launches itself.
     """
@@ -255,7 +248,7 @@ def case_graph(case: Case, stand_in: Layer | None = None) -> Graph:
     if case.layer.arity[0] == 2:
         kind = layers.MaxPool1D if shape.rank == 1 else layers.MaxPool2D
         inputs.insert(0, kind(1, name="branch")(node))
-    return from_nodes(node, replace(stand_in or case.layer, name=CASE_LAYER)(inputs))
+    return from_nodes(node, replace(case.layer, name=CASE_LAYER)(inputs))
 
 
 def count_sets(device: Device, case: Case, plan: Plan, more: int = 0) -> int:
@@ -277,7 +270,7 @@ def filled_executor(
     executor = Executor(device, plan, {name: device.allocate(size) for name, size in sizes.items()}, debug=debug)
     executor.write_array("parameters", plan.parameters.pack(_weights(plan.graph.named_parameters)))
     for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
-        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, np.float32)
+        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.name)
         data = blob.layout.data(memory, plan.batch_size)
         data[...] = values_like(data.size).reshape(data.shape)
         device.write(executor.buffers[plan.placed[blob.storage]], memory)

@@ -31,7 +31,7 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.executor import MOST_CAUSE, Launch, build
 from blobnet.graph import Graph
-from blobnet.implementations.base import Candidate, choose
+from blobnet.implementations.base import Implementation, choose
 from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
 from blobnet.losses import MeanSquaredError
 from blobnet.parameters import READ_OVERRUN
@@ -71,7 +71,7 @@ class Job:
 
 def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, input_delta: bool = False) -> list[Job]:
     """The distinct tasks of a network that there are several ways for, in the order of their layers."""
-    loss = MeanSquaredError() if training else None
+    loss = (MeanSquaredError(),) * len(graph.exits) if training else None
     wanted = training and input_delta
     plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=wanted)
     counts: Counter[Task] = Counter()
@@ -116,7 +116,7 @@ class Tuner:
 
     @property
     def measurements(self) -> int:
-        """Candidates to be measured."""
+        """Implementations to be measured."""
         return sum(map(len, self._selected.values()))
 
     def run(self, advance: Callable[[Task, Way], object]) -> Iterator[Job]:
@@ -258,9 +258,9 @@ class _WrongError(Exception):
     """A candidate computes something else than the plain kernels."""
 
 
-def _calls_of(candidate: Candidate, model: DeviceModel) -> list[KernelCall]:
-    """What a candidate launches, as in the plans for a device."""
-    return for_model(candidate.calls(), model)
+def _calls_of(candidate: Implementation) -> list[KernelCall]:
+    """What a candidate launches, as in the plans for its device."""
+    return for_model(candidate.calls(), candidate.operation.tuning.model)
 
 
 def _plain(model: DeviceModel) -> DeviceModel:
@@ -286,7 +286,7 @@ class _Problem:
             for task, found in zip(self.candidates, plain, strict=True)
         }
 
-    def _alternatives(self, tuning: Tuning) -> dict[Task, list[Candidate]]:
+    def _alternatives(self, tuning: Tuning) -> dict[Task, list[Implementation]]:
         site = self.plan.sites[CASE_LAYER]
 
         def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
@@ -294,22 +294,18 @@ class _Problem:
             is_scratch = kind == "memory"
             return Array(f"scratch {name}", elements, per_sample) if is_scratch else site.array(kind, name, 0, 0)
 
-        found = self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
-        return {
-            task: [replace(item, calls=partial(_calls_of, item, tuning.model)) for item in candidates]
-            for task, candidates in found.items()
-        }
+        return self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
 
     @property
     def is_plain(self) -> bool:
         """Whether the device's own candidates are the plain ones."""
         return not self.tuning.model.items_are_lanes
 
-    def candidate(self, task: Task, way: Way) -> Candidate:
+    def candidate(self, task: Task, way: Way) -> Implementation:
         """The candidate of a way."""
         return next(item for item in self.candidates[task] if item.way == way)
 
-    def references(self, task: Task, way: Way) -> list[Candidate]:
+    def references(self, task: Task, way: Way) -> list[Implementation]:
         """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
@@ -319,7 +315,7 @@ class _Problem:
         firsts = {item.way.variant: item for item in reversed(others)}
         rank = {item.way: index for index, item in enumerate(others)}
 
-        def preference(item: Candidate) -> tuple[bool, bool, int]:
+        def preference(item: Implementation) -> tuple[bool, bool, int]:
             return item.way.variant == way.variant, firsts[item.way.variant] is not item, rank[item.way]
 
         return sorted(others, key=preference)[:_REFERENCES]
@@ -331,7 +327,7 @@ class _Problem:
             for candidate in problem.candidates[own]:
                 if candidate.way in ways:
                     for item in (candidate, *problem.references(own, candidate.way)[:1]):
-                        yield from item.calls()
+                        yield from _calls_of(item)
 
     def of_direction(self, direction: str) -> Task:
         """The task of a direction."""
@@ -342,16 +338,17 @@ class _Problem:
         sizes: dict[str, int] = {}
         count = self.plan.batch_size
         for call in calls:
-            ends = {array.storage: array.end(count) for array in call.arrays.values() if not array.persistent}
-            memory = [blob for blob in call.blobs.values() if blob.is_memory]
-            ends |= {blob.storage: count * blob.layout.memory_elements for blob in memory}
-            for storage, end in ends.items():
-                sizes[storage] = max(4 * (end + READ_OVERRUN), sizes.get(storage, 0))
+            arrays = [array for array in call.arrays.values() if not array.persistent]
+            blobs = [blob for blob in call.blobs.values() if blob.is_memory]
+            ends = [(array.storage, array.type, array.end(count)) for array in arrays]
+            ends += [(blob.storage, blob.type, count * blob.layout.memory_elements) for blob in blobs]
+            for storage, kind, end in ends:
+                sizes[storage] = max(kind.itemsize * (end + READ_OVERRUN), sizes.get(storage, 0))
         return sizes
 
-    def scratch_of(self, candidate: Candidate) -> int:
+    def scratch_of(self, candidate: Implementation) -> int:
         """Bytes of all scratch that a candidate needs."""
-        return sum(self.scratch(candidate.calls()).values())
+        return sum(self.scratch(_calls_of(candidate)).values())
 
     @cached_property
     def odd(self) -> list[_Problem]:
@@ -391,9 +388,9 @@ class _Arena:
         self, device: Device, problem: _Problem, ways: Mapping[Task, Iterable[Way]], *, debug: bool = False
     ) -> None:
         self.device, self.problem = device, problem
-        self._calls = {(task, way): problem.candidate(task, way).calls() for task in ways for way in ways[task]}
+        self._calls = {(task, way): _calls_of(problem.candidate(task, way)) for task in ways for way in ways[task]}
         every = [*self._calls.values()]
-        every += [other.calls() for key in self._calls for other in problem.references(*key)]
+        every += [_calls_of(other) for key in self._calls for other in problem.references(*key)]
         scratch = problem.scratch(call for calls in every for call in calls)
         sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
         self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
@@ -441,7 +438,7 @@ class _Arena:
             if self.problem.is_plain and is_broken(task, other.way, self.device.tunings.broken):
                 continue
             with contextlib.suppress(BuildError, PromiseError):
-                difference = _difference(self._results(other.calls(), count), found, tolerance)
+                difference = _difference(self._results(_calls_of(other), count), found, tolerance)
                 if not difference:
                     return
                 differences.append(difference)
@@ -465,7 +462,7 @@ class _Arena:
                     storages.add(array.storage)
                     place = executor.buffers[array.storage], array.elements
                     readers[f"{array.storage} from {array.offset} on"] = partial(
-                        self.device.read, *place, offset=4 * array.offset
+                        self.device.read, *place, array.type.name, offset=array.type.itemsize * array.offset
                     )
         for storage in storages:
             buffer = executor.buffers[self.problem.plan.placed[storage]]

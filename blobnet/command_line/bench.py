@@ -16,8 +16,8 @@ from blobnet.bench import network, public, roofline, shapes, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Case
 from blobnet.bench.timing import Result
-from blobnet.blob import Padding
-from blobnet.command_line import bench_ladder, first_step
+from blobnet.blob import Padding, storage_type
+from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
@@ -39,15 +39,14 @@ _SHOWN_KERNELS = 12
 
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
-_FOR_MODEL, _FOR_LADDER = ("first_step", "launches", "classes"), ("seed", "bias", "activation", "preactivation")
+_FOR_MODEL = ("first_step", "launches", "classes")
 _FOR_FIT = ("augment",)
 _NETWORKS = ("model", "fit")
 _REFUSED = {
-    "conv": (*_FOR_MODEL, *_FOR_FIT, *_FOR_LADDER),
-    "layer": (*_FOR_MODEL, *_FOR_FIT, *_FOR_LADDER),
-    "model": ("direction", *_FOR_FIT, *_FOR_LADDER),
-    "fit": ("direction", "against", "plot", "first_step", "launches", *_FOR_LADDER),
-    "ladder": ("direction", "against", "plot", "size", *_FOR_FIT, *_FOR_MODEL),
+    "conv": (*_FOR_MODEL, *_FOR_FIT),
+    "layer": (*_FOR_MODEL, *_FOR_FIT),
+    "model": ("direction", *_FOR_FIT),
+    "fit": ("direction", "against", "plot", "first_step", "launches"),
 }
 
 
@@ -55,7 +54,7 @@ def prepare(options: argparse.Namespace) -> None:
     """Finds out what is to be measured, and whether it can be, before anything is.
 
     Sets ``options.opened`` (the device), ``options.where`` (PyTorch's name for it) and ``options.samples`` (a step's);
-    and ``options.cases``, ``options.model`` or ``options.climbs``.
+    and ``options.cases`` or ``options.model``.
 
     Raises:
         DeviceError: there is no such device.
@@ -65,8 +64,6 @@ def prepare(options: argparse.Namespace) -> None:
     for name in _REFUSED[options.what]:
         if getattr(options, name):
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
-    if options.what == "ladder" and options.precision != "fp32":
-        raise OptionError("--precision", "bench ladder must be in fp32", precision=options.precision)
     if options.plot is not None:
         plots.check(options.plot)
     if options.against:
@@ -78,13 +75,11 @@ def prepare(options: argparse.Namespace) -> None:
         options.model = build_for(options.source, options.size, options.classes)
         options.changes = () if options.augment is None else augmentations_of(options.augment, "--augment")
         check_fit(options.changes, options.model.graph.input.shape, options.model.graph.output.shape, CrossEntropy())
-    elif options.what != "ladder":
+    else:
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
-    device.padding = Padding(align=options.align)
+    device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
-    if options.what == "ladder":
-        options.climbs = bench_ladder.prepare(options, device.kind)
     if options.what in _NETWORKS:
         network.check(device, options.model, options.samples)
     options.where = None
@@ -131,14 +126,11 @@ def run(options: argparse.Namespace) -> int:
     say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, flush=True))
     say(f"{device.info}")
     say(f"measured: {top.flops / 1e9:.1f} GFLOPS; copy {top.copy / 1e9:.1f}, read {top.read / 1e9:.1f} GB/s")
-    if options.what == "ladder":
-        del header["batch_size"]  # Each ladder has its own.
-    else:
-        twin = [str(header["torch"])] if options.where else []
-        say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
+    twin = [str(header["torch"])] if options.where else []
+    say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
-    measure = {"model": _run_model, "fit": _run_fit, "ladder": bench_ladder.run}.get(options.what, _run_cases)
+    measure = {"model": _run_model, "fit": _run_fit}.get(options.what, _run_cases)
     found = measure(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from blobnet.blob import FLOAT32
 from blobnet.contraction import analysis
 from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
@@ -77,8 +78,8 @@ def _print_times(made: Compiled, program: Program, seconds: float) -> None:
         times.append(time.perf_counter() - start)
     median = statistics.median(times)
     flops = sum(map(analysis.flops, program.statements))
-    memory = 4 * sum(made.lowered.elements.values())
-    print(
-        f"compiled in {seconds * 1e3:.0f} ms; {len(made.lowered.steps)} launches, {memory / 2**20:.1f} MiB of buffers"
-    )
+    memory = FLOAT32.itemsize * sum(made.lowered.elements.values())
+    steps = len(made.lowered.steps)
+    launches = f"{steps} launch{'es' if steps != 1 else ''}"
+    print(f"compiled in {seconds * 1e3:.0f} ms; {launches}, {memory / 2**20:.1f} MiB of buffers")
     print(f"runs in {median * 1e3:.3f} ms, {flops / median / 1e9:.1f} GFLOPS (median of {_REPEATS})")

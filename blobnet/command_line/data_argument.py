@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blobnet import datasets
 from blobnet.arguments import losses_for
 from blobnet.datasets import Dataset
-from blobnet.errors import DataError
-from blobnet.losses import Loss, MeanSquaredError
+from blobnet.datasets.dataset import ignored_label
+from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
+from blobnet.ends import heads_of
+from blobnet.errors import DataError, OptionError, near_matches
+from blobnet.labels import labels_for
+from blobnet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Dice,
+    Focal,
+    Huber,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from blobnet.model import Model
+from blobnet.samples import sources_for
+
+#: Losses by their names on the command line.
+LOSSES: dict[str, type[Loss]] = {
+    "cross-entropy": CrossEntropy,
+    "focal": Focal,
+    "dice": Dice,
+    "mean-squared-error": MeanSquaredError,
+    "mean-absolute-error": MeanAbsoluteError,
+    "huber": Huber,
+    "binary-cross-entropy": BinaryCrossEntropy,
+}
 
 
-def load_dataset(options: argparse.Namespace) -> Dataset:
-    """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say."""
+def load_dataset(options: argparse.Namespace) -> Dataset | NamedData:
+    """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say.
+
+    A file of arrays with names of their own is for a model whose inputs and outputs have these names.
+    """
+    is_plain = options.dataset in datasets.known_names() or any(
+        getattr(options, name) for name in ("data_folder", "image_size", "workers", "skip_unreadable")
+    )
+    named = None if is_plain else read_named(Path(options.dataset).expanduser())
+    if named is not None:
+        return named
+    return load_plain_dataset(options)
+
+
+def load_plain_dataset(options: argparse.Namespace) -> Dataset:
+    """The same for what works with samples x and labels y alone."""
     return datasets.load(
         options.dataset,
         folder=options.data_folder,
@@ -24,8 +64,94 @@ def load_dataset(options: argparse.Namespace) -> Dataset:
     )
 
 
+def dataset_for(model: Model, data: NamedData) -> NamedDataset:
+    """The arrays of a model's inputs and outputs, with every array looked at that lies in memory.
+
+    Raises:
+        DataError: an array is missing, or cannot be what its name says.
+    """
+    found = data.dataset(model.graph.inputs, model.graph.outputs)
+    for part, split in (("", found.train), (" (validation)", found.validation), (" (test)", found.test)):
+        if split is not None:
+            for source in sources_for(model.graph, split.x, f"{data.subject}{part}"):
+                source.check_all()
+    return found
+
+
+def losses_of(model: Model, data: NamedDataset, chosen: str | Mapping[str, str] | None = None) -> tuple[Loss, ...]:
+    """The loss of each output: that which was chosen, else by the type of its labels.
+
+    Args:
+        model: whose outputs.
+        data: whose labels: whole numbers are classes, others targets.
+        chosen: names of LOSSES, by those of outputs; for a single output the name itself.
+
+    Raises:
+        OptionError: a loss for no output, or one that does not take such labels.
+    """
+    names = list(model.graph.outputs)
+    if isinstance(chosen, str):
+        if len(names) > 1:
+            hint = f"--loss {','.join(f'{name}={chosen}' for name in names)}"
+            raise OptionError("--loss", "with several outputs it must say whose loss it is", loss=chosen, hint=hint)
+        chosen = {names[0]: chosen}
+    for name in chosen or ():
+        if name not in names:
+            rule = "each name must be that of an output of the model"
+            raise OptionError("--loss", rule, name=name, outputs=", ".join(names), hint=near_matches(name, names))
+    found: list[Loss] = []
+    for name in names:
+        has_classes = data.train.y[name].dtype.kind != "f"
+        given = (chosen or {}).get(name)
+        kind = LOSSES[given] if given else CrossEntropy if has_classes else MeanSquaredError
+        if has_classes and model.graph.outputs[name].shape.units == 1:
+            rule = "whole numbers are classes, which take an output of at least 2 units"
+            received = {"output": model.graph.outputs[name].shape, "dtype": data.train.y[name].dtype}
+            hint = "targets must be of a float type: y.astype(numpy.float32)"
+            raise DataError(f"{data.name}, {name}", rule, **received, hint=hint)
+        if kind.takes_classes != has_classes:
+            wanted = "whole numbers, the classes" if kind.takes_classes else "of a float type, targets"
+            raise OptionError(
+                "--loss", f"the labels {name} must be {wanted}", loss=given, dtype=data.train.y[name].dtype
+            )
+        found.append(_ignoring(kind(), model, name))
+    return tuple(found)
+
+
+def check_labels(model: Model, losses: Sequence[Loss], data: NamedDataset) -> None:
+    """Raises DataError for labels in memory, of any split, that are not what the losses take."""
+    heads = heads_of(model.graph, tuple(losses))
+    for part, split in (("", data.train), (" (validation)", data.validation), (" (test)", data.test)):
+        if split is not None:
+            labels_for(heads, (len(split), 1), split.y, f"{data.name}{part}")
+
+
+def evaluation_losses(model: Model, data: NamedDataset) -> tuple[Loss, ...]:
+    """What a model is measured with: the losses of its training, if there was one."""
+    if model.loss is None:
+        return losses_of(model, data)
+    known = losses_for(model.graph, None, model.loss)
+    return tuple(_ignoring(loss, model, name) for name, loss in zip(model.graph.outputs, known, strict=True))
+
+
+def _ignoring(loss: Loss, model: Model, output: str) -> Loss:
+    """A loss that leaves out what labels in files leave out."""
+    shape = model.graph.outputs[output].shape
+    return loss.ignoring(ignored_label(shape.dimensions[1:], shape.units) if loss.takes_classes else None)
+
+
+def check_ends(model: Model, data: Dataset) -> None:
+    """Raises DataError where samples x and labels y are to serve several inputs or outputs."""
+    if len(model.graph.entries) + len(model.graph.exits) > 2:
+        rule = "a model with several inputs or outputs takes a file with an array for each of them, of its name"
+        ends = {"inputs": ", ".join(model.graph.inputs), "outputs": ", ".join(model.graph.outputs)}
+        hint = f"numpy.savez(file, {', '.join(f'{name}=...' for name in (*model.graph.inputs, *model.graph.outputs))})"
+        raise DataError(data.name, rule, **ends, hint=hint)
+
+
 def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> None:
     """Raises DataError unless the samples have the shape of the model's input."""
+    check_ends(model, data)
     wanted = model.graph.input.shape.dimensions
     if data.shape != wanted:
         rule = "each sample must have the shape of the model's input"

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from blobnet import plots
 from blobnet.checkpoint import check_writable
-from blobnet.command_line.data_argument import check_input, check_output, evaluation_loss, load_dataset
+from blobnet.command_line.data_argument import (
+    check_input,
+    check_labels,
+    check_output,
+    dataset_for,
+    evaluation_loss,
+    evaluation_losses,
+    load_dataset,
+)
 from blobnet.command_line.text import short_list
+from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.device import Device
+from blobnet.ends import by_name
+from blobnet.errors import OptionError
+from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
-from blobnet.model import load
-
-_NAMES = {"loss": "loss", "accuracy": "accuracy", "top_5": "top-5"}
+from blobnet.model import Model, load
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,28 +37,21 @@ def run(options: argparse.Namespace) -> int:
     model = load(options.file)
     device = Device(options.device)
     data = load_dataset(options)
+    settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
+    if isinstance(data, NamedData):
+        _evaluate_by_name(options, model, dataset_for(model, data), settings)
+        return 0
     check_input(model, data, options)
     check_output(model, data)
     # A model may have classes besides those of the data.
     if model.class_names and data.class_names and model.class_names[: data.classes] != data.class_names:
         theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
         print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)
-    part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
-    split = data.test or data.train
+    split = _split(data)
     loss = evaluation_loss(model, data)
-    settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
-    measured = model.evaluate(split.x, split.y, loss=loss, **settings)
-    print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
-    for name, value in measured.items():
-        print(f"{_NAMES[name]:<9} {value:.4f}")
+    _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings))
     if options.report or options.matrix is not None:
-        report = model.report(split.x, split.y, loss=loss, **settings)
-        if options.report:
-            print(f"\n{report}")
-        if options.matrix is not None:
-            title = f"{options.file.stem} on {data.name}"
-            plots.save(plots.confusion(report.matrix, report.class_names, title), options.matrix)
-            print(f"saved {options.matrix}", file=sys.stderr)
+        _report(options, model.report(split.x, split.y, loss=loss, **settings), f"{options.file.stem} on {data.name}")
     if options.mistakes is not None:
         found = worst_mistakes(model, split.x, split.y, loss=loss, **settings)
         if found.worst:
@@ -56,3 +60,57 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(f"no mistakes, {options.mistakes} is not drawn", file=sys.stderr)
     return 0
+
+
+def _evaluate_by_name(
+    options: argparse.Namespace, model: Model, data: NamedDataset, settings: Mapping[str, Any]
+) -> None:
+    """The same for arrays that go by the names of the model's inputs and outputs."""
+    if options.mistakes is not None:
+        rule = "samples are drawn where there is one input and one output, for a data set with x and y"
+        raise OptionError(
+            "--mistakes", rule, inputs=", ".join(model.graph.inputs), outputs=", ".join(model.graph.outputs)
+        )
+    losses = evaluation_losses(model, data)
+    check_labels(model, losses, data)
+    classifying = [name for name, loss in zip(model.graph.outputs, losses, strict=True) if loss.takes_classes]
+    if options.report and not classifying:
+        raise OptionError("--report", "an output must have classes", outputs=", ".join(model.graph.outputs))
+    if options.matrix is not None and len(classifying) != 1:
+        rule = "it draws the classes of one output, and there must be no other one with classes"
+        raise OptionError(
+            "--matrix", rule, outputs=", ".join(classifying) or "none", hint="--report lists all of them."
+        )
+    split, names = _split(data), list(model.graph.outputs)
+    state = model.training_state
+    weights = state.settings.get("loss_weights") if state else None
+    _print_measures(model.evaluate(split.x, split.y, loss=by_name(names, losses), loss_weights=weights, **settings))
+    for name in classifying if options.report or options.matrix is not None else ():
+        loss = losses[names.index(name)]
+        if options.report and len(names) > 1:
+            print(f"\n{name}")
+        found = model.report(split.x, split.y[name], output=name, loss=loss, **settings)
+        _report(options, found, f"{name} of {options.file.stem} on {data.name}")
+
+
+def _split(data: Any) -> Any:
+    """What there is to measure on."""
+    part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
+    split = data.test or data.train
+    print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
+    return split
+
+
+def _print_measures(measured: Mapping[str, float]) -> None:
+    names = {name: name.replace("top_5", "top-5") for name in measured}
+    width = max(9, *map(len, names.values()))
+    for name, value in measured.items():
+        print(f"{names[name]:<{width}} {value:.4f}")
+
+
+def _report(options: argparse.Namespace, report: Report, title: str) -> None:
+    if options.report:
+        print(f"\n{report}")
+    if options.matrix is not None:
+        plots.save(plots.confusion(report.matrix, report.class_names, title), options.matrix)
+        print(f"saved {options.matrix}", file=sys.stderr)

@@ -6,9 +6,10 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -68,12 +69,57 @@ class ModelSource:
             UserCodeError: the function raises.
         """
         offered = dict(zip(_OFFERED, (tuple(input_shape), classes, tuple(class_names), seed), strict=True))
+        axes = len(self.defaults()[0])
+        if self.path is None and len(input_shape) != axes:
+            hint = "blobnet train path/to/file.py:function trains a model of your own."
+            kind = {2: "samples of (units, width)", 3: "images, (units, height, width)"}[axes]
+            raise DataError(self.name, f"this model takes {kind}", sample=tuple(input_shape), hint=hint)
+        known = inspect.signature(self.function).parameters
+        by_name = [name for name in _OFFERED[:2] if name in known and _is_dict(known[name])]
+        required = [name for name in by_name if known[name].default is inspect.Parameter.empty]
+        if required:
+            rule = (
+                "a function that takes shapes or classes by name needs a file with an array for each input and output"
+            )
+            hint = "give these arguments defaults, where it must do without."
+            raise OptionError(self.text, rule, arguments=", ".join(required), hint=hint)
+        model = self._call({name: value for name, value in offered.items() if name not in by_name})
+        # Numbers are no names: a model may have outputs for more classes than the data show.
+        are_names = list(class_names) != [str(number) for number in range(len(class_names))]
+        is_one = len(model.graph.exits) == 1
+        if is_one and not model.class_names and (are_names or len(class_names) == model.graph.output.shape.units):
+            model.class_names = check_class_names(model.graph, class_names)
+        return model
+
+    def build_by_name(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        classes: Mapping[str, int],
+        class_names: Sequence[str],
+        seed: int,
+    ) -> Model:
+        """Calls the function for arrays that go by their names.
+
+        Where its ``input_shape`` or ``classes`` has a dict for its default, says so in its annotation, or has neither,
+        it is given all shapes, or all numbers of classes, by name; else it keeps its default.
+
+        Raises:
+            OptionError, UserCodeError: as :meth:`build`.
+        """
+        offered: dict[str, Any] = {"class_names": tuple(class_names), "seed": seed}
+        known = inspect.signature(self.function).parameters
+        for name, values in zip(_OFFERED, (shapes, classes), strict=False):
+            is_free = name in known and known[name].annotation is known[name].default is inspect.Parameter.empty
+            if name in known and (is_free or _says_dict(known[name])):
+                offered[name] = dict(values)
+        model = self._call(offered)
+        if class_names and not model.class_names and len(model.graph.exits) == 1:
+            model.class_names = check_class_names(model.graph, class_names)
+        return model
+
+    def _call(self, offered: Mapping[str, Any]) -> Model:
+        """What the function makes of those of the arguments that it takes."""
         if self.path is None:
-            axes = len(self.defaults()[0])
-            if len(input_shape) != axes:
-                hint = "blobnet train path/to/file.py:function trains a model of your own."
-                kind = {2: "samples of (units, width)", 3: "images, (units, height, width)"}[axes]
-                raise DataError(self.name, f"this model takes {kind}", sample=tuple(input_shape), hint=hint)
             known = inspect.signature(self.function).parameters
             model = self.function(**{name: value for name, value in offered.items() if name in known})
         else:
@@ -81,13 +127,9 @@ class ModelSource:
         if not isinstance(model, Model):
             rule = "the function must return a Model (or a Sequential)"
             raise OptionError(self.text, rule, returned=type(model).__name__)
-        # Numbers are no names: a model may have outputs for more classes than the data show.
-        are_names = list(class_names) != [str(number) for number in range(len(class_names))]
-        if not model.class_names and (are_names or len(class_names) == model.graph.output.shape.units):
-            model.class_names = check_class_names(model.graph, class_names)
         return model
 
-    def _run_user_code(self, offered: dict[str, Any]) -> Any:
+    def _run_user_code(self, offered: Mapping[str, Any]) -> Any:
         assert self.path is not None
         parameters = [
             item
@@ -106,6 +148,17 @@ class ModelSource:
         except (Exception, SystemExit) as error:
             rule = "the function must return a Model, but it raises"
             raise UserCodeError(self.text, rule, error) from error
+
+
+def _is_dict(parameter: inspect.Parameter) -> bool:
+    """Whether an argument is nothing but that."""
+    return _says_dict(parameter) and not isinstance(parameter.default, tuple | list | int)
+
+
+def _says_dict(parameter: inspect.Parameter) -> bool:
+    """Whether an argument goes by the names of several arrays, by its default or its annotation."""
+    is_annotated = re.search(r"\bdict\b|Mapping", str(parameter.annotation)) is not None
+    return is_annotated or isinstance(parameter.default, Mapping)
 
 
 def find_model(text: str) -> ModelSource:

@@ -6,6 +6,16 @@ import argparse
 import re
 from typing import NoReturn
 
+LOSSES = (
+    "cross-entropy",
+    "focal",
+    "dice",
+    "mean-squared-error",
+    "mean-absolute-error",
+    "huber",
+    "binary-cross-entropy",
+)
+
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -93,3 +103,24 @@ def named_size(text: str) -> tuple[str, int]:
     if not (name.isidentifier() and re.fullmatch("-?[0-9]{1,10}", size)):
         _fail("a name and a whole number, such as N=8", text)
     return name, int(size)
+
+
+def loss(text: str) -> str | dict[str, str]:
+    """``dice``, or for several outputs ``mask=dice,speed=huber``: names of losses."""
+    if "=" not in text:
+        return text if text in LOSSES else _fail(f"one of {', '.join(LOSSES)}", text)
+    found = dict(_named(part, text) for part in text.split(","))
+    for name in found.values():
+        if name not in LOSSES:
+            _fail(f"OUTPUT=NAME,OUTPUT=NAME, each name one of {', '.join(LOSSES)}", text)
+    return found
+
+
+def numbers_by_name(text: str) -> dict[str, float]:
+    """``mask=1,speed=0.5``."""
+    return {name: number(value) for name, value in (_named(part, text) for part in text.split(","))}
+
+
+def _named(part: str, text: str) -> tuple[str, str]:
+    name, equals, value = (item.strip() for item in part.partition("="))
+    return (name, value) if name and equals and value else _fail("OUTPUT=... for each output, parted by commas", text)

@@ -7,7 +7,7 @@ import sys
 
 from blobnet import device, plots
 from blobnet.arguments import losses_for
-from blobnet.blob import Padding
+from blobnet.blob import FLOAT32, Padding, storage_type
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
@@ -15,7 +15,7 @@ from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.ends import by_name
 from blobnet.errors import OptionError
 from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.losses import CrossEntropy
+from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model, load
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
@@ -32,10 +32,16 @@ def run(options: argparse.Namespace) -> int:
     model, name = _model(options)
     limits, kind = _limits(options)
     training = not options.inference
+    if training and options.storage != FLOAT32.name:
+        rule = "training keeps float32 between layers"
+        raise OptionError("--storage", rule, storage=options.storage, hint="add --inference.")
     names = list(model.graph.outputs)
-    known = model.loss or by_name(names, [CrossEntropy()] * len(names))
+    # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
+    outputs = model.graph.outputs.values()
+    assumed = [CrossEntropy() if out.shape.units > 1 or options.classes else MeanSquaredError() for out in outputs]
+    known = model.loss or by_name(names, assumed)
     loss = losses_for(model.graph, None, known) if training else None
-    tuning = Tuning(kind, padding=Padding(align=options.align))
+    tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage_type(options.storage))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
     title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"
@@ -45,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if training:
         build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
-        memory = {name: 4 * elements for name, elements in optimizer.memory(plan.parameters).items()}
+        memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.plot is not None:

@@ -9,7 +9,8 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -17,48 +18,76 @@ from typing import Any, TextIO, TypeAlias
 import numpy as np
 
 from blobnet.arguments import losses_for
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Shape
 from blobnet.checkpoint import check_writable
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_header
 from blobnet.datasets.image_folder import PICTURE_SUFFIXES
+from blobnet.datasets.named_data import read_named
 from blobnet.datasets.pictures import image_size, save_mask
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES, holds_npy, read_samples
 from blobnet.device import Device
+from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model, load
-from blobnet.samples import samples_for
+from blobnet.samples import samples_for, sources_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
 _CHUNK, _CHUNK_ELEMENTS = 256, 1 << 26
 
-#: Writes an answer as plain data.
-_Writer: TypeAlias = Callable[[dict[str, Any]], None]
+#: Writes an answer.
+_Writer: TypeAlias = Callable[["_Answer"], None]
+
+
+@dataclass(frozen=True)
+class _Head:
+    """An output of the model.
+
+    Attributes:
+        name: the output's.
+        shape: of its values for a sample.
+        loss: what it is made for; None if it gives no logits of classes, as far as is known.
+        units: the names of its units.
+    """
+
+    name: str
+    shape: Shape
+    loss: Loss | None
+    units: list[str]
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a model says of a sample at one output: numbers, and probabilities where they are logits of classes."""
+
+    head: _Head
+    outputs: FloatArray
+    scores: FloatArray | None
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the model makes of a picture: its outputs, and their probabilities where they are logits of classes."""
+    """What the model makes of a picture, at each of its outputs."""
 
     file: str
-    outputs: FloatArray
-    scores: FloatArray | None
+    said: tuple[_Said, ...]
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints a line for every sample, or writes files; what cannot be read costs status 1, and not the others."""
     model = load(options.file)
-    _check_output(model, options)
-    written = {"csv": options.csv, "json": options.json}
+    heads = _heads(model)
+    _check_outputs(heads, options)
+    written = {"csv": options.csv, "json": options.json, "npz": options.npz}
     _check_paths(options, written)
     failures: list[BlobnetError] = []
     inputs = list(_inputs(options.images, model, failures))
     has_pictures = any(each.samples is None for each in inputs)
-    if has_pictures and model.graph.input.shape.rank != 2:
+    if has_pictures and len(model.graph.entries) == 1 and model.graph.input.shape.rank != 2:
         rule = "for pictures, the model must take images"
         hint = "a .npz, HDF5 or .npy file holds other samples."
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
@@ -67,40 +96,57 @@ def run(options: argparse.Namespace) -> int:
     batches = _outputs(model, inputs, Device(options.device), options.precision, failures)
     if options.masks:
         count = _write_masks(batches, options.masks)
+    elif options.npz:
+        count = _write_arrays(heads, batches, options.npz)
     elif any(written.values()):
-        count = _write_files(model, batches, options)
+        count = _write_files(heads, batches, options)
     else:
         width = max((len(plain(each.name_of(each.count - 1))) for each in inputs), default=0)
-        for answer in _answers(model, batches):
-            print(f"{plain(answer.file):<{width}}  {_described(model, answer, options.top)}")
+        for answer in _answers(heads, batches):
+            said = [_described(each, options.top) for each in answer.said]
+            if len(said) > 1:
+                said = [f"{plain(head.name)}: {text}" for head, text in zip(heads, said, strict=True)]
+            print(f"{plain(answer.file):<{width}}  {'  '.join(said)}")
         return int(bool(failures))
     targets = " and ".join(str(path) for path in (*written.values(), options.masks) if path)
     print(f"{count} {'pictures' if has_pictures else 'samples'}; saved {targets}")
     return int(bool(failures))
 
 
-def _check_output(model: Model, options: argparse.Namespace) -> None:
-    """Raises OptionError unless the model's output can be shown as the options ask."""
-    output = model.graph.output.shape
-    if not options.masks and output.rank:
-        rule = "the model must give a value for each class"
-        hint = "--masks DIR writes the classes of an image's positions; in Python, Model.predict gives all."
-        raise OptionError(str(options.file), rule, output=output, hint=hint)
-    loss = _loss(model) or CrossEntropy()
-    if options.masks and (output.rank != 2 or not 2 <= output.units <= 256 or not loss.takes_classes):
-        rule = "the model must give logits of 2 to 256 classes at each position of an image"
-        raise OptionError("--masks", rule, output=output, loss=loss)
-    for name in ("csv", "json"):
-        if options.masks and getattr(options, name):
-            raise OptionError(f"--{name}", "it goes without --masks")
-
-
-def _loss(model: Model) -> Loss | None:
-    """What the outputs are made for; None if they are no logits of classes, as far as is known."""
+def _heads(model: Model) -> list[_Head]:
+    """The outputs of a model."""
+    graph = model.graph
     if model.loss is None:
         # A model that was saved without its loss, but with names of classes, gives logits of them.
-        return CrossEntropy() if model.class_names else None
-    return losses_for(model.graph, None, model.loss)[0]
+        losses: tuple[Loss | None, ...] = (CrossEntropy() if model.class_names else None,) * len(graph.exits)
+    else:
+        losses = losses_for(graph, None, model.loss)
+    return [
+        _Head(name, vertex.shape, loss, [*model.class_names] or [str(unit) for unit in range(vertex.shape.units)])
+        for (name, vertex), loss in zip(graph.outputs.items(), losses, strict=True)
+    ]
+
+
+def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
+    """Raises OptionError unless the model's outputs can be shown as the options ask."""
+    for name in ("csv", "json", "npz"):
+        for other in ("masks", "npz"):
+            if name != other and getattr(options, other) and getattr(options, name):
+                raise OptionError(f"--{name}", f"it goes without --{other}")
+    if options.masks:
+        if len(heads) > 1:
+            rule = "the model must have one output"
+            raise OptionError("--masks", rule, outputs=", ".join(head.name for head in heads))
+        output, loss = heads[0].shape, heads[0].loss or CrossEntropy()
+        if output.rank != 2 or not 2 <= output.units <= 256 or not loss.takes_classes:
+            rule = "the model must give logits of 2 to 256 classes at each position of an image"
+            raise OptionError("--masks", rule, output=output, loss=loss)
+    for head in heads:
+        if not options.masks and not options.npz and head.shape.rank:
+            rule = "the model must give a value for each class"
+            hint = "--masks DIR writes the classes of an image's positions, --npz FILE all values as arrays."
+            own = {"output": head.shape} if len(heads) == 1 else {"output": head.name, "shape": head.shape}
+            raise OptionError(str(options.file), rule, **own, hint=hint)
 
 
 def _check_paths(options: argparse.Namespace, written: Mapping[str, Path | None]) -> None:
@@ -122,17 +168,14 @@ class _Input:
     Attributes:
         name: the file.
         place: where it lies in the folder that was named, if one was.
-        samples: those in the file; None for a picture.
+        samples: those in the file, for several inputs by their names; None for a picture.
+        count: how many samples it holds.
     """
 
     name: str
     place: Path
-    samples: Source | None = None
-
-    @property
-    def count(self) -> int:
-        """How many samples it holds."""
-        return 1 if self.samples is None else len(self.samples)
+    samples: Source | Mapping[str, Source] | None = None
+    count: int = 1
 
     def name_of(self, number: int) -> str:
         """What the answer for a sample of it is called."""
@@ -143,8 +186,8 @@ class _Input:
         return self.place.with_suffix(".png") if self.samples is None else self.place.with_suffix("") / f"{number}.png"
 
 
-#: Samples, by their numbers in inputs, and what the model makes of them.
-_Batch: TypeAlias = tuple[list[tuple[_Input, int]], FloatArray]
+#: Samples, by their numbers in inputs, and what the model makes of them at each output.
+_Batch: TypeAlias = tuple[list[tuple[_Input, int]], list[FloatArray]]
 
 
 def _inputs(names: list[str], model: Model, failures: list[BlobnetError]) -> Iterator[_Input]:
@@ -154,8 +197,8 @@ def _inputs(names: list[str], model: Model, failures: list[BlobnetError]) -> Ite
         try:
             if not path.exists():
                 raise FileError(name, "there must be such a file")
-            if not path.is_dir() or holds_npy(path):
-                yield _Input(name, Path(path.resolve().name), _samples(path, model.graph))
+            if not path.is_dir() or holds_npy(path) or len(model.graph.entries) > 1:
+                yield _Input(name, Path(path.resolve().name), *_samples(path, model.graph))
                 continue
             suffixes = (*PICTURE_SUFFIXES, *NPY_SUFFIXES)
             found = sorted(item for item in path.rglob("*") if item.suffix.lower() in suffixes and item.is_file())
@@ -168,15 +211,26 @@ def _inputs(names: list[str], model: Model, failures: list[BlobnetError]) -> Ite
             _report(error, failures)
 
 
-def _samples(path: Path, graph: Graph) -> Source | None:
-    """The samples in a file of many; None if it is one picture."""
-    suffix, axes = path.suffix.lower(), 0
+def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
+    """The samples in a file of many, and how many they are; None and 1 if it is one picture."""
+    suffix, axes, names = path.suffix.lower(), 0, list(graph.inputs)
+    named = read_named(path)
+    if len(names) > 1 and named is None:
+        rule = "for a model with several inputs it must be a .npz or an HDF5 file, or a folder of .npy files"
+        hint = "it holds an array for each input, of its name."
+        raise DataError(str(path), rule, inputs=", ".join(names), hint=hint)
+    if named is not None and (len(names) > 1 or names[0] in named.parts["train"]):
+        sources = sources_for(graph, named.samples(names), str(path))
+        return by_name(names, sources), len(sources[0])
     if suffix in NPY_SUFFIXES:
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             axes = len(npy_header(file)[0])
     # An array with an axis more than a sample holds samples.
     is_data = path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES) or axes == graph.input.shape.rank + 2
-    return samples_for(graph, read_samples(path), str(path)) if is_data else None
+    if not is_data:
+        return None, 1
+    source = samples_for(graph, read_samples(path), str(path))
+    return source, len(source)
 
 
 def _outputs(
@@ -187,21 +241,29 @@ def _outputs(
     for is_picture, group in itertools.groupby(inputs, lambda each: each.samples is None):
         if is_picture:
             for read, pictures in _read(list(group), model, failures):
-                yield [(each, 0) for each in read], model.predict(pictures, **settings)
+                yield [(each, 0) for each in read], _in_order(model, model.predict(pictures, **settings))
             continue
         for each in group:
             try:
                 done = 0
-                for outputs in model.predict_batches(each.samples, **settings):
-                    yield [(each, done + number) for number in range(len(outputs))], outputs
-                    done += len(outputs)
+                for found in model.predict_batches(each.samples, **settings):
+                    outputs = _in_order(model, found)
+                    count = len(outputs[0])
+                    yield [(each, done + number) for number in range(count)], outputs
+                    done += count
             except (DataError, FileError) as error:
                 _report(error, failures)
 
 
+def _in_order(model: Model, found: Any) -> list[FloatArray]:
+    """What ``predict`` gave, for each output in their order."""
+    return [found] if len(model.graph.exits) == 1 else [*found.values()]
+
+
 def _read(inputs: list[_Input], model: Model, failures: list[BlobnetError]) -> Iterator[tuple[list[_Input], Any]]:
     """The pictures that can be read, some at a time."""
-    largest = max(model.graph.input.shape.elements, model.graph.output.shape.elements)
+    outputs = sum(vertex.shape.elements for vertex in model.graph.outputs.values())
+    largest = max(model.graph.input.shape.elements, outputs)
     step = max(1, min(_CHUNK, _CHUNK_ELEMENTS // largest))
     for first in range(0, len(inputs), step):
         read, samples = [], []
@@ -215,12 +277,15 @@ def _read(inputs: list[_Input], model: Model, failures: list[BlobnetError]) -> I
             yield read, np.stack(samples)
 
 
-def _answers(model: Model, batches: Iterable[_Batch]) -> Iterator[_Answer]:
-    loss = _loss(model)
+def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Answer]:
     for samples, outputs in batches:
-        scores = loss.scores(outputs) if loss else None
+        scores = [head.loss.scores(own) if head.loss else None for head, own in zip(heads, outputs, strict=True)]
         for row, (each, number) in enumerate(samples):
-            yield _Answer(each.name_of(number), outputs[row], None if scores is None else scores[row])
+            said = (
+                _Said(head, own[row], None if score is None else score[row])
+                for head, own, score in zip(heads, outputs, scores, strict=True)
+            )
+            yield _Answer(each.name_of(number), tuple(said))
 
 
 def _report(error: BlobnetError, failures: list[BlobnetError]) -> None:
@@ -228,16 +293,12 @@ def _report(error: BlobnetError, failures: list[BlobnetError]) -> None:
     failures.append(error)
 
 
-def _class_names(model: Model) -> list[str]:
-    return [*model.class_names] or [str(unit) for unit in range(model.graph.output.shape.units)]
-
-
-def _described(model: Model, answer: _Answer, top: int) -> str:
+def _described(said: _Said, top: int) -> str:
     """The best classes with their probabilities; plain numbers where the outputs are no classes."""
-    scores = answer.scores
+    scores = said.scores
     if scores is None:
-        return "  ".join(f"{value:.4g}" for value in answer.outputs)
-    names = [plain(name) for name in _class_names(model)]
+        return "  ".join(f"{value:.4g}" for value in said.outputs)
+    names = [plain(name) for name in said.head.units]
     best = np.argsort(-scores, kind="stable")[:top]
     width = max(map(len, names))
     return "  ".join(f"{names[unit]:<{width}} {scores[unit]:.4f}" for unit in best)
@@ -262,7 +323,7 @@ def _check_masks(inputs: list[_Input], folder: Path) -> None:
 def _write_masks(batches: Iterable[_Batch], folder: Path) -> int:
     """Writes the most probable class of each position, in the sizes of the pictures; how many masks there are."""
     count = 0
-    for samples, outputs in batches:
+    for samples, (outputs,) in batches:
         for (each, number), output in zip(samples, outputs, strict=True):
             path = folder / each.mask_of(number)
             try:
@@ -278,61 +339,90 @@ def _write_masks(batches: Iterable[_Batch], folder: Path) -> int:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _write_files(model: Model, batches: Iterable[_Batch], options: argparse.Namespace) -> int:
+def _write_arrays(heads: Sequence[_Head], batches: Iterable[_Batch], path: Path) -> int:
+    """Writes all outputs as arrays of a .npz file, by the outputs' names; how many samples there are."""
+    kept: list[list[FloatArray]] = [[] for _ in heads]
+    for _, outputs in batches:
+        for own, values in zip(kept, outputs, strict=True):
+            own.append(values)
+    arrays = [
+        np.concatenate(own) if own else np.empty((0, *head.shape.dimensions), np.float32)
+        for head, own in zip(heads, kept, strict=True)
+    ]
+    try:
+        with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+            for head, array in zip(heads, arrays, strict=True):
+                with archive.open(f"{head.name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array)
+    except OSError as error:
+        raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
+    return len(arrays[0])
+
+
+def _write_files(heads: Sequence[_Head], batches: Iterable[_Batch], options: argparse.Namespace) -> int:
     """Writes all answers; how many there are."""
     count = 0
     with contextlib.ExitStack() as stack:
         writers = [
-            stack.enter_context(write(path, model))
+            stack.enter_context(write(path, heads))
             for path, write in ((options.csv, _csv_file), (options.json, _json_file))
             if path
         ]
-        for answer in _answers(model, batches):
-            row = _row(model, answer)
+        for answer in _answers(heads, batches):
             for write in writers:
-                write(row)
+                write(answer)
             count += 1
     return count
 
 
-def _row(model: Model, answer: _Answer) -> dict[str, Any]:
-    """An answer as plain data: the best class and the probabilities of all, or the outputs."""
-    if answer.scores is None:
-        return {"file": answer.file, "outputs": [float(value) for value in answer.outputs]}
-    names = _class_names(model)
-    scores = {name: float(score) for name, score in zip(names, answer.scores, strict=True)}
-    return {"file": answer.file, "class": names[int(answer.scores.argmax())], "scores": scores}
+def _row(said: _Said) -> dict[str, Any]:
+    """What was said at an output as plain data: the best class and the probabilities of all, or the outputs."""
+    if said.scores is None:
+        return {"outputs": [float(value) for value in said.outputs]}
+    scores = {name: float(score) for name, score in zip(said.head.units, said.scores, strict=True)}
+    return {"class": said.head.units[int(said.scores.argmax())], "scores": scores}
 
 
 @contextlib.contextmanager
-def _csv_file(path: Path, model: Model) -> Iterator[_Writer]:
-    """Writes a line a row, below a header."""
-    names = _class_names(model)
+def _csv_file(path: Path, heads: Sequence[_Head]) -> Iterator[_Writer]:
+    """Writes a line an answer, below a header; columns of several outputs begin with the output's name."""
     with _opened(path) as file:
         writer = csv.writer(file)
         is_begun = False
 
-        def write(row: dict[str, Any]) -> None:
+        def begin(have_scores: Sequence[bool]) -> None:
+            names = []
+            for head, has_scores in zip(heads, have_scores, strict=True):
+                start = f"{head.name} " if len(heads) > 1 else ""
+                names += [f"{start}{name}" for name in ([*(["class"] if has_scores else []), *head.units])]
+            writer.writerow(["file", *names])
+
+        def write(answer: _Answer) -> None:
             nonlocal is_begun
-            has_scores = "scores" in row
             if not is_begun:
-                writer.writerow(["file", *(["class"] if has_scores else []), *names])
+                begin([said.scores is not None for said in answer.said])
                 is_begun = True
-            writer.writerow([row["file"], *([row["class"], *row["scores"].values()] if has_scores else row["outputs"])])
+            cells: list[Any] = []
+            for row in map(_row, answer.said):
+                cells += [row["class"], *row["scores"].values()] if "scores" in row else row["outputs"]
+            writer.writerow([answer.file, *cells])
 
         yield write
         if not is_begun:
-            writer.writerow(["file", *names])
+            begin([False] * len(heads))
 
 
 @contextlib.contextmanager
-def _json_file(path: Path, model: Model) -> Iterator[_Writer]:
-    """Writes a list with a row a line."""
+def _json_file(path: Path, heads: Sequence[_Head]) -> Iterator[_Writer]:
+    """Writes a list with an answer a line; what is said at several outputs goes by their names."""
     with _opened(path) as file:
         separator = "[\n"
 
-        def write(row: dict[str, Any]) -> None:
+        def write(answer: _Answer) -> None:
             nonlocal separator
+            rows = [_row(said) for said in answer.said]
+            by_output = {said.head.name: row for said, row in zip(answer.said, rows, strict=True)}
+            row = {"file": answer.file, **({"said": by_output} if len(heads) > 1 else rows[0])}
             file.write(separator + json.dumps(row, ensure_ascii=False))
             separator = ",\n"
 

@@ -12,11 +12,21 @@ from typing import Any
 from blobnet import plots
 from blobnet.augment import Augmentation, augmentations_of
 from blobnet.checkpoint import check_writable
-from blobnet.command_line.data_argument import check_input, check_output, evaluation_loss, load_dataset
+from blobnet.command_line.data_argument import (
+    check_input,
+    check_output,
+    dataset_for,
+    evaluation_loss,
+    evaluation_losses,
+    load_dataset,
+    load_plain_dataset,
+)
 from blobnet.command_line.model_argument import build_or_load, find_model, is_model, is_model_file, known_models
 from blobnet.datasets import Dataset, known_names
+from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.source import source_of
 from blobnet.device import Device
+from blobnet.ends import by_name
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.layer_spreads import layer_spreads
 from blobnet.model import Model, load
@@ -62,7 +72,7 @@ def _check_name(what: str) -> None:
 
 def _sheet(options: argparse.Namespace, augment: Sequence[Augmentation] | None) -> object:
     options.dataset = options.what
-    data = _data(options)
+    data = _plain_data(options)
     count = options.count or _SHEET
     sheet = sample_sheet(
         data.train.x,
@@ -86,17 +96,32 @@ def _network(options: argparse.Namespace) -> object:
     if options.dataset is None:
         found = layer_spreads(build_or_load(options.what, None))
     else:
-        data = load_dataset(options)
-        model = load(options.what) if is_model_file(options.what) else _new_model(options, data)
-        check_input(model, data, options)
-        check_output(model, data)
-        loss = evaluation_loss(model, data)
+        model, data, loss = _on_data(options)
         given = data.train.x, data.train.y
         settings: dict[str, Any] = {"count": options.count, "seed": options.seed, "device": Device(options.device)}
         found = layer_spreads(model, *given, loss=loss, **settings)
         title += f", with {found.samples} samples of {data.name}"
     print(found)
     return plots.draw_network(found, title)
+
+
+def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset, Any]:
+    """A model, the data set to run it on, and its loss."""
+    given, is_file = load_dataset(options), is_model_file(options.what)
+    if isinstance(given, NamedData):
+        if is_file:
+            model = load(options.what)
+            data = dataset_for(model, given)
+        else:
+            model = find_model(options.what).build_by_name(given.shapes, given.classes, (), options.seed)
+            data = dataset_for(model, given)
+            for name, x in data.train.x.items():
+                model.set_normalization(*statistics(source_of(x, name), options.seed), input=name)
+        return model, data, by_name(list(model.graph.outputs), evaluation_losses(model, data))
+    model = load(options.what) if is_file else _new_model(options, given)
+    check_input(model, given, options)
+    check_output(model, given)
+    return model, given, evaluation_loss(model, given)
 
 
 def _new_model(options: argparse.Namespace, data: Dataset) -> Model:
@@ -108,9 +133,9 @@ def _new_model(options: argparse.Namespace, data: Dataset) -> Model:
     return model
 
 
-def _data(options: argparse.Namespace) -> Dataset:
+def _plain_data(options: argparse.Namespace) -> Dataset:
     try:
-        return load_dataset(options)
+        return load_plain_dataset(options)
     except FileError as error:
         if not is_model_file(options.what):
             raise

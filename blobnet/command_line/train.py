@@ -14,48 +14,48 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
 from blobnet import optimizers, plots, schedules
-from blobnet.augment import augmentations_of
+from blobnet.arguments import loss_weights_for, losses_for
+from blobnet.augment import Augmentation, augmentations_of, check_mixed
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
-from blobnet.command_line.data_argument import check_classes, check_input, check_output, load_dataset
+from blobnet.command_line.data_argument import (
+    LOSSES,
+    check_classes,
+    check_input,
+    check_labels,
+    check_output,
+    dataset_for,
+    load_dataset,
+    losses_of,
+)
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.datasets import Dataset, Split
+from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
+from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError
 from blobnet.interrupt import Terminated
-from blobnet.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Dice,
-    Focal,
-    Huber,
-    Loss,
-    MeanAbsoluteError,
-    MeanSquaredError,
-)
-from blobnet.model import Model, load
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.model import AnyLoss, Model, load
+from blobnet.sample_weights import ClassWeights
 from blobnet.trainer import Progress
 
 #: The highest learning rates of a schedule that serve the shipped models with batches of 64 (docs/measurements.md).
 DEFAULT_RATE, SGD_RATE = 0.002, 0.01
 #: The part of the training samples that is held out, where something is chosen by validation or there is no test split.
 DEFAULT_FRACTION = 0.1
-#: Losses by their names on the command line.
-LOSSES: dict[str, type[Loss]] = {
-    "cross-entropy": CrossEntropy,
-    "focal": Focal,
-    "dice": Dice,
-    "mean-squared-error": MeanSquaredError,
-    "mean-absolute-error": MeanAbsoluteError,
-    "huber": Huber,
-    "binary-cross-entropy": BinaryCrossEntropy,
-}
+
+#: A data set and its splits, or one whose arrays go by names.
+_Data = TypeVar("_Data", Dataset, NamedDataset)
+_Split: TypeAlias = Split | NamedSplit
+_Source: TypeAlias = ModelSource | transfer.FileSource
+_Prepared: TypeAlias = tuple[Model, list[str], Any, Dataset | NamedDataset, _Split | None]
 
 
 class _CtrlC:
@@ -199,18 +199,16 @@ def run(options: argparse.Namespace) -> int:
         raise
 
 
-def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSource, file: _OutputFile) -> int:
+def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
     saved = _resumed(file) if options.resume else None
     optimizer = _optimizer(options)
-    augment = None if options.augment is None else augmentations_of(options.augment, "--augment")
+    augmented, augment = _augmentation(options)
     device = Device(options.device)
-    data, held_out = _dataset(options)
-    check_classes(data)
-    loss = _loss(options, data)
-    model, anew = transfer.build(options, source, data)
-    check_input(model, data, options)
-    check_output(model, data)
-    model.set_normalization(*data.statistics())
+    given = load_dataset(options)
+    prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
+    model, anew, loss, data, held_out = prepare(options, source, given)
+    _check_by_output(options, model)
+    augment_of = _augment_of(options, model, augmented, augment)
     if saved is not None:
         _check_same(saved, model, loss, file)
         model = saved
@@ -227,30 +225,60 @@ def _train(options: argparse.Namespace, source: ModelSource | transfer.FileSourc
     for line in transfer.describe(options, model, anew, freeze):
         print(line, file=sys.stderr)
     if augment is not None:
-        print(f"augment {', '.join(map(str, augment))}", file=sys.stderr)
+        print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file)
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
-        _fit(options, model, data, held_out, augment=augment, **chosen)
+        _fit(options, model, data, held_out, augment=augment_of, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
     results = [_measured(model.history, file.kept_epoch)] if held_out or data.test is None else []
     if data.test is not None:
         settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
+        settings["loss_weights"] = options.loss_weights
         results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
     print(f"{', '.join(results)} after {_epochs(file.kept_epoch)}; saved {file.path}")
     return 0
 
 
-def _fit(options: argparse.Namespace, model: Model, data: Dataset, held_out: Split | None, **settings: Any) -> None:
+def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _Prepared:
+    """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
+    data, held_out = _held_out(options, given)
+    check_classes(data)
+    loss = _loss(options, data)
+    model, anew = transfer.build(options, source, data)
+    check_input(model, data, options)
+    check_output(model, data)
+    model.set_normalization(*data.statistics())
+    return model, anew, loss, data, held_out
+
+
+def _prepared_by_name(options: argparse.Namespace, source: _Source, given: NamedData) -> _Prepared:
+    """The same for arrays that go by the names of the model's inputs and outputs."""
+    model, anew = transfer.build_by_name(options, source, given)
+    data, held_out = _held_out(options, dataset_for(model, given))
+    loss = _losses(options, model, data)
+    for name, statistics in data.statistics().items():
+        model.set_normalization(*statistics, input=name)
+    return model, anew, loss, data, held_out
+
+
+def _fit(
+    options: argparse.Namespace,
+    model: Model,
+    data: Dataset | NamedDataset,
+    held_out: _Split | None,
+    **settings: Any,
+) -> None:
     model.fit(
         data.train.x,
         data.train.y,
         epochs=options.epochs,
         batch_size=options.batch_size,
         validation=(held_out.x, held_out.y) if held_out else None,
-        class_weights=options.class_weights,
+        class_weights=_class_weights(options, model, settings["loss"]),
+        loss_weights=options.loss_weights,
         accumulate=options.accumulate,
         average=options.average,
         seed=options.seed,
@@ -261,7 +289,53 @@ def _fit(options: argparse.Namespace, model: Model, data: Dataset, held_out: Spl
     )
 
 
-def _callbacks(options: argparse.Namespace, data: Dataset, file: _OutputFile) -> list[Callback]:
+def _class_weights(options: argparse.Namespace, model: Model, loss: AnyLoss) -> ClassWeights | None:
+    """As ``fit`` takes them: for several outputs those of all that have classes."""
+    if not isinstance(loss, Mapping) or options.class_weights is None:
+        given: ClassWeights | None = options.class_weights
+        return given
+    takes_classes = {name: own.takes_classes for name, own in zip(loss, losses_for(model.graph, loss), strict=True)}
+    found = {name: options.class_weights for name, takes in takes_classes.items() if takes}
+    if not found:
+        raise OptionError("--class-weights", "an output must have classes, not targets", outputs=", ".join(loss))
+    return found
+
+
+def _augmentation(options: argparse.Namespace) -> tuple[str | None, tuple[Augmentation, ...] | None]:
+    """The input that --augment names, if it does, and how its samples change."""
+    if options.augment is None:
+        return None, None
+    name, colon, words = options.augment.rpartition(":")
+    return name.strip() if colon else None, augmentations_of(words, "--augment")
+
+
+def _augment_of(
+    options: argparse.Namespace, model: Model, name: str | None, changes: tuple[Augmentation, ...] | None
+) -> Any:
+    """As ``fit`` takes it: of several inputs by the input's name."""
+    names = list(model.graph.inputs)
+    if changes is None or (name is None and len(names) == 1):
+        return changes
+    if name not in names:
+        rule = "in front of a colon there must be the input of the model whose samples change"
+        hint = f"--augment {names[0]}:flip, for example."
+        raise OptionError("--augment", rule, received=options.augment, inputs=", ".join(names), hint=hint)
+    check_mixed(changes, names, "--augment")
+    return {name: changes}
+
+
+def _check_by_output(options: argparse.Namespace, model: Model) -> None:
+    """Raises OptionError for weights of losses where there is one loss, or that are for no output."""
+    if options.loss_weights is None:
+        return
+    if len(model.graph.exits) == 1:
+        raise OptionError(
+            "--loss-weights", "the model must have several outputs", outputs=", ".join(model.graph.outputs)
+        )
+    loss_weights_for(model.graph, options.loss_weights)
+
+
+def _callbacks(options: argparse.Namespace, data: Dataset | NamedDataset, file: _OutputFile) -> list[Callback]:
     callbacks: list[Callback] = []
     if file.best is not None:
         callbacks.append(file.best)  # before the file, which asks it for the best epoch
@@ -310,7 +384,7 @@ def _resumed(file: _OutputFile) -> Model:
     return model
 
 
-def _check_same(saved: Model, model: Model, loss: Loss, file: _OutputFile) -> None:
+def _check_same(saved: Model, model: Model, loss: AnyLoss, file: _OutputFile) -> None:
     """Raises OptionError unless a file holds the training that the options describe (the trainer checks the rest)."""
     hint = "--overwrite starts anew, --output writes another file."
     difference = _difference(saved, model)
@@ -319,8 +393,8 @@ def _check_same(saved: Model, model: Model, loss: Loss, file: _OutputFile) -> No
     if saved.loss != loss:
         rule = f"the loss must be that of the training in {file.path}"
         raise OptionError("--resume", rule, saved=saved.loss, now=loss, hint=hint)
-    for name in ("mean", "deviation"):
-        theirs, ours = (each.weights[f"{each.graph.input.name}/{name}"] for each in (saved, model))
+    for vertex, name in itertools.product(model.graph.inputs.values(), ("mean", "deviation")):
+        theirs, ours = (each.weights[vertex.parameter(name)] for each in (saved, model))
         if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-6):
             rule = f"the data must be those of the training in {file.path}, but their {name} differs"
             raise OptionError("--resume", rule, saved=theirs, now=ours, hint=hint)
@@ -329,10 +403,12 @@ def _check_same(saved: Model, model: Model, loss: Loss, file: _OutputFile) -> No
 def _difference(saved: Model, model: Model) -> dict[str, str]:
     """How the first layer that differs was saved, and how it is now; empty if none does."""
     descriptions = [json.loads(json.dumps(each.graph.description())) for each in (saved, model)]
-    for pair in itertools.zip_longest(*descriptions):
+    layers = [each["layers"] if isinstance(each, dict) else each for each in descriptions]
+    for pair in itertools.zip_longest(*layers):
         if pair[0] != pair[1]:
             return {"saved": _layer(*pair), "now": _layer(*reversed(pair))}
-    return {}
+    ends = [", ".join((*each.graph.inputs, *each.graph.outputs)) for each in (saved, model)]
+    return {} if descriptions[0] == descriptions[1] else {"saved": ends[0], "now": ends[1]}
 
 
 def _layer(layer: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
@@ -363,9 +439,8 @@ def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Sch
     return rate
 
 
-def _dataset(options: argparse.Namespace) -> tuple[Dataset, Split | None]:
+def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split | None]:
     """The data to train on and to test with at the end, and what is held out of the former, if anything."""
-    data = load_dataset(options)
     if data.validation is not None:
         if options.validation_fraction is not None:
             rule = "only a data set without a validation split can hold one out"
@@ -381,7 +456,25 @@ def _dataset(options: argparse.Namespace) -> tuple[Dataset, Split | None]:
     return replace(data, train=train), held_out
 
 
+def _losses(options: argparse.Namespace, model: Model, data: NamedDataset) -> Any:
+    """The loss of each output, by name."""
+    found = losses_of(model, data, options.loss)
+    if options.label_smoothing is not None:
+        smoothed: list[Any] = [loss for loss in found if hasattr(loss, "label_smoothing")]
+        if not smoothed:
+            raise OptionError("--label-smoothing", "the loss of an output must have one", losses=found)
+        change: Any = replace
+        found = tuple(
+            change(loss, label_smoothing=options.label_smoothing) if loss in smoothed else loss for loss in found
+        )
+    check_labels(model, found, data)
+    return by_name(list(model.graph.outputs), found)
+
+
 def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
+    if isinstance(options.loss, Mapping):
+        rule = "losses go by the names of outputs where the arrays of a data set do"
+        raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
     kind = LOSSES[options.loss] if options.loss else CrossEntropy if data.classes else MeanSquaredError
     if kind.takes_classes != bool(data.classes):
         wanted = "classes" if kind.takes_classes else "targets, not classes"
@@ -399,14 +492,18 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:
     """The measures after an epoch: on what is held out, else on what was trained on."""
     part, prefix = ("validation", "validation_") if "validation_loss" in history else ("training", "")
-    measured = {name: history[prefix + name][epoch - 1] for name in ("loss", "accuracy") if prefix + name in history}
-    return _result(part, measured)
+    names = [name.removeprefix(prefix) for name in history if name.startswith(prefix)]
+    measured = {name: history[prefix + name][epoch - 1] for name in names}
+    return _result(part, {name: value for name, value in measured.items() if not name.startswith("validation_")})
 
 
 def _result(part: str, measured: Mapping[str, float]) -> str:
-    if "accuracy" not in measured:
-        return f"{part} loss {measured['loss']:.4f}"
-    return f"{part} accuracy {measured['accuracy']:.4f} (loss {measured['loss']:.4f})"
+    if "accuracy" in measured:
+        return f"{part} accuracy {measured['accuracy']:.4f} (loss {measured['loss']:.4f})"
+    # Of several outputs each has its own.
+    others = [name.rpartition("_") for name in measured if name.endswith(("_loss", "_accuracy"))]
+    listed = ", ".join(f"{output} {metric} {measured[f'{output}_{metric}']:.4f}" for output, _, metric in others)
+    return f"{part} loss {measured['loss']:.4f}{f' ({listed})' if listed else ''}"
 
 
 def _epochs(count: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blobnet.command_line.model_argument import ModelSource, find_model
 from blobnet.datasets import Dataset
+from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError
 from blobnet.model import Model, load
 from blobnet.patterns import frozen_parameters
@@ -83,6 +84,27 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
     if options.init_from and options.model and not options.resume:
         return model, model.take_weights(load(options.init_from))
     return model, [last]
+
+
+def build_by_name(
+    options: argparse.Namespace, source: ModelSource | FileSource, data: NamedData
+) -> tuple[Model, list[str]]:
+    """As :func:`build`, for arrays that go by the names of the model's inputs and outputs.
+
+    Raises:
+        OptionError: the options ask for another number of classes, or for a new last layer.
+        ShapeError: the file's layers have other shapes.
+    """
+    if options.classes is not None:
+        rule = "only a model with one input and one output, for a data set with x and y, is made for so many classes"
+        raise OptionError("--classes", rule, classes=options.classes, data=data.name)
+    if isinstance(source, FileSource):
+        rule = "without MODEL it makes a new last layer, which a data set with x and y is needed for"
+        hint = "give MODEL too: its layers then take the weights of those that have the same names in the file."
+        raise OptionError("--init-from", rule, file=source.path, data=data.name, hint=hint)
+    model = source.build_by_name(data.shapes, data.classes, data.class_names, options.seed)
+    anew = model.take_weights(load(options.init_from)) if options.init_from and not options.resume else []
+    return model, anew
 
 
 def frozen_patterns(options: argparse.Namespace, model: Model) -> list[str] | None:

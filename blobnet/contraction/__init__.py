@@ -12,9 +12,9 @@ any expression of elements, sizes and indexes may be, over all values of the ind
 of indexes times whole numbers or sizes, and a whole number; so may be the output's. Sizes stand behind ``:`` and are
 expressions of sizes, whose division rounds down; they may be missing where an operand has the output's index by itself.
 Constraints follow behind commas: ``e < r`` means 0 <= e < r. ``A[i] == B[j] ? C[i]`` without ``:`` leaves out terms. An
-*element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, erf, exp, floor,
-log, max, min, pow, sigmoid, sin, sqrt, tanh. The grammar is at the head of :mod:`blobnet.contraction.syntax`;
-:mod:`blobnet.contraction.build` writes the same from Python.
+*element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, erf, exp, expm1,
+floor, log, log1p, max, min, pow, sigmoid, sin, sqrt, tanh. The grammar is at the head of
+:mod:`blobnet.contraction.syntax`; :mod:`blobnet.contraction.build` writes the same from Python.
 
 **Ranges** follow from the edges: every operand's element, and the output's, is inside its tensor; what would be outside
 is no term. So nothing is ever read outside, and padding is what is left out.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
+from blobnet.blob import FLOAT16, FLOAT32, StorageType
 from blobnet.contraction.c_text import affine, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of
 from blobnet.contraction.table import Index, Operand, Table
 from blobnet.contraction.writing import Writer
 
+#: What loads vectors of halves, and a half.
+_LOAD_HALF = "vload_half"
 #: What variables that hold partial results are called.
 _TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "value"}
 
@@ -18,9 +22,16 @@ _TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "valu
 class Addresses(Writer):
     """What all parts of a kernel know: the names of indexes and buffers, and what has been set so far."""
 
-    def __init__(self, table: Table, schedule: Schedule, entry: str, units: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        table: Table,
+        schedule: Schedule,
+        entry: str,
+        units: Mapping[str, int],
+        types: Mapping[str, StorageType],
+    ) -> None:
         super().__init__(entry)
-        self.table, self.schedule, self.units = table, schedule, units
+        self.table, self.schedule, self.units, self.types = table, schedule, units, types
         self.extents = table.extents
         self.vector_output = schedule.lanes > 1 and table.index(schedule.vector).is_output
         self.type = f"float{schedule.lanes}" if schedule.lanes > 1 else "float"
@@ -42,6 +53,58 @@ class Addresses(Writer):
         self.pointers: dict[Operand, str] = {}
         self.tile_names: dict[Operand, str] = {}
         self.total = _TOTALS[table.aggregation]
+        #: Which of those that share an index the work-item is; where partial results are in local memory.
+        self.share, self.partials, self.partial_place = "", "", "0"
+        #: Lanes of vectors of neighbours that are loaded one by one otherwise.
+        self.widths: set[int] = set()
+        self.runs: dict[tuple[Operand, int], tuple[int, int]] = {}
+        self.partial_step = 1
+
+    @contextmanager
+    def kernel_block(self, hint: str = "") -> Iterator[None]:
+        """The kernel around what is written within, with its table and schedule above and pointers to whole units."""
+        written = {store.operand.name for store in self.table.stores}
+        offsets = {name: self.name(f"{text}_offset") for name, text in self.buffers.items()}
+        parameters = [
+            f"__global {'' if name in written else 'const '}{self.c_type(name)} *restrict {text}, "
+            f"const int {offsets[name]}"
+            for name, text in self.buffers.items()
+        ]
+        parameters += [f"const int {self.count}"] if self.count else []
+        for line in (*str(self.table).splitlines(), str(self.schedule)):
+            self.put(f"// {line}".rstrip())
+        self.put(f"__kernel {hint}__attribute__((reqd_work_group_size({self.schedule.threads}, 1, 1))) void")
+        with self.block(f"{self.entry}({', '.join(parameters)})"):
+            for name, text in self.buffers.items():
+                self.put(f"{text} += {times(offsets[name], self.units.get(name, 1))};")
+            yield
+
+    def is_half(self, name: str) -> bool:
+        """Whether the numbers of a tensor are halves in memory, which nothing computes with."""
+        return self.types.get(name, FLOAT32) == FLOAT16
+
+    def c_type(self, name: str) -> str:
+        """Of a tensor's numbers in memory."""
+        return "half" if self.is_half(name) else "float"
+
+    def loads(self, name: str) -> str:
+        """What loads vectors of a tensor, without their length."""
+        return _LOAD_HALF if self.is_half(name) else "LOAD"
+
+    def element_text(self, name: str, at: str) -> str:
+        """A number of a tensor, where a cell is stored."""
+        buffer = self.buffers[name]
+        return f"vload_half({at}, {buffer})" if self.is_half(name) else f"{buffer}[{at}]"
+
+    def store_text(self, name: str, value: str, at: str) -> str:
+        """A number that goes to an element of a tensor."""
+        buffer = self.buffers[name]
+        return f"vstore_half({value}, {at}, {buffer});" if self.is_half(name) else f"{buffer}[{at}] = {value};"
+
+    def store_vector_text(self, name: str, value: str, at: str) -> str:
+        """The same of a vector, from an element on."""
+        kind, more = ("vstore_half", "0, ") if self.is_half(name) else ("STORE", "")
+        return f"{kind}{self.schedule.lanes}({value}, {more}{self.buffers[name]}{self.plus(at)});"
 
     def groups(self, index: Index) -> int:
         """Tiles along an output index."""
@@ -113,7 +176,7 @@ class Addresses(Writer):
         name = self.name(f"{self.buffers[operand.name]}_at")
         offset = self.offset_text(operand, [index.name for index in self.table.outputs], with_threads=True)
         text = f"{self.buffers[operand.name]}{self.plus(offset)}"
-        self.put(f"__global const float *const {name} = {text};")
+        self.put(f"__global const {self.c_type(operand.name)} *const {name} = {text};")
         self.pointers[operand] = name
 
     def local_pointer(self, operand: Operand) -> None:
@@ -144,22 +207,32 @@ class Addresses(Writer):
             tile = self.tiles.get(operand)
             stride = tile.stride(operand, name) if tile else operand.stride(name)
             if stride:
-                space = "__local" if tile else "__global"
+                kind = "__local const float" if tile else f"__global const {self.c_type(operand.name)}"
                 mine = self.name(f"{self.buffers[operand.name]}_{self.index_names[name]}")
-                self.put(f"{space} const float *const {mine} = {pointer} + {times(value, stride)};")
+                self.put(f"{kind} *const {mine} = {pointer} + {times(value, stride)};")
                 self.pointers[operand] = mine
 
     @staticmethod
-    def load_text(pointer: str, offset: int, stride: int, lanes: int, space: str) -> str:
+    def load_text(pointer: str, offset: int, stride: int, lanes: int, loads: str) -> str:
+        of_halves = loads == _LOAD_HALF
+
+        def one(at: int) -> str:
+            return f"vload_half({at}, {pointer})" if of_halves else f"{pointer}[{at}]"
+
+        def vector(at: int) -> str:
+            place = f"{pointer} + {at}" if at else pointer
+            return f"{loads}{lanes}({'0, ' if of_halves else ''}{place})"
+
         if stride == 0 or lanes == 1:
-            return f"{pointer}[{offset}]"
+            return one(offset)
         if stride == 1:
-            return f"{space}{lanes}({pointer} + {offset})" if offset else f"{space}{lanes}({pointer})"
+            return vector(offset)
         if stride == 2:
-            # NOTE: this reads one element more than it takes, which buffers have room for.
-            halves = [f"{space}{lanes}({pointer} + {offset + start})" for start in (0, lanes)]
-            return f"(float{lanes})({halves[0]}.even, {halves[1]}.even)"
-        return f"(float{lanes})({', '.join(f'{pointer}[{offset + stride * lane}]' for lane in range(lanes))})"
+            # Odd places are in the vectors of the even ones before them, which another tap loads.
+            part, first = ("odd", offset - 1) if offset > 0 and offset % 2 else ("even", offset)
+            # NOTE: even ones read one element more than they take, which buffers have room for.
+            return f"(float{lanes})({vector(first)}.{part}, {vector(first + lanes)}.{part})"
+        return f"(float{lanes})({', '.join(one(offset + stride * lane) for lane in range(lanes))})"
 
     def noter(self, type_: str) -> Callable[[str], str]:
         """What gives a text that is needed more than once a name."""

@@ -9,7 +9,7 @@ from blobnet.contraction.form import Affine, Apply, Expression, Number, Position
 from blobnet.contraction.table import Load, Value
 
 #: Functions that OpenCL C has under these names.
-_SAME_NAME = ("ceil", "cos", "erf", "exp", "floor", "log", "pow", "sin", "sqrt", "tanh")
+_SAME_NAME = ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow", "sin", "sqrt", "tanh")
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 _COMPARISONS = {
     "less": "<",

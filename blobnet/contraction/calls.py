@@ -172,8 +172,8 @@ def _overlap(one: Operand, other: Operand) -> bool:
 def _place(operand: Operand, tensor: Tensor, batch: int) -> Place:
     """Where a tensor lies."""
     if isinstance(operand, Blob):
-        layout = operand.layout
-        return Place(_layout(layout, tensor, batch), layout.unit_memory_elements, has_samples=True)
+        found, unit = _layout(operand.layout, tensor, batch), operand.layout.unit_memory_elements
+        return Place(found, unit, has_samples=True, type=operand.type)
     dense = Layout.padded(tensor.shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)

@@ -10,9 +10,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from blobnet.blob import FLOAT32
 from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
-from blobnet.contraction.schedule import Schedule, Tile, local_tiles, operand_names, order_of
+from blobnet.contraction.products import matrix_of, moves
+from blobnet.contraction.schedule import (
+    Schedule,
+    Tile,
+    combining,
+    local_tiles,
+    operand_names,
+    order_of,
+    partial_results,
+    sides,
+)
 from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
 
@@ -35,8 +46,28 @@ _CACHES, _REGISTER_FILE = (1 << 15, 1 << 20, 1 << 25), 1 << 18
 HELD, OTHER_REGISTERS = 0.6, 28
 #: Registers that a GPU's work-item has in any case: no more of them are under way at a time than have room then.
 _LEAST_REGISTERS = 32
+#: Products of matrices, fitted to 338 times on an NVIDIA H200 (docs/performance.md). Parts of a multiply-add that a
+#: load from local memory takes, one from global memory, and a step with its barrier; the best speed, in multiply-adds
+#: of a compute unit a cycle; instructions of a division in each place of the depth that a work-item loads.
+_LOCAL, _GLOBAL, _STEP, _SPEED, _DIVIDED = 3.0, 9.1, 1.6, 1.72, 6.5
+#: What each load along the depth adds to a step; cycles of a value that is alone in what is fetched; rows that a tile's
+#: beginning and its end cost; work-items that keep a compute unit busy; cycles in which a step's loads arrive.
+_FAR_LOAD, _SCATTERED, _ENDS, _BUSY_ITEMS, _LATENCY = 0.011, 100, 20, 300, 600
+#: The same where work-items read global memory in their loops.
+_BUSY_LANES = 800
+#: Cycles in which a GPU starts one more launch, in which a compute unit copies a value for packing, and moves one for a
+#: partial sum, and of one more partial sum.
+_LAUNCH, _PACK, _MOVE, _ONE_MORE = 4000, 1.0, 0.3, 100
+#: Cycles of a scalar that stays in a register for many blocks; of a row that falls into the same lines of a cache as
+#: many others, which it does if they are whole pages apart (bytes), and so many.
+STAYING, SAME_LINES = 0.2, 60.0
+_PAGE, _MANY_PAGES = 4096, 32
+#: Rows far apart that memory brings as fast as one, and cycles of beginning a block without a loop.
+STREAMS, SHORT_START = 8, 15
+#: Lanes of a vector that a GPU's work-item loads at once; cycles of a barrier, and of what is read behind it.
+MOST_WIDE, COMBINE_START = 4, 60
 #: Cycles of a vector of every second element, besides those of its two halves.
-EVEN = 2.0
+EVEN = 3.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +130,8 @@ class Model:
         self.long_reductions = sum(self.extents[name] > 1 for name in self.reductions)
         self.store = table.stores[0].operand
         self.store_strides = {n: self.store.stride(n) for n in self.outputs if self.store.stride(n)}
+        self._inner: dict[tuple[object, ...], tuple[float, float, int, float]] = {}
+        self._footprints: dict[tuple[object, ...], float] = {}
 
     def packed_strides(self, key: str, vector: str) -> dict[str, int]:
         """Strides of a copy with the vector's lanes side by side: rows stay in their order."""
@@ -110,14 +143,17 @@ class Model:
         blocks: Mapping[str, int],
         vector: str,
         lanes: int,
-        packed: Sequence[str],
-        unrolled: Sequence[str],
-        parts: float = 1,
+        packed: tuple[str, ...],
+        unrolled: tuple[str, ...],
+        parts: int = 1,
     ) -> tuple[float, float, int, float]:
         """Of the innermost loop: cycles of a point of a block, loads, registers, cycles of arithmetic alone.
 
         ``parts``: in how many the reductions are split.
         """
+        asked = (*map(blocks.__getitem__, self.outputs), vector, lanes, packed, unrolled, parts)
+        if asked in self._inner:
+            return self._inner[asked]
         vectors = 1
         for name, block in blocks.items():
             vectors *= block // lanes if name == vector else block
@@ -126,6 +162,10 @@ class Model:
         first_cache = self.caches[0] / 2
         cost = live = count = 0.0
         room = self.device.registers - 1 - vectors
+        unaligned = UNALIGNED * min(1.0, 4 * lanes / self.device.cache_line)
+        # Where no loop is left, scalars stay in registers for all blocks along some index.
+        is_written_out = len(unrolled) == self.long_reductions
+        vectors_of = max(1, blocks.get(vector, lanes) // lanes)
         for key, strides in self.strides.items():
             step = strides.get(vector, 0) if lanes > 1 else 0
             if key in packed and step:
@@ -135,19 +175,23 @@ class Model:
             shared: dict[int, int] = {}
             number = both = 1
             for name, stride in strides.items():
-                size = blocks.get(name, 1) // (lanes if name == vector else 1)
+                size = blocks.get(name, 1)
                 if name == vector:
-                    number, both = number * size, both * size
+                    number = both = number * max(1, size // lanes)  # Lanes that are summed are no block.
                     continue
-                alone[abs(stride)] = alone.get(abs(stride), 1) + size - 1
-                size = self.extents[name] if name in unrolled else size
-                shared[abs(stride)] = shared.get(abs(stride), 1) + size - 1
-            number, both = number * math.prod(alone.values()), both * math.prod(shared.values())
+                if size > 1:
+                    alone[abs(stride)] = alone.get(abs(stride), 1) + size - 1
+                elif name in unrolled:
+                    size = self.extents[name]
+                if size > 1:
+                    shared[abs(stride)] = shared.get(abs(stride), 1) + size - 1
+            number, both = number * math.prod(alone.values()), both * _different(shared)
             # Compilers keep every scalar that they have spread.
             held: float = number if step == 0 else min(number, 4)
             taps = math.prod([self.extents[name] for name in unrolled if name in strides])
-            if step == 0 and len(unrolled) == self.long_reductions:
-                held *= taps  # No loop is left: they stay for all blocks.
+            stays = step == 0 and is_written_out
+            if stays:
+                held *= taps
             each: float = number
             if both < number * taps and both <= room:
                 # What other taps do not move is loaded once for all of them.
@@ -157,25 +201,62 @@ class Model:
             count += each
             live += held
             if step == 0:
-                cost += each * SCALAR_LOAD
+                cost += each * (STAYING if stays else SCALAR_LOAD)
                 continue
             if step not in (1, 2):
                 cost += each * lanes
                 continue
             is_far = self.footprint(key, spans, key in packed, vector) / parts > first_cache
-            price = VECTOR_LOAD + (0 if key in packed else UNALIGNED) + (FAR if is_far else 0)
-            cost += each * (price if step == 1 else 2 * price + EVEN)
+            price = VECTOR_LOAD + (0 if key in packed else unaligned) + (FAR if is_far else 0)
+            if step == 2:
+                # Taps of odd places are in the vectors of even ones.
+                pairs = [self.extents[name] for name in unrolled if strides.get(name) == 1]
+                price = 2 * price * (-(-pairs[0] // 2) / pairs[0] if pairs else 1) + EVEN
+            cost += each * price
+            if key not in packed and vector in self.outputs:
+                cost += each / vectors_of * self.conflicts(strides, unrolled)
         registers = vectors + math.ceil(live)
         arithmetic = vectors * self.operations
         cycles = max(arithmetic, cost, LATENCY)
         cycles += SPILL * max(0, registers - self.device.registers)
         cycles += 0.3 * min(arithmetic, cost) + 2.0 / unroll
-        return cycles, count, registers, arithmetic
+        self._inner[asked] = found = cycles, count, registers, arithmetic
+        return found
+
+    def start(self, unrolled: Sequence[str]) -> float:
+        """Cycles of beginning a block."""
+        return SHORT_START if len(unrolled) == self.long_reductions else BLOCK_START
+
+    def scalars(self, blocks: Mapping[str, int], vector: str, fastest: str) -> int:
+        """Scalars of a block that are not those of the next one, with all reductions written out."""
+        return sum(
+            math.prod(blocks.get(name, self.extents[name]) for name in strides)
+            for strides in self.strides.values()
+            if vector not in strides and fastest in strides
+        )
+
+    def scattered(self, blocks: Mapping[str, int], packed: Sequence[str]) -> float:
+        """How much longer memory takes for a block that reads rows from many pages at once."""
+        streams = max(
+            math.prod(size for name, size in blocks.items() if 4 * abs(strides.get(name, 0)) >= _PAGE)
+            for key, strides in [("", {}), *self.strides.items()]
+            if key not in packed
+        )
+        return 1 + max(0, streams - STREAMS) / (2 * STREAMS)
+
+    def conflicts(self, strides: Mapping[str, int], unrolled: Sequence[str]) -> float:
+        """Cycles of a row of vectors if those of the innermost loop are whole pages apart, in the same few lines."""
+        looped = [name for name in self.reductions if name not in unrolled and self.extents[name] > 1]
+        step = 4 * abs(strides.get(looped[-1], 0)) if looped else 0
+        return SAME_LINES if step and step % _PAGE == 0 and self.extents[looped[-1]] >= _MANY_PAGES else 0.0
 
     def footprint(self, key: str, sizes: Mapping[str, int], packed: bool, vector: str) -> float:
         """Bytes of cache lines that an operand touches for so many values of each index."""
-        strides = self.packed_strides(key, vector) if packed else self.strides[key]
-        return lines(strides, sizes) * self.device.cache_line
+        known = (key, packed and vector, *map(sizes.__getitem__, self.strides[key]))
+        if known not in self._footprints:
+            strides = self.packed_strides(key, vector) if packed else self.strides[key]
+            self._footprints[known] = lines(strides, sizes) * self.device.cache_line
+        return self._footprints[known]
 
     def cpu(self, schedule: Schedule) -> Prediction:
         """On a CPU, whose work-items compute with vectors."""
@@ -184,11 +265,11 @@ class Model:
         parts = schedule.split[1]
         sizes = dict(self.extents)
         if parts > 1:
-            sizes[schedule.split[0]] //= parts
+            sizes[schedule.split[0]] = -(-sizes[schedule.split[0]] // parts)
         points: float = math.prod(sizes[name] for name in self.reductions)
         by_lanes = lanes > 1 and vector in self.reductions
         if by_lanes:
-            points = points // sizes[vector] * (sizes[vector] // lanes + 1.5 * (sizes[vector] % lanes))
+            points = points // sizes[vector] * (sizes[vector] // lanes + sizes[vector] % lanes)
         cycles, loads, registers, arithmetic = self.inner(
             blocks, vector, lanes, schedule.packed, schedule.unrolled, parts
         )
@@ -200,9 +281,17 @@ class Model:
         groups = math.prod(-(-self.extents[name] // schedule.tile(name).size) for name in self.outputs) * parts
         outputs, _ = order_of(self.table, schedule)
         fetched = self.traffic(schedule, sizes, blocks, tiles, outputs)
-        compute = count * (points * cycles + stores + BLOCK_START) + groups * GROUP_START
+        compute = count * (points * cycles + stores + self.start(schedule.unrolled)) + groups * GROUP_START
+        moving = [name for name in outputs if tiles[name] > 1]
+        if moving and len(schedule.unrolled) == self.long_reductions:
+            compute += count * (SCALAR_LOAD - STAYING) * self.scalars(blocks, vector, moving[-1])
+        share = schedule.shared[1]
+        if (
+            share > 1
+        ):  # Work-items one after another, each with a block; and what they have come to goes through memory.
+            compute += count * (share - 1) * (BLOCK_START + results * (SCALAR_LOAD + SCALAR_STORE))
         near, distant = fetched
-        memory = near / LAST_CACHE + distant / MEMORY
+        memory = near / LAST_CACHE + distant / MEMORY * self.scattered(blocks, schedule.packed)
         total = max(compute, memory) + 0.3 * min(compute, memory)
         total += self.packing(schedule.packed) + (2 * LAUNCH if schedule.peel else 0)
         if parts > 1:
@@ -217,6 +306,8 @@ class Model:
 
     def gpu(self, schedule: Schedule) -> Prediction:
         """On a GPU, whose work-items are lanes: cycles of a compute unit that starts four warps' instructions."""
+        if schedule.is_product:
+            return self.product(schedule)
         device = self.device
         threads, lanes, vector = schedule.threads, schedule.lanes, schedule.vector
         warps = threads / device.lanes
@@ -224,6 +315,7 @@ class Model:
         results = math.prod(tile.block for tile in tiles.values())
         parts = schedule.split[1]
         points = self.points / parts
+        shared, share = schedule.shared
         groups = parts * math.prod(-(-self.extents[name] // tile.size) for name, tile in tiles.items())
         chunk = {name: schedule.chunks.get(name, self.extents[name]) for name in self.reductions}
         if parts > 1:
@@ -235,21 +327,36 @@ class Model:
         for key, strides in self.strides.items():
             number: float = math.prod(tile.block for name, tile in tiles.items() if name in strides)
             number /= lanes if vector in strides and lanes > 1 else 1
+            taps = [name for name in schedule.unrolled if name in strides]
+            if taps and key not in schedule.local:
+                # Neighbouring places of a block meet the same elements at other taps, which are loaded once.
+                spans: dict[int, int] = {}
+                for name, stride in strides.items():
+                    tile = tiles.get(name)
+                    size = self.extents[name] if name in taps else tile.block if tile and tile.threads == 1 else 1
+                    spans[abs(stride)] = spans.get(abs(stride), 1) + size - 1
+                apart = math.prod(t.block for n, t in tiles.items() if n in strides and t.threads > 1)
+                number = apart * math.prod(spans.values()) / math.prod(self.extents[name] for name in taps)
+            number /= math.prod(self.extents[name] for name in schedule.unrolled if name not in strides)
             if key in schedule.local:
                 loads += number
             else:
-                near = any(tile.threads > 1 and strides.get(name) == 1 for name, tile in tiles.items())
-                still = not any(tile.threads > 1 and name in strides for name, tile in tiles.items())
-                far += number * (2 if near or still else 8)
+                if key in schedule.wide:
+                    number /= min(MOST_WIDE, self.run(key, tiles, schedule.unrolled, vector))
+                moved = [name for name, tile in tiles.items() if tile.threads > 1] + [shared] * (share > 1)
+                near = any(strides.get(name) == 1 for name in moved)
+                still = not any(name in strides for name in moved)
+                far += number * (1 if near or still else 16)
         issue = (results * self.operations + loads + far) / 4
         inner = max(issue, loads + far) + 0.25 * min(issue, loads + far)
         local = sum(tile.elements for tile in local_tiles(self.table, schedule).values()) if schedule.local else 0
+        local += partial_results(self.table, schedule)
         registers = self.held(tiles, schedule.unrolled)
         resident = min(
             self.register_file // (registers * threads),
             self.register_file // (_LEAST_REGISTERS * threads),
             32,
-            (device.core_memory or 2 * device.local_memory) // (4 * local + 1024),
+            (device.core_memory or 2 * device.local_memory) // (FLOAT32.itemsize * local + 1024),
         )
         resident = max(1, min(resident, -(-groups // device.compute_units)))
         sizes = {name: tiles[name].step if name in tiles else chunk[name] for name in self.extents}
@@ -261,17 +368,82 @@ class Model:
         latency = 1200 / resident if schedule.local else 0
         near = any(self.store.stride(name) == 1 and tile.threads >= 8 for name, tile in tiles.items())
         stores = results * (4 if near else 16) * warps
-        cycles = chunks * (at_once * inner * warps + max(fill, bytes_ / 40) + latency) + stores + 2000 / resident
+        # Each of those that share an index has a part of the terms; its partial results pass through local memory.
+        terms = at_once * inner * warps / share
+        combined = sum(COMBINE_START + results * (before // after) * warps for before, after in combining(share))
+        cycles = chunks * (terms + max(fill, bytes_ / 40) + latency) + stores + combined + 2000 / resident
         if registers > device.registers:
             cycles *= 3
         traffic = groups * chunks * bytes_
-        total = max(-(-groups // device.compute_units) * cycles, traffic / (30 * device.compute_units))
+        waves = max(_BUSY_LANES / threads, -(-groups // device.compute_units))
+        total = max(waves * cycles, traffic / (30 * device.compute_units))
         needed = math.prod(self.extents[name] for name in self.outputs)
         overhang = math.prod(-(-self.extents[name] // tile.step) * tile.step for name, tile in tiles.items()) / needed
         if parts > 1:
             total += 8 * parts * needed / (20 * device.compute_units) + 4000
-        arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps
+        arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps / share
         return Prediction(total, arithmetic, (loads + far) / results, registers, groups, (traffic, traffic), overhang)
+
+    def product_groups(self, schedule: Schedule) -> int:
+        """Work-groups of a product of matrices."""
+        rows, columns = schedule.rows, schedule.columns
+        assert rows
+        assert columns
+        own = {*rows.names, *columns.names}
+        count = schedule.split[1] * math.prod(self.extents[name] for name in self.outputs if name not in own)
+        for side in (rows, columns):
+            count *= -(-math.prod(self.extents[name] for name in side.names) // side.size)
+        return count
+
+    def product(self, schedule: Schedule) -> Prediction:
+        """On a GPU, a product of matrices."""
+        rows, columns, device = schedule.rows, schedule.columns, self.device
+        assert rows
+        assert columns
+        groups = self.product_groups(schedule)
+        parts, step = schedule.split[1], schedule.step
+        steps = -(-self.points // step // parts)
+        results = rows.size * columns.size
+        loads = 1 / rows.block + 1 / columns.block
+        speed = 1 / (1 + _LOCAL * loads + _GLOBAL * (1 / rows.size + 1 / columns.size) + _STEP / step)
+        values, under_way, instructions = 0.0, 0, 0.0
+        for side, operand in zip((rows, columns), sides(self.table, schedule), strict=True):
+            is_packed = any(self.operands[key] == operand for key in schedule.packed)
+            matrix = matrix_of(self.table, schedule, operand, side, is_packed)
+            under_way += matrix.slots * matrix.places * matrix.width
+            if not schedule.along:
+                divided = len(moves(operand, schedule.depth, self.extents)) - 1
+                instructions += _DIVIDED * max(0.3, divided) * matrix.places
+            if matrix.is_far:
+                speed /= 0.96 + _FAR_LOAD * matrix.slots * matrix.places
+            elif not is_packed:
+                runs = moves(operand, side.names, self.extents)
+                near_by = [size for below, size, stride, _ in runs if below == 1 and stride in (1, 2)]
+                values += _SCATTERED / (near_by[0] if near_by else 1) * side.size * step
+        speed /= 1 + instructions / (step * rows.block * columns.block)
+        speed *= _SPEED
+        registers = rows.block * columns.block + rows.block + columns.block + under_way + OTHER_REGISTERS
+        row = results / 128 / speed + values / step / 128
+        ends = _ENDS * results / 128
+        busy = _BUSY_ITEMS / schedule.threads
+        waves = max(busy, -(-groups // device.compute_units))
+        # A step is too short for the next one to arrive where too few groups wait for each other.
+        resident = max(1, min(self.register_file // (registers * schedule.threads), -(-groups // device.compute_units)))
+        stall = max(1.0, _LATENCY / (resident * step * results / 128))
+        total = waves * (steps * step * row * stall + ends)
+        total += sum(_LAUNCH + _PACK * self.elements(key) / device.compute_units for key in schedule.packed)
+        needed = math.prod(self.extents[name] for name in self.outputs)
+        if parts > 1:
+            total += _LAUNCH + (_MOVE * needed / device.compute_units + _ONE_MORE) * parts
+        if registers > device.registers:
+            total *= 3
+        arithmetic = groups / device.compute_units * steps * step * results / 128
+        sizes = [math.prod(self.extents[name] for name in side.names) for side in (rows, columns)]
+        overhang = math.prod(
+            -(-size // side.size) * side.size / size for size, side in zip(sizes, (rows, columns), strict=True)
+        )
+        traffic = 4.0 * groups * steps * step * (rows.size + columns.size)
+        return Prediction(total, arithmetic, loads, registers, groups, (traffic, traffic), overhang)
 
     def held(self, tiles: Mapping[str, Tile], unrolled: Sequence[str]) -> int:
         """Registers of a GPU's work-item that makes a block with these reductions written out.
@@ -293,6 +465,19 @@ class Model:
                 reach[step] = reach.get(step, 1) + (places - 1) * along
             values += math.prod(min(count[step], reach[step]) for step in count)
         return int(results + HELD * values + OTHER_REGISTERS)
+
+    def run(self, key: str, tiles: Mapping[str, Tile], unrolled: Sequence[str], vector: str) -> int:
+        """Neighbours of an operand that the innermost loop of a GPU's work-item reads one by one."""
+        strides, count = self.strides[key], 1
+        if vector in strides:
+            return 1
+        for name in sorted(strides, key=lambda name: abs(strides[name])):
+            tile = tiles.get(name, Tile())
+            places = self.extents[name] if name in unrolled else tile.block if tile.threads == 1 else 1
+            if places > 1 and abs(strides[name]) > count:
+                break
+            count += abs(strides[name]) * (places - 1)
+        return count
 
     def stores(self, results: int, vector: str, lanes: int) -> float:
         """Cycles in which a block of results is stored."""
@@ -346,6 +531,19 @@ class Model:
                     brought[key] *= after[key] / before[key] if fits else tiles[name]
             found.append(parts * sum(brought.values()))
         return found[0], found[1]
+
+
+def _different(spans: Mapping[int, int]) -> int:
+    """Different sums of multiples of strides, of each so many; those that meet are counted once."""
+    count, first, reach = 1, 0, 0
+    for stride, size in sorted(spans.items()):
+        if first and stride % first == 0 and stride <= reach + first:
+            count = count // (reach // first + 1)
+        else:
+            first, reach = stride, 0
+        reach += stride * (size - 1)
+        count *= reach // first + 1
+    return count
 
 
 def elements(strides: Mapping[str, int], sizes: Mapping[str, int]) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.blob import FLOAT32
 from blobnet.contraction.calls import launches
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import Lowered, lower
@@ -36,11 +37,13 @@ class Compiled:
 
     def __init__(self, device: Device, lowered: Lowered) -> None:
         self.device, self.lowered = device, lowered
-        self.buffers = {name: device.allocate(4 * (size + SPARE)) for name, size in lowered.elements.items()}
+        self.buffers = {
+            name: device.allocate(FLOAT32.itemsize * (size + SPARE)) for name, size in lowered.elements.items()
+        }
         operands = {name: Array(name, size) for name, size in lowered.elements.items()}
         names = ", ".join(tensor.name for tensor in lowered.program.outputs)
         self.calls = launches(lowered, operands, f"contraction {names}")
-        self._launches = bind(device, self.calls, self.buffers, Batch(1))
+        self.launches = bind(device, self.calls, self.buffers, Batch(1))
 
     def write(self, arrays: Mapping[str, npt.ArrayLike]) -> None:
         """Gives the inputs their values."""
@@ -49,7 +52,7 @@ class Compiled:
 
     def launch(self) -> None:
         """Puts all launches into the queue."""
-        for item in self._launches:
+        for item in self.launches:
             item.enqueue()
 
     def read(self) -> dict[str, npt.NDArray[np.float32]]:

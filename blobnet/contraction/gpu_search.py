@@ -1,7 +1,7 @@
-"""Schedules for devices whose work-items are lanes: tiles of two sides, of which each operand has one, as for matrices.
+"""Schedules for devices whose work-items are lanes: products of matrices, shared sums, and blocks of results.
 
-The *rows* of a tile are an index whose lanes can be vectors in local memory; the *columns* are the other outputs, those
-that lie closest in memory first, so that neighbours store neighbours.
+What is a sum of products is a product of matrices through local memory, if each operand has indexes of its own. Long
+sums of few results are shared by work-items side by side. All else is a result a work-item, or a block of them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,120 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from blobnet.contraction.costs import Model, Prediction
-from blobnet.contraction.schedule import Schedule, Tile, check, constrained
-from blobnet.contraction.table import Table
+from blobnet.contraction.schedule import Schedule, Side, Tile, check, constrained
+from blobnet.contraction.table import Table, cut
 from blobnet.errors import OptionError
 
-_MOST_THREADS, _LEAST_THREADS = 256, 64
-_MOST_RESULTS, _LEAST_RESULTS = 96, 8
-_CHUNKS = (4, 8, 16, 32)
 #: Multiply-adds in a loop.
 _STATEMENTS = 1200
-#: Values of a reduction index that count as the taps of a filter, which one tile in local memory serves.
+#: Values of a reduction index that count as the taps of a filter, which are written out.
 _TAPS = 11
-_FINALISTS, _TILES = 4, 24
+#: Values of an output index that one work-item makes, all of them.
+_FEW = 4
+#: Tiles of products of matrices: rows, columns, depth, and rows and columns of a work-item.
+MATRIX_TILES = (
+    (128, 128, 8, (8, 8)),
+    (128, 64, 16, (8, 8)),
+    (128, 64, 8, (8, 8)),
+    (64, 128, 16, (8, 8)),
+    (64, 128, 8, (8, 8)),
+    (32, 256, 8, (8, 8)),
+    (32, 128, 8, (4, 8)),
+    (32, 128, 16, (4, 8)),
+    (64, 64, 16, (8, 8)),
+    (64, 64, 16, (8, 4)),
+    (64, 64, 8, (8, 4)),
+    (64, 32, 16, (8, 4)),
+    (32, 64, 16, (4, 4)),
+    (32, 32, 16, (4, 4)),
+    (16, 256, 8, (4, 8)),
+    (16, 128, 16, (4, 4)),
+)
 
 
 def gpu_schedules(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction, Schedule]]:
     """Schedules with their predictions, the best first; at least one."""
-    plain = _plain(table, model, base)
-    found = [(model.gpu(plain), plain)]
-    if table.reductions and not constrained(table) and len(model.operands) > 1 and table.aggregation != "=":
-        tiles = [(model.gpu(schedule), schedule) for schedule in _products(table, model, base)]
-        finalists = (schedule for _, schedule in sorted(tiles, key=lambda item: item[0].cycles))
-        for schedule in itertools.islice((one for one in finalists if _fits(table, model, one)), _FINALISTS):
-            tried = [other for other in _splits(table, model, schedule) if _fits(table, model, other)]
-            found += [(model.gpu(other), other) for other in tried]
+    found = [(model.gpu(plain), plain) for plain in _plains(table, model, base)]
+    products = list(_matrices(table, model, base))
+    found += [(model.gpu(product), product) for product in products]
+    if not products or _narrow(table, products[0]):
+        found += _shares(table, model, base)
     return sorted(found, key=lambda item: item[0].cycles)
+
+
+def _narrow(table: Table, product: Schedule) -> bool:
+    """Whether one of the matrices is nearly a vector."""
+    assert product.rows
+    assert product.columns
+    return any(math.prod(table.extents[name] for name in side.names) < _FEW for side in (product.rows, product.columns))
+
+
+def _matrices(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
+    """Products of matrices: every tile, in splits of the depth where there are few."""
+    device = model.device
+    names = [list(strides) for strides in model.strides.values()]
+    if len(names) != 2 or constrained(table) or not table.reductions or any(index.period for index in table.outputs):
+        return
+    samples = table.sample.indexes if table.sample else ()
+    near = [name for name in _by_distance(model) if table.extents[name] > 1 or name in samples]
+    own = [[name for name in near if name in names[side] and name not in names[1 - side]] for side in (0, 1)]
+    neither = [name for name in near if name not in names[0] and name not in names[1]]
+    if not own[0] or not own[1]:
+        return
+    # Neighbours of what is stored are columns.
+    first = next(name for name in near if name in own[0] or name in own[1])
+    right = 0 if first in own[0] else 1
+    rows, columns = list(reversed(own[1 - right])), list(reversed([*own[right], *neither]))
+    for side in (rows, columns):
+        side.sort(key=lambda name: name not in samples)
+    keys = list(model.strides)
+    left, right_key = keys[1 - right], keys[right]
+    for depth, along, packed in _depths(table, model, (left, rows[-1]), (right_key, columns[-1])):
+        for (height, width, step, block), splits in itertools.product(MATRIX_TILES, (1, 2, 4, 8, 16, 32, 64, 128, 256)):
+            if along and table.extents[along] % step:
+                continue
+            schedule = replace(
+                base,
+                rows=Side(tuple(rows), height, block[0]),
+                columns=Side(tuple(columns), width, block[1]),
+                depth=depth,
+                step=step,
+                along=along,
+                packed=packed,
+                split=(depth[0], splits) if splits > 1 else ("", 1),
+            )
+            if splits > 1 and (model.points < 64 * splits or model.product_groups(schedule) > 8 * device.compute_units):
+                continue
+            if _fits(table, model, schedule):
+                yield schedule
+
+
+def _depths(
+    table: Table, model: Model, left: tuple[str, str], right: tuple[str, str]
+) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
+    """Orders of the depth, the index that steps go along, and what is packed."""
+    samples = table.sample.indexes if table.sample else ()
+    reductions = [name for name in model.reductions if table.extents[name] > 1 or name in samples]
+    reductions = reductions or model.reductions[:1]
+
+    def ordered(key: str, last: str = "") -> tuple[str, ...]:
+        found = sorted(reductions, key=lambda name: -abs(model.strides[key].get(name, 0)))
+        found.sort(key=lambda name: (name not in samples, name == last))
+        return tuple(found)
+
+    long = max(reductions, key=lambda name: table.extents[name])
+    orders = list(dict.fromkeys([ordered(right[0]), ordered(left[0]), ordered(right[0], long)]))
+    for order in orders:
+        packed = []
+        last = order[-1]
+        for key, near in (left, right):
+            strides = model.strides[key]
+            if strides.get(near) != 1 and strides.get(last) != 1 and not set(samples) & set(strides):
+                packed.append(key)
+        yield order, "", tuple(packed)
+        yield order, last, tuple(packed)
+        if not packed and model.strides[left[0]].get(left[1]) != 1 and not set(samples) & set(model.strides[left[0]]):
+            yield order, last, (left[0],)
 
 
 def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
@@ -47,155 +136,88 @@ def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
     return True
 
 
-def _plain(table: Table, model: Model, base: Schedule) -> Schedule:
-    """A result a work-item, neighbours beside each other: for what moves more than it computes."""
-    tiles: dict[str, Tile] = {}
-    left = min(256, model.device.group_size)
-    for name in _by_distance(model):
-        threads = min(left, table.extents[name])
-        if threads > 1:
-            tiles[name] = Tile(threads, 1, 1)
-            left //= threads
-    order = tuple(reversed(_by_distance(model)))
-    return replace(base, tiles=tiles, order=order)
+def _plains(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
+    """A result a work-item, or a few, neighbours beside each other: for what moves more than it computes."""
+    near = _by_distance(model)
+    tied = constrained(table)
+    taps = [name for name in model.reductions if table.extents[name] <= _TAPS and name not in tied]
+    taps = [name for name in taps if name != table.sample_reduction]
+    order = tuple(reversed(near))
+    others = [name for name in near[1:3] if name not in tied and table.extents[name] > 1]
+    few = [name for name in near[1:] if 1 < table.extents[name] <= _FEW and name not in tied]
+    blocks = [("", 1), *((name, block) for name in others for block in (2, 4, 7, 8))]
+    for whole, (name, block) in itertools.product(["", *few], blocks):
+        if whole == name != "":
+            continue
+        if name and block > table.extents[name]:
+            continue
+        for first in range(len(taps) + 1):
+            unrolled = tuple(taps[first:])
+            results = block * (table.extents[whole] if whole else 1)
+            if results * math.prod(table.extents[tap] for tap in unrolled) > _STATEMENTS:
+                continue
+            tiles: dict[str, Tile] = {}
+            left = min(128, model.device.group_size)
+            for other in near:
+                own = block if other == name else table.extents[other] if other == whole else 1
+                threads = min(left, table.extents[other] // own)
+                if threads * own > 1:
+                    tiles[other] = Tile(threads, 1, own)
+                    left //= threads
+            loops = tuple(other for other in model.reductions if other not in unrolled)
+            yield replace(base, tiles=tiles, unrolled=unrolled, order=order + loops)
+
+
+def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction, Schedule]]:
+    """Long sums of few results: work-items side by side share the index whose values lie so."""
+    if constrained(table) or table.aggregation == "=" or model.points < 16 * model.device.lanes:
+        return []
+    near = {name for strides in model.strides.values() for name, stride in strides.items() if stride == 1}
+    shared = [name for name in model.reductions if name in near and table.extents[name] > 3]
+    shared = [name for name in shared if name != table.sample_reduction]
+    if not shared:
+        return []
+    found = []
+    name = max(shared, key=lambda name: table.extents[name])
+    joined_names = {part for names in base.joins for part in ("_".join(names), *names)}
+    others = [other for other in model.reductions if other != name and table.extents[other] > 1]
+    cuttable = [other for other in others if other not in joined_names and other != table.sample_reduction]
+    small = [index.name for index in table.outputs if 1 < index.extent <= _TAPS]
+    blocks = {key: table.extents[key] for key in small}
+    if math.prod(blocks.values()) > 32:
+        blocks = {}
+    cuts: list[tuple[str, int]] = [("", 1)]
+    cuts += [(other, size) for other in cuttable for size in (2, 4, 7, 8) if not table.extents[other] % size]
+    for (other, size), items in itertools.product(cuts, (table.extents[name], 32, 64, 128)):
+        if items > min(table.extents[name], 128):
+            continue
+        own, by = table, model
+        if other:
+            own = cut(table, other, size)
+            by = Model(own, model.device)
+        tiles = {key: Tile(1, 1, block) for key, block in blocks.items()}
+        apart = [key for key in _by_distance(by) if key not in blocks and own.extents[key] > 1]
+        for beside in (1, 2, 4, 8, 16):
+            if beside > 1 and (items >= model.device.lanes // 2 or not apart or beside > own.extents[apart[0]]):
+                break
+            sides = {**tiles, **({apart[0]: Tile(beside, 1, 1)} if beside > 1 else {})}
+            made = replace(
+                base,
+                cuts={other: size} if other else {},
+                tiles=sides,
+                shared=(name, items),
+                unrolled=(f"{other}_cut",) if other else (),
+                order=(*(key for key in by.outputs if key not in sides), *sides, *others, name),
+            )
+            options = [made]
+            if others:  # Parts lie far apart: those of one read their own lines.
+                split = max(others, key=lambda key: max(abs(strides.get(key, 0)) for strides in by.strides.values()))
+                parts = [count for count in range(2, 65) if own.extents[split] % count == 0]
+                options += [replace(made, split=(split, count)) for count in parts]
+            found += [(by.gpu(option), option) for option in options if _fits(own, by, option)]
+    return found
 
 
 def _by_distance(model: Model) -> list[str]:
     """Outputs, those that lie closest together in what is stored first."""
     return sorted(model.outputs, key=lambda name: (abs(model.store.stride(name)), -model.outputs.index(name)))
-
-
-def _products(table: Table, model: Model, base: Schedule) -> list[Schedule]:
-    """Tiles through local memory: those of the best rates of registers, with several chunks each."""
-    tiles = sorted(_tiles(table, model), key=lambda item: item[0])[:_TILES]
-    return [
-        schedule
-        for _, sides, order, lanes, rows in tiles
-        for schedule in _chunked(table, model, base, sides, order, lanes, rows)
-    ]
-
-
-def _tiles(table: Table, model: Model) -> Iterator[tuple[float, dict[str, Tile], tuple[str, ...], int, str]]:
-    """(cost, tile of each output, order, lanes, rows), the cost by loads, overhang and what groups share alone."""
-    extents = table.extents
-    most = min(_MOST_THREADS, model.device.group_size)
-    for rows, lanes in _rows(table, model):
-        columns = [name for name in _by_distance(model) if name != rows and extents[name] > 1][:3]
-        order = (*(name for name in model.outputs if name != rows and name not in columns), rows, *reversed(columns))
-        of_rows = [key for key, strides in model.strides.items() if rows in strides]
-        blocks = (lanes, 2 * lanes) if lanes > 1 else (1, 2, 4, 8)
-        options = [_options(extents[name], place) for place, name in enumerate(columns)]
-        for choice in itertools.product(_sides(extents[rows], (1, 4, 8, 16), blocks), *options):
-            threads = math.prod([tile.threads for tile in choice])
-            results = math.prod([tile.block for tile in choice])
-            if not _LEAST_THREADS <= threads <= most or not _LEAST_RESULTS <= results <= _MOST_RESULTS:
-                continue
-            sides = dict(zip((rows, *columns), choice, strict=True))
-            loads = shared = 0.0
-            for key, strides in model.strides.items():
-                own = [tile for name, tile in sides.items() if name in strides]
-                number = math.prod([tile.block for tile in own])
-                loads += number / (lanes if key in of_rows else 1)
-                shared += math.prod([tile.step for tile in own])
-            waste = math.prod(
-                [-(-extents[name] // tile.step) * tile.step / extents[name] for name, tile in sides.items()]
-            )
-            groups = math.prod(
-                [-(-extents[name] // (sides[name].step if name in sides else 1)) for name in model.outputs]
-            )
-            idle = max(1.0, model.device.compute_units / groups) if model.points < 1024 else 1.0
-            cost = waste * idle * (max(results / 4, loads) + 0.25 * loads + 12 * shared / threads) / results
-            if columns and sides[columns[0]].threads < 8:
-                cost *= 1.2  # Neighbours do not store neighbours.
-            yield cost, sides, order, lanes, rows
-
-
-def _chunked(
-    table: Table, model: Model, base: Schedule, sides: dict[str, Tile], order: tuple[str, ...], lanes: int, rows: str
-) -> Iterator[Schedule]:
-    """Schedules of a tile, by what is in local memory at a time."""
-    extents = table.extents
-    taps = [name for name in model.reductions if extents[name] <= _TAPS and name != table.sample_reduction]
-    long = [name for name in model.reductions if name not in taps]
-    if not long:
-        long, taps = model.reductions[:1], model.reductions[1:]
-    results = math.prod(tile.block for tile in sides.values())
-    # The longest chunk goes along what lies closest in the operands.
-    along = min(long, key=lambda name: min(strides.get(name, 1 << 40) for strides in model.strides.values()))
-    # As many taps are written out as registers hold.
-    written = [tuple(taps[first:]) for first in range(len(taps) + 1)]
-    short = [names for names in written if results * math.prod(extents[name] for name in names) <= _STATEMENTS]
-    unrolled = next((names for names in short if model.held(sides, names) <= model.device.registers), None)
-    if unrolled is None:
-        return
-    inner = (*(name for name in long if name != along), along, *taps)
-    for size, few in itertools.product(_CHUNKS, range(len(taps) + 1)):
-        chunks = {name: 1 for name in long if name != along and extents[name] > 1}
-        if size < extents[along]:
-            chunks[along] = size
-        elif size >= 2 * extents[along] and size > _CHUNKS[0]:
-            break
-        # Where reductions are short, not all of them may fit.
-        chunks |= {name: 1 for name in taps[:few] if extents[name] > 1}
-        schedule = replace(
-            base,
-            tiles={name: tile for name, tile in sides.items() if tile != Tile()},
-            vector=rows if lanes > 1 else "",
-            lanes=lanes,
-            chunks=chunks,
-            unrolled=unrolled,
-            local=tuple(model.operands),
-            order=order + tuple(name for name in inner if name not in unrolled),
-        )
-        if _local_bytes(model, schedule) <= model.device.local_memory:
-            yield schedule
-
-
-def _local_bytes(model: Model, schedule: Schedule) -> float:
-    """A little less than what local memory is needed: without padding."""
-    total = 0.0
-    for strides in model.strides.values():
-        spans: dict[int, int] = {}
-        for name, stride in strides.items():
-            size = schedule.chunks.get(name, model.extents[name])
-            size = schedule.tile(name).step if name in model.outputs else size
-            spans[abs(stride)] = spans.get(abs(stride), 1) + size - 1
-        total += math.prod(spans.values())
-    return 4 * total
-
-
-def _rows(table: Table, model: Model) -> Iterator[tuple[str, int]]:
-    for name in model.outputs:
-        moved = [key for key, strides in model.strides.items() if name in strides]
-        if len(moved) != 1 or table.extents[name] < 4 or table.index(name).period:
-            continue
-        alone = any(form.terms == ((name, 1),) for _, form in model.operands[moved[0]].axes)
-        yield name, 4 if alone else 1
-
-
-def _sides(extent: int, threads: tuple[int, ...], blocks: tuple[int, ...]) -> list[Tile]:
-    found = [Tile(count, 1, block) for count in threads for block in blocks if count * block <= extent]
-    return found or [Tile(1, 1, 1)]
-
-
-def _options(extent: int, place: int) -> list[Tile]:
-    """Tiles of a column: many work-items side by side along the closest."""
-    threads = {1, 8, 16, 32} if place == 0 else {1, 2, 4, 8}
-    blocks = {1, 2, 4, 8} if place == 0 else {1, 2, 4}
-    if extent <= 3:
-        blocks, threads = blocks | {extent}, threads | {extent}
-    elif place == 0 and extent <= 64:
-        threads |= {-(-extent // count) for count in (1, 2, 4) if -(-extent // count) * count == extent}
-    return [Tile(count, 1, block) for count in sorted(threads) for block in sorted(blocks) if count * block <= extent]
-
-
-def _splits(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule]:
-    yield schedule
-    for name in model.reductions:
-        if name in schedule.unrolled or table.extents[name] < 2:
-            continue
-        for parts in (2, 4, 7, 8, 14, 16, 28, 32, 56, 64):
-            if table.extents[name] % parts == 0 and parts <= table.extents[name]:
-                extent = table.extents[name] // parts
-                chunks = {key: min(size, extent) if key == name else size for key, size in schedule.chunks.items()}
-                yield replace(schedule, split=(name, parts), chunks=chunks)

@@ -6,13 +6,37 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from blobnet.blob import FLOAT32, StorageType
 from blobnet.contraction import analysis
-from blobnet.contraction.form import NEUTRAL, Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
+from blobnet.contraction.form import (
+    NEUTRAL,
+    Affine,
+    Apply,
+    Constraint,
+    Expression,
+    Number,
+    Program,
+    Read,
+    Statement,
+    Tensor,
+)
 from blobnet.contraction.fusion import Fused, fuse
+from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
-from blobnet.contraction.schedule import Schedule, Tile, borders, check, constrained, operand_names, prepared
-from blobnet.contraction.source import Kernel, generate
+from blobnet.contraction.schedule import (
+    Schedule,
+    Tile,
+    borders,
+    check,
+    constrained,
+    operand_names,
+    part_name,
+    part_steps,
+    prepared,
+    sides,
+)
+from blobnet.contraction.source import generate
 from blobnet.contraction.table import (
     Index,
     Load,
@@ -62,11 +86,13 @@ class Place:
         layout: from the first element that the buffer's offset leads to.
         unit: elements in which the offset counts; None for plain arrays, whose parameters come behind the others'.
         has_samples: whether the first axis are the samples of a batch, of which the last may not be there.
+        type: of its numbers.
     """
 
     layout: Layout
     unit: int | None = None
     has_samples: bool = False
+    type: StorageType = FLOAT32
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,7 @@ def lower(
     elements = {name: layout.elements for name, layout in layouts.items() if name not in places}
     samples = {name: 0 for name, place in places.items() if place.has_samples and place.layout.shape[0] > 1}
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
+    types = {name: place.type for name, place in places.items()}
     steps: list[Step] = []
     tables = [
         flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
@@ -130,7 +157,7 @@ def lower(
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         for table, schedule in scheduled(whole, choose(whole), elements):
             entry = f"contraction_{table.stores[0].operand.name}_{len(steps)}"
-            kernel = generate(table, schedule, entry, units)
+            kernel = generate(table, schedule, entry, units, types)
             steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
     return Lowered(program, layouts, elements, tuple(steps), by_sample)
@@ -365,10 +392,16 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     steps = [(border, small(border)) for border in borders(table, schedule)]
     table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
+    if schedule.is_product:
+        return [*steps, *_product(table, schedule, elements)]
     names = operand_names(table)
+    wide = [names[key] for key in schedule.wide]
     for operand in [names[key] for key in schedule.packed]:
         table, packing = packed(table, operand, schedule, _new_name("packed", elements), elements)
         steps += packing
+    if wide:  # What is packed is loaded as the vector's lanes.
+        left = operand_names(table)
+        schedule = replace(schedule, wide=tuple(key for key, operand in left.items() if operand in wide))
     part, parts = schedule.split
     if parts == 1:
         return [*steps, (table, schedule)]
@@ -378,6 +411,86 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     last = small(second)
     check(second, last)
     return [*steps, (first, replace(schedule, split=("", 1), order=order)), (second, last)]
+
+
+def _product(table: Table, schedule: Schedule, elements: dict[str, int]) -> list[tuple[Table, Schedule]]:
+    """The launches of a product of matrices."""
+    steps = []
+    names = operand_names(table)
+    for operand in [names[key] for key in schedule.packed]:
+        table, packing = matrix_copy(table, operand, schedule, _new_name("packed", elements), elements)
+        steps.append(packing)
+    if schedule.split[1] == 1:
+        return [*steps, (table, schedule)]
+    first, second = split_depth(table, schedule, _new_name("partial", elements))
+    elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
+    return [*steps, (first, schedule), (second, spread(second))]
+
+
+def matrix_copy(
+    table: Table, operand: Operand, schedule: Schedule, name: str, elements: dict[str, int]
+) -> tuple[Table, tuple[Table, Schedule]]:
+    """The table with a copy of an operand whose rows (or columns) lie side by side, whole tiles, and what makes it."""
+    left, _ = sides(table, schedule)
+    side = schedule.rows if operand == left else schedule.columns
+    assert side
+    own = [index for index in table.outputs if operand.stride(index.name) and index.name not in side.names]
+    size, strides = 1, {}
+    for index in reversed(side.names):
+        strides[index] = size
+        size *= table.extents[index]
+    size = -(-size // side.size) * side.size
+    for index in (*reversed(schedule.depth), *(index.name for index in reversed(own))):
+        if operand.stride(index):
+            strides[index] = size
+            size *= table.extents[index]
+    elements[name] = size
+    copy = Operand(name, tuple((stride, Affine.index(index)) for index, stride in strides.items()), 0, side.size)
+
+    def replaced(node: Expression) -> Expression | None:
+        return Load(copy) if node == Load(operand) else None
+
+    indexes = tuple(replace(index, is_output=True) for index in table.indexes if index.name in strides)
+    packing = Table(indexes, "=", Load(operand), (), (Store(replace(copy, block=0), Value()),))
+    return replace(table, expression=rewritten(table.expression, replaced)), (packing, spread(packing))
+
+
+def split_depth(table: Table, schedule: Schedule, partial: str) -> tuple[Table, Table]:
+    """Two tables for one: sums of parts of the depth, whole steps each, and the sums of these."""
+    part, parts = part_name(table), schedule.split[1]
+    size, place = 1, Affine()
+    for name in reversed(schedule.depth):
+        place += Affine.index(name) * size
+        size *= table.extents[name]
+    length = part_steps(table, schedule) * schedule.step
+    bound = Constraint(place - Affine.index(part) * length, length)
+    outputs = (Index(part, parts, True), *table.outputs)
+    target = _dense(partial, outputs, table)
+    first = replace(
+        table,
+        indexes=(*outputs, *table.reductions),
+        constraints=(bound,),
+        stores=(Store(target, Value()),),
+        accumulates=False,
+        covers=True,
+    )
+    second = replace(
+        table,
+        indexes=(*table.outputs, Index(part, parts, False)),
+        expression=Load(target),
+        sample=table.sample_cell,
+    )
+    return first, second
+
+
+def _dense(name: str, indexes: Sequence[Index], table: Table) -> Operand:
+    """An operand of its own memory, an element for each value of the indexes, in the order of what a table stores."""
+    store = table.stores[0].operand
+    axes, size = [], 1
+    for index in sorted(indexes[:0:-1], key=lambda index: abs(store.stride(index.name))):
+        axes.append((size, Affine.index(index.name)))
+        size *= index.extent
+    return Operand(name, ((size, Affine.index(indexes[0].name)), *reversed(axes)), 0)
 
 
 def _new_name(wanted: str, elements: Mapping[str, int]) -> str:
@@ -414,8 +527,10 @@ def spread(table: Table, most: int = 128) -> Schedule:
 
 
 def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Table]:
-    """Two tables for one: sums of parts of a reduction index, and the sums of these."""
-    extent = table.extents[name] // parts
+    """Two tables for one: sums of parts of a reduction index, of which the last may be shorter, and sums of these."""
+    whole = table.extents[name]
+    extent = -(-whole // parts)
+    parts = -(-whole // extent)
     part = f"{name}_part"
     forms = {name: Affine.index(name) + Affine.index(part) * extent}
 
@@ -424,13 +539,11 @@ def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Tab
 
     expression = changed_forms(table.expression, lambda form: form.substitute(forms), operand)
     outputs = [Index(part, parts, True), *(replace(index, period=0, kept=0) for index in table.outputs)]
-    strides, size = {}, 1
-    for index in reversed(outputs):
-        strides[index.name] = size
-        size *= index.extent
-    place = Operand(partial, tuple((strides[index.name], Affine.index(index.name)) for index in outputs), 0)
+    place = _dense(partial, outputs, table)
     reductions = [replace(index, extent=extent) if index.name == name else index for index in table.reductions]
     constraints = tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints)
+    if parts * extent > whole:
+        constraints += (Constraint(forms[name], whole),)
     sample = table.sample and table.sample.substitute(forms)
     stores = (Store(place, Value()),)
     first = Table((*outputs, *reductions), table.aggregation, expression, constraints, stores, False, True, sample)

@@ -5,16 +5,32 @@
 Its text is a list of settings, of which each may be missing:
 
     peel x          of an output index the values that always meet its constraints; the others have kernels of their own
+    cut i 4         a reduction index is two: i, and i_cut, which goes through so many neighbours
     join y x        two neighbours are one index, y_x (of more, from left to right)
     tile o 8x2x6    of an output index: work-items side by side x tiles that a work-item makes one after another x
                     results in registers
     vector o 16     lanes of an index, which are consecutive values of it
     chunk i 8       values of a reduction index whose operands are in local memory at a time (all of it without)
+    share i 32      a reduction index whose values so many work-items of a group take in turn; what they come to is
+                    combined through local memory
     unroll a b      reduction indexes that are written out
+    wide W I        operands of which neighbours that the innermost loop reads one by one are loaded as vectors
     local I W       operands that pass through local memory
     pack W          operands that a kernel before lays out so that the lanes of the vector lie side by side
-    split n 4       a reduction index in so many parts, whose partial results a second kernel combines
-    order n o y x i a b   outputs, the index of work-groups that changes fastest last; then reductions, innermost last
+    split n 4       a reduction index in so many parts (the last may be shorter, or fewer), whose partial results a
+                    second kernel combines
+    order n o y x i a b   outputs, the index of work-groups that changes fastest last; then reductions, innermost last.
+                    Work-items side by side follow it, too, those of a shared index before all others if it is not named
+
+A sum of products may be one of two matrices instead, whose rows, columns and depth are runs of several indexes:
+
+    rows o 64x8           output indexes of one operand alone: rows of a work-group x of a work-item
+    columns n y x 128x8   those of the other one, or of none
+    depth i a b 16        the reduction indexes, and rows of both matrices that are in local memory at a time
+    along b               all rows of a step are of this index, the last one, whose range they divide
+
+Then ``split i 4`` goes for the whole depth, whose steps need not be a multiple of the parts, and ``pack`` for an
+operand whose copy has rows (or columns) side by side. Other outputs are matrices apart.
 """
 
 from __future__ import annotations
@@ -23,13 +39,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from blobnet.contraction.form import Position
-from blobnet.contraction.table import Operand, Table, interior, joined, period_of, restricted
+from blobnet.blob import FLOAT32
+from blobnet.contraction.form import Apply, Position
+from blobnet.contraction.table import Load, Operand, Table, cut, interior, joined, period_of, restricted
 from blobnet.errors import OptionError, near_matches
 
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
 MOST_STATEMENTS = 2048
 LANES = (1, 2, 4, 8, 16)
+#: Of so many partial results of a shared index one is made at a time: as many barriers as this has powers below them.
+RADIX = 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,23 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Side:
+    """Output indexes that are the rows, or columns, of a matrix: ``size`` of a work-group, ``block`` of a work-item."""
+
+    names: tuple[str, ...]
+    size: int
+    block: int
+
+    @property
+    def items(self) -> int:
+        """Work-items side by side."""
+        return self.size // self.block
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.names)} {self.size}x{self.block}"
+
+
+@dataclass(frozen=True)
 class Schedule:
     """See the head of this module. Indexes without a tile have one of 1x1x1."""
 
@@ -69,6 +105,19 @@ class Schedule:
     packed: tuple[str, ...] = ()
     split: tuple[str, int] = ("", 1)
     order: tuple[str, ...] = ()
+    cuts: Mapping[str, int] = field(default_factory=dict)
+    shared: tuple[str, int] = ("", 1)
+    wide: tuple[str, ...] = ()
+    rows: Side | None = None
+    columns: Side | None = None
+    depth: tuple[str, ...] = ()
+    step: int = 1
+    along: str = ""
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it makes a product of matrices."""
+        return bool(self.rows or self.columns or self.depth)
 
     def tile(self, index: str) -> Tile:
         """The tile of an output index."""
@@ -77,6 +126,13 @@ class Schedule:
     @property
     def threads(self) -> int:
         """Work-items of a group."""
+        if self.rows and self.columns:
+            return self.rows.items * self.columns.items
+        return self.owners * self.shared[1]
+
+    @property
+    def owners(self) -> int:
+        """Work-items of a group that make results of their own."""
         return math.prod(tile.threads for tile in self.tiles.values())
 
     def __hash__(self) -> int:
@@ -84,14 +140,20 @@ class Schedule:
 
     def __str__(self) -> str:
         parts = [f"peel {self.peel}"] if self.peel else []
+        parts += [f"cut {name} {size}" for name, size in self.cuts.items()]
         parts += [f"join {' '.join(names)}" for names in self.joins]
         parts += [f"tile {name} {tile}" for name, tile in self.tiles.items() if tile != Tile()]
         parts += [f"vector {self.vector} {self.lanes}"] if self.lanes > 1 else []
         parts += [f"chunk {name} {size}" for name, size in self.chunks.items()]
-        for word, names in (("unroll", self.unrolled), ("local", self.local), ("pack", self.packed)):
+        parts += [f"share {self.shared[0]} {self.shared[1]}"] if self.shared[1] > 1 else []
+        lists = ("unroll", self.unrolled), ("wide", self.wide), ("local", self.local), ("pack", self.packed)
+        for word, names in lists:
             parts += [f"{word} {' '.join(names)}"] if names else []
         parts += [f"split {self.split[0]} {self.split[1]}"] if self.split[1] > 1 else []
         parts += [f"order {' '.join(self.order)}"] if self.order else []
+        parts += [f"{word} {side}" for word, side in (("rows", self.rows), ("columns", self.columns)) if side]
+        parts += [f"depth {' '.join(self.depth)} {self.step}"] if self.depth else []
+        parts += [f"along {self.along}"] if self.along else []
         return "; ".join(parts)
 
     @classmethod
@@ -130,17 +192,27 @@ def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
         name, sizes = names
         threads, walk, block = map(number, sizes.split("x"))
         return replace(made, tiles={**made.tiles, name: Tile(threads, walk, block)})
-    if word in ("vector", "split"):
+    sized = ("vector", "split", "share", "chunk", "cut")
+    if word in sized:
         name, size = names
-        if word == "split":
-            return replace(made, split=(name, number(size)))
-        return replace(made, vector=name, lanes=number(size))
-    if word == "chunk":
-        name, size = names
+        if word == "vector":
+            return replace(made, vector=name, lanes=number(size))
+        if word in ("split", "share"):
+            return replace(made, **{{"split": "split", "share": "shared"}[word]: (name, number(size))})  # type: ignore[arg-type]
+        if word == "cut":
+            return replace(made, cuts={**made.cuts, name: number(size)})
         return replace(made, chunks={**made.chunks, name: number(size)})
-    fields = {"unroll": "unrolled", "local": "local", "pack": "packed", "order": "order"}
+    if word in ("rows", "columns") and len(names) > 1:
+        height, block = map(number, names[-1].split("x"))
+        return replace(made, **{word: Side(tuple(names[:-1]), height, block)})  # type: ignore[arg-type]
+    if word == "depth" and len(names) > 1:
+        return replace(made, depth=tuple(names[:-1]), step=number(names[-1]))
+    if word == "along":
+        (name,) = names
+        return replace(made, along=name)
+    fields = {"unroll": "unrolled", "wide": "wide", "local": "local", "pack": "packed", "order": "order"}
     if word not in fields or not names:
-        known = [*fields, "peel", "join", "tile", "vector", "split"]
+        known = [*fields, *sized, "peel", "join", "tile", "rows", "columns", "depth", "along"]
         raise _bad(f"{word!r} is no setting", hint=near_matches(word, known))
     return replace(made, **{fields[word]: tuple(names)})  # type: ignore[arg-type]
 
@@ -150,7 +222,7 @@ def _bad(rule: str, hint: str | None = None, **received: object) -> OptionError:
 
 
 def prepared(table: Table, schedule: Schedule) -> Table:
-    """The table of a schedule's main kernel: without the border of what is peeled, its indexes joined.
+    """The table of a schedule's main kernel: without the border of what is peeled, its indexes cut and joined.
 
     Raises:
         OptionError: they cannot be.
@@ -161,6 +233,13 @@ def prepared(table: Table, schedule: Schedule) -> Table:
             rule = f"{schedule.peel} must be an output index in constraints with others, which some of its values meet"
             raise _bad(rule, schedule=schedule)
         table = restricted(table, schedule.peel, interior(table, schedule.peel))
+    for name, size in schedule.cuts.items():
+        _known(table, [name])
+        index = table.index(name)
+        if index.is_output or index.extent % size or name == table.sample_reduction:
+            rule = f"{name} must be a reduction index, not over samples, whose range {size} divides to be cut"
+            raise _bad(rule, range=index.extent, schedule=schedule)
+        table = cut(table, name, size)
     for names in schedule.joins:
         outer = names[0]
         for inner in names[1:]:
@@ -239,12 +318,15 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
     Raises:
         OptionError: it is not, and why.
     """
+    if schedule.is_product:
+        check_product(table, schedule, most_threads, local_memory)
+        return
     extents, names = table.extents, operand_names(table)
     outputs = {index.name for index in table.outputs}
     _known(table, [*schedule.tiles, *schedule.chunks, *schedule.unrolled, *schedule.order])
-    _known(table, [name for name in (schedule.vector, schedule.split[0]) if name])
+    _known(table, [name for name in (schedule.vector, schedule.split[0], schedule.shared[0]) if name])
     tied = constrained(table)
-    for name in (*schedule.local, *schedule.packed):
+    for name in (*schedule.local, *schedule.packed, *schedule.wide):
         if name not in names:
             raise _bad(f"there is no operand {name!r}", hint=near_matches(name, list(names)))
     if schedule.packed and schedule.local:
@@ -277,20 +359,55 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
         ):
             raise _bad(f"chunks of {name} must divide its range, which runs backwards in memory", schedule=schedule)
     part, parts = schedule.split
-    if parts > 1 and (part in outputs or extents[part] % parts or parts > extents[part]):
+    if parts > 1 and (part in outputs or parts > extents[part]):
         raise _bad(
-            f"{part} must be a reduction index whose range the parts divide", range=extents[part], schedule=schedule
+            f"{part} must be a reduction index with a value for each part", range=extents[part], schedule=schedule
         )
+    whole = (*schedule.unrolled, schedule.vector, schedule.shared[0])
+    if parts > 1 and extents[part] % parts and (schedule.local or schedule.wide or part in whole):
+        rule = f"parts of {part} must divide its range where it is written out, shared, or lanes, or loads are wide"
+        raise _bad(f"{rule} or local", range=extents[part], schedule=schedule)
+    if schedule.shared[1] > 1:
+        _check_shared(table, schedule, outputs)
     if schedule.lanes > 1:
         _check_vector(table, schedule, outputs, tied)
     elif schedule.packed:
         raise _bad("operands are packed for the lanes of a vector, and there is none", schedule=schedule)
     if schedule.threads > most_threads:
         raise _bad(f"a work-group must have no more than {most_threads} work-items", schedule=schedule)
-    if schedule.local:
-        used = 4 * sum(tile.elements for tile in local_tiles(table, schedule).values())
-        if used > local_memory:
-            raise _bad(f"local memory has {local_memory} bytes", needed=used, schedule=schedule)
+    elements = sum(tile.elements for tile in local_tiles(table, schedule).values()) + partial_results(table, schedule)
+    used = FLOAT32.itemsize * elements
+    if used > local_memory:
+        raise _bad(f"local memory has {local_memory} bytes", needed=used, schedule=schedule)
+
+
+def _check_shared(table: Table, schedule: Schedule, outputs: set[str]) -> None:
+    name, items = schedule.shared
+    part, parts = schedule.split
+    least = table.extents[name] // (parts if part == name else 1)
+    is_loop = name not in outputs and name not in (*schedule.unrolled, schedule.vector)
+    if not is_loop or items > least or table.aggregation == "=":
+        rule = f"{name} must be a reduction index with a loop of its own, of at least {items} values, to be shared"
+        raise _bad(rule, range=table.extents[name], schedule=schedule)
+    if table.cell_constraints:
+        rule = "work-items cannot share what some of them have no terms for"
+        raise _bad(rule, constraint=table.cell_constraints[0], schedule=schedule)
+
+
+def partial_results(table: Table, schedule: Schedule) -> int:
+    """Elements of local memory through which work-items that share an index combine what they have come to."""
+    results = math.prod(schedule.tile(index.name).block for index in table.outputs)
+    return (schedule.shared[1] - 1) * schedule.owners * results
+
+
+def combining(items: int) -> list[tuple[int, int]]:
+    """How many partial results there are before and after each step in which they are combined."""
+    steps = []
+    while items > 1:
+        left = -(-items // RADIX)
+        steps.append((items, left))
+        items = left
+    return steps
 
 
 def _check_vector(table: Table, schedule: Schedule, outputs: set[str], tied: set[str]) -> None:
@@ -316,6 +433,103 @@ def _check_vector(table: Table, schedule: Schedule, outputs: set[str], tied: set
     packed = [names[key] for key in schedule.packed]
     if any(operand not in packed and operand.stride(name) for operand in table.loads):
         raise _bad(f"all operands with {name} must be packed", schedule=schedule)
+
+
+def sides(table: Table, schedule: Schedule) -> tuple[Operand, Operand]:
+    """The operands of a product of matrices: whose rows, and whose columns.
+
+    Raises:
+        OptionError: the table is none.
+    """
+    expression = table.expression
+    if (
+        table.aggregation != "+"
+        or len(table.loads) != 2
+        or expression != Apply("multiply", tuple(map(Load, table.loads)))
+    ):
+        raise _bad("rows, columns and depth are of a sum of products of two operands", schedule=schedule)
+    assert schedule.rows
+    first, second = table.loads
+    is_first = first.stride(schedule.rows.names[0])
+    return (first, second) if is_first else (second, first)
+
+
+def depth_of(table: Table) -> int:
+    """Terms of each sum."""
+    return math.prod(index.extent for index in table.reductions)
+
+
+def part_name(table: Table) -> str:
+    """What the parts of a split depth are called."""
+    names = table.extents
+    return next(name for name in ("part", *(f"part{n}" for n in range(len(names)))) if name not in names)
+
+
+def part_steps(table: Table, schedule: Schedule) -> int:
+    """Steps of each part of the depth."""
+    return -(-depth_of(table) // schedule.step // schedule.split[1])
+
+
+def product_local(schedule: Schedule) -> int:
+    """Bytes of local memory of a product at most: two steps of both matrices; results leave through it, too."""
+    assert schedule.rows
+    assert schedule.columns
+    columns = max(2 * schedule.step, schedule.rows.items) * (schedule.columns.size + 4)
+    return 4 * (2 * schedule.step * (schedule.rows.size + 4) + columns)
+
+
+def check_product(table: Table, schedule: Schedule, most_threads: int, local_memory: int) -> None:
+    """:func:`check` of a product of matrices."""
+    rows, columns = schedule.rows, schedule.columns
+    if not rows or not columns or not (rows.names and columns.names and schedule.depth):
+        raise _bad("a product has rows, columns and depth", schedule=schedule)
+    _known(table, [*rows.names, *columns.names, *schedule.depth])
+    plain = Schedule(
+        joins=schedule.joins,
+        packed=schedule.packed,
+        split=schedule.split,
+        rows=rows,
+        columns=columns,
+        depth=schedule.depth,
+        step=schedule.step,
+        along=schedule.along,
+    )
+    if schedule != plain:
+        raise _bad("a product has no tiles, lanes, chunks, nor an order", schedule=schedule)
+    left, right = sides(table, schedule)
+    for side, own, other in ((rows, left, right), (columns, right, left)):
+        for name in side.names:
+            if not table.index(name).is_output or other.stride(name) or table.index(name).period:
+                raise _bad(f"{name} must be an output index of {own.name} alone, without gaps", schedule=schedule)
+        if side.block not in (4, 8, 16) or side.size % side.block or side.size & (side.size - 1):
+            raise _bad("a block has 4, 8 or 16 rows or columns, and a tile a power of two of them", schedule=schedule)
+    if len({*rows.names, *columns.names}) < len(rows.names) + len(columns.names):
+        raise _bad("an index is either of rows or of columns, once", schedule=schedule)
+    inner = [index.name for index in table.reductions if index.extent > 1 or index.name == table.sample_reduction]
+    is_repeated = len(set(schedule.depth)) < len(schedule.depth)
+    if is_repeated or not {index.name for index in table.reductions} >= set(schedule.depth) >= set(inner):
+        raise _bad("the depth is all reduction indexes, each once", schedule=schedule)
+    if table.constraints:
+        raise _bad("a product has no constraints", schedule=schedule)
+    samples = table.sample.indexes if table.sample else ()
+    if table.sample_reduction not in ("", schedule.depth[0]):
+        raise _bad(f"{table.sample_reduction}, which runs over samples, comes first in the depth", schedule=schedule)
+    along = schedule.along
+    if along and (along != schedule.depth[-1] or table.extents[along] % schedule.step):
+        raise _bad(f"{along} must be the last of the depth, and whole steps of it", schedule=schedule)
+    names = operand_names(table)
+    for key in schedule.packed:
+        if key not in names:
+            raise _bad(f"there is no operand {key!r}", hint=near_matches(key, list(names)))
+        if any(names[key].stride(name) for name in samples):
+            raise _bad(f"{key} has samples and is read where it lies", schedule=schedule)
+    part, parts = schedule.split
+    if parts > 1 and (part != schedule.depth[0] or parts > -(-depth_of(table) // schedule.step)):
+        raise _bad(f"{schedule.depth[0]} stands for the depth, which must have a step a part", schedule=schedule)
+    if schedule.threads > most_threads:
+        raise _bad(f"a work-group must have no more than {most_threads} work-items", schedule=schedule)
+    if product_local(schedule) > local_memory:
+        raise _bad(f"local memory has {local_memory} bytes", needed=product_local(schedule), schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -371,6 +585,8 @@ def local_tiles(table: Table, schedule: Schedule, chunks: Mapping[str, int] | No
         )
         strides, size = [0] * len(extents), 1
         for axis in reversed(axes):
+            if schedule.shared[0] in operand.axes[axis][1].indexes and not aligned:
+                size += 1 - size % 2  # Work-items that share an index read one value of it each.
             strides[axis] = size
             size *= extents[axis]
             if axis == axes[-1] and len(axes) > 1:

@@ -6,31 +6,64 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
-from blobnet.contraction.costs import BLOCK_START, Model, Prediction
-from blobnet.contraction.form import Position
+from blobnet.contraction.costs import Model, Prediction
+from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.schedule import Schedule, Tile, can_peel, constrained, prepared
-from blobnet.contraction.table import Table, interior, period_of
+from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, period_of
 from blobnet.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
 _BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
 _FINALISTS, _OF_A_VECTOR = 10, 4
+#: Blocks are passed over that alone take so many times the least time so far (split sums may take less).
+_MARGIN = 1.1
 #: Values of a reduction index that are written out at most, and multiply-adds in a loop.
 _UNROLL, _STATEMENTS = 11, 110
+#: Parts of a split sum.
+_MOST_PARTS = 64
+#: Lanes of a vector at least: compilers make nothing of fewer.
+_LEAST_LANES = 4
 #: Cycles that a group should take at least, and groups that each compute unit should have.
 _GROUP_CYCLES, _GROUPS = 20000, 8
 
 
 def best_schedule(table: Table, device: DeviceModel) -> Schedule:
-    """The schedule of the least predicted time."""
+    """The schedule of the least predicted time; tables that differ in names of tensors and offsets alone share it."""
+    names = {name: f"{number}" for number, name in enumerate(table.buffers)}
+    schedule = _best(_renamed(table, names), device)
+    known = {new: old for old, new in names.items()}
+
+    def old_names(keys: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(known[name] + dot + number for name, dot, number in (key.partition(".") for key in keys))
+
+    return replace(schedule, local=old_names(schedule.local), packed=old_names(schedule.packed))
+
+
+def _renamed(table: Table, names: Mapping[str, str]) -> Table:
+    """The table with other names of tensors, all of which begin where their buffers do."""
+
+    def operand(old: Operand) -> Operand:
+        return replace(old, name=names[old.name], offset=0)
+
+    def expression(old: Expression) -> Expression:
+        return changed_forms(old, lambda form: form, operand)
+
+    stores = tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores)
+    return replace(table, expression=expression(table.expression), stores=stores)
+
+
+@lru_cache(maxsize=1024)
+def _best(table: Table, device: DeviceModel) -> Schedule:
     return search(table, device)[0][1]
 
 
 def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:
     """The best schedules that were found, the best first."""
     found: list[tuple[Prediction, Schedule]] = []
+    blocks: list[tuple[float, Model, Schedule]] = []
     for base in _bases(table, device):
         joined = prepared(table, base)
         model = Model(joined, device)
@@ -39,10 +72,15 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
             continue
         for vector, lanes, packed in _vectors(joined, device):
             vectors = replace(base, vector=vector, lanes=lanes, packed=packed)
-            cheapest = sorted(_blocks(joined, model, vectors), key=lambda item: item[0])[:_OF_A_VECTOR]
-            for _, blocks, unrolled in cheapest:
-                schedule = _blocked(model, vectors, blocks, unrolled)
-                found += [(model.cpu(ordered), ordered) for ordered in _orders(joined, model, schedule)]
+            best = _blocks(joined, model, vectors)
+            blocks += [(cost, model, _blocked(model, vectors, block, unrolled)) for cost, block, unrolled in best]
+    least = math.inf
+    for cost, model, schedule in sorted(blocks, key=lambda item: item[0]):
+        if cost > least * _MARGIN:
+            break  # What a block takes by itself is a part of what all takes.
+        tried = [(model.cpu(ordered), ordered) for ordered in _orders(model.table, model, schedule)]
+        least = min(least, *(prediction.cycles for prediction, _ in tried))
+        found += tried
     # Of equals the first one: the order of the search is part of its result.
     return sorted(found, key=lambda item: item[0].cycles)[:_FINALISTS]
 
@@ -103,14 +141,14 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
         steps = {model.strides[key][name] for key in moved}
         lanes = 1 << (min(index.extent, device.lanes).bit_length() - 1)
         if not index.is_output:
-            if steps == {1} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
-                while lanes >= 4:
+            if steps <= {1, 2} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
+                while lanes >= _LEAST_LANES:
                     yield name, lanes, ()
                     lanes = lanes // 2 if index.extent % lanes else 0
             continue
-        if lanes > 1 and (steps <= {1, 2} or model.store.stride(name) == 1):
+        if lanes >= _LEAST_LANES and (steps <= {1, 2} or model.store.stride(name) == 1):
             yield name, lanes, ()
-        if tied or not moved or steps == {1}:
+        if tied or not moved or (steps == {1} and not any(model.conflicts(model.strides[key], ()) for key in moved)):
             continue
         can_pack = all(_has_own_axis(model, key, name) for key in moved)
         if can_pack and table.reductions:
@@ -131,8 +169,8 @@ def _blocked(model: Model, base: Schedule, blocks: Mapping[str, int], unrolled: 
     return replace(base, tiles=tiles, unrolled=unrolled, order=order)
 
 
-def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float, Mapping[str, int], tuple[str, ...]]]:
-    """Blocks of results in registers, and what is unrolled, behind the cycles that they take."""
+def _blocks(table: Table, model: Model, base: Schedule) -> list[tuple[float, Mapping[str, int], tuple[str, ...]]]:
+    """The best blocks of results in registers, and what is unrolled, behind the cycles that they take."""
     tied = constrained(table)
     extents = table.extents
     most = model.device.registers
@@ -152,22 +190,29 @@ def _blocks(table: Table, model: Model, base: Schedule) -> Iterator[tuple[float,
         for other in sizes[b]
         if size * other <= most
     ]
+    points: float = model.points
+    if vector and not is_output:
+        points *= (extents[vector] // lanes + extents[vector] % lanes) / extents[vector]
+    packing = model.packing(packed)
+    best: list[tuple[float, Mapping[str, int], tuple[str, ...]]] = []
     for width, choice in itertools.product(widths, choices):
-        results = math.prod(choice.values())
-        if width * results > most:
+        vectors = width * math.prod(choice.values())
+        if vectors > most:
             continue
         blocks = dict.fromkeys(model.outputs, 1) | choice
         if is_output:
             blocks[vector] = width * lanes
-        unrolled = _unrolled(table, width * results, vector, tied)
-        cycles = model.inner(blocks, vector, lanes, packed, unrolled)[0]
-        points: float = model.points
-        if vector and not is_output:
-            points *= (extents[vector] // lanes + 1.5 * (extents[vector] % lanes)) / extents[vector]
+        unrolled = _unrolled(table, vectors, vector, tied)
         tiles = math.prod([-(-extents[name] // block) for name, block in blocks.items()])
-        stores = model.stores(math.prod(blocks.values()), vector, lanes)
-        cost = tiles * (cycles * points + stores + BLOCK_START) + model.packing(packed)
-        yield cost, blocks, unrolled
+        begin = model.stores(math.prod(blocks.values()), vector, lanes) + model.start(unrolled)
+        if len(best) == _OF_A_VECTOR and (
+            tiles * (vectors * model.operations * points + begin) + packing >= best[-1][0]
+        ):
+            continue  # Its arithmetic alone takes longer.
+        cycles = model.inner(blocks, vector, lanes, packed, unrolled)[0]
+        best.append((tiles * (cycles * points + begin) + packing, blocks, unrolled))
+        best = sorted(best, key=lambda item: item[0])[:_OF_A_VECTOR]
+    return best
 
 
 def _useful(extent: int) -> list[int]:
@@ -210,14 +255,22 @@ def _orders(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule
         if results * 4 < model.points * 100:
             for index in table.reductions:
                 if index.name not in (*schedule.unrolled, schedule.vector):
-                    splits += [
-                        (index.name, parts)
-                        for parts in range(2, min(index.extent, 64) + 1)
-                        if index.extent % parts == 0
-                    ]
+                    splits += [(index.name, parts) for parts in _parts(index.extent)]
     for order in orders:
         for split in splits:
             yield _walked(table, model, replace(schedule, order=order + schedule.order, split=split))
+
+
+def _parts(extent: int) -> list[int]:
+    """In how many parts a range may be split, a third apart at least: those that divide it, and others between."""
+    found = [1]
+    for parts in range(2, min(extent, _MOST_PARTS) + 1):
+        is_even = extent % parts == 0
+        # The last part is shorter, and none is empty.
+        is_full = -(-extent // -(-extent // parts)) == parts
+        if (is_even and 3 * parts >= 4 * found[-1]) or (is_full and parts >= 2 * found[-1]):
+            found.append(parts)
+    return found[1:]
 
 
 def _walked(table: Table, model: Model, schedule: Schedule) -> Schedule:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from blobnet.blob import StorageType
 from blobnet.contraction.c_text import number, times
 from blobnet.contraction.form import NEUTRAL
-from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.kernel import Kernel
+from blobnet.contraction.products import ProductGenerator
+from blobnet.contraction.schedule import Schedule, partial_results
 from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Index, Table
 from blobnet.contraction.terms import Terms
@@ -35,39 +37,27 @@ typedef float{0} loose{0}_t __attribute__((aligned(4)));
 """
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's text, and how to launch it.
-
-    Its parameters are buffers of float32, by the names of tensors, each with an offset (an int), and if it
-    ``takes_count`` the number of samples in the batch.
-    """
-
-    text: str
-    entry: str
-    buffers: tuple[str, ...]
-    groups: int
-    threads: int
-    lanes: int
-    takes_count: bool = False
-
-
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
-    lanes = sorted({kernel.lanes for kernel in kernels} - {1})
+    lanes = sorted({lanes for kernel in kernels for lanes in (kernel.lanes, *kernel.widths)} - {1})
     return "\n".join([*map(_VECTORS.format, lanes), *(kernel.text for kernel in kernels)])
 
 
 def generate(
-    table: Table, schedule: Schedule, entry: str = "contraction", units: Mapping[str, int] | None = None
+    table: Table,
+    schedule: Schedule,
+    entry: str = "contraction",
+    units: Mapping[str, int] | None = None,
+    types: Mapping[str, StorageType] | None = None,
 ) -> Kernel:
     """The kernel of a table (that is prepared, its operands packed) under a schedule that fits it.
 
     ``units`` says for some tensors how many elements their offset counts in, instead of one; their parameters come
-    first, in this order.
+    first, in this order. ``types`` are those of tensors whose numbers are not float32 in memory.
     """
-    return Generator(table, schedule, entry, units or {}).kernel()
+    generator = ProductGenerator if schedule.is_product else Generator
+    return generator(table, schedule, entry, units or {}, types or {}).kernel()
 
 
 class Generator(Terms, Stores):
@@ -75,36 +65,25 @@ class Generator(Terms, Stores):
 
     def kernel(self) -> Kernel:
         table, schedule = self.table, self.schedule
-        written = {store.operand.name for store in table.stores}
-        offsets = {name: self.name(f"{text}_offset") for name, text in self.buffers.items()}
-        parameters = [
-            f"__global {'' if name in written else 'const '}float *restrict {text}, const int {offsets[name]}"
-            for name, text in self.buffers.items()
-        ]
-        parameters += [f"const int {self.count}"] if self.count else []
         threads = schedule.threads
         groups = math.prod(self.groups(index) for index in table.outputs)
-        self.header()
         hint = f"__attribute__((vec_type_hint({self.type}))) " if schedule.lanes > 1 and threads == 1 else ""
-        self.put(f"__kernel {hint}__attribute__((reqd_work_group_size({threads}, 1, 1))) void")
-        with self.block(f"{self.entry}({', '.join(parameters)})"):
-            for name, text in self.buffers.items():
-                self.put(f"{text} += {times(offsets[name], self.units.get(name, 1))};")
+        with self.kernel_block(hint):
             for operand, tile in self.tiles.items():
                 name = self.name(f"{self.buffers[operand.name]}_tile")
                 self.put(f"__local float {name}[{tile.elements}] __attribute__((aligned(128)));")
                 self.pointers[operand] = name
+            if schedule.shared[1] > 1:
+                self.partials = self.name(f"{self.total}s")
+                elements = partial_results(table, schedule)
+                self.put(f"__local float {self.partials}[{elements}] __attribute__((aligned(128)));")
             self.tile_names = dict(self.pointers)
             self.places()
             moving = [name for name in self.outputs if max(self.extents[name], schedule.tile(name).step) > 1]
             self.walk([table.index(name) for name in moving])
         text = "\n".join(self.lines) + "\n"
-        return Kernel(text, self.entry, tuple(self.buffers), groups, threads, schedule.lanes, bool(self.count))
-
-    def header(self) -> None:
-        for line in str(self.table).splitlines():
-            self.put(f"// {line}".rstrip())
-        self.put(f"// {self.schedule}".rstrip())
+        buffers, widths = tuple(self.buffers), frozenset(self.widths)
+        return Kernel(text, self.entry, buffers, groups, threads, schedule.lanes, bool(self.count), widths)
 
     def places(self) -> None:
         """Which tile the group makes, and which part of it the work-item."""
@@ -121,16 +100,30 @@ class Generator(Terms, Stores):
                 self.put(f"rest /= {self.groups(index)};")
             self.group_names[index.name] = name
         self.thread_names = {index.name: "0" for index in outputs}
-        threaded = [index for index in outputs if self.schedule.tile(index.name).threads > 1]
+        threaded = [(name, self.schedule.tile(name).threads) for name in self.outputs]
+        threaded = [(name, count) for name, count in threaded if count > 1]
+        if self.schedule.shared[1] > 1:
+            # Among the others as the order has it: lanes of a GPU go through what changes fastest.
+            order = {name: number for number, name in enumerate(self.schedule.order)}
+            place = order.get(self.schedule.shared[0], -1)
+            threaded.insert(sum(order.get(name, -1) < place for name, _ in threaded), self.schedule.shared)
         if self.schedule.threads > 1:
             self.put("const int thread = get_local_id(0);")
         below = 1
-        for index in reversed(threaded):
-            count = self.schedule.tile(index.name).threads
-            name = self.name(f"{self.index_names[index.name]}_thread")
+        for key, count in reversed(threaded):
+            name = self.name(f"{self.index_names[key]}_thread")
             text = "thread" if below == 1 else f"thread / {below}"
             self.put(f"const int {name} = {text}{f' % {count}' if below * count < self.schedule.threads else ''};")
-            self.thread_names[index.name] = name
+            if key == self.schedule.shared[0]:
+                self.share = name
+                # Partial results lie as work-items do, without one of those that share.
+                slots = []
+                if below * count < self.schedule.threads:
+                    slots.append(times(f"(thread / {below * count})", below * (count - 1)))
+                slots += [f"thread % {below}"] if below > 1 else []
+                self.partial_place, self.partial_step = " + ".join(slots or ["0"]), below
+            else:
+                self.thread_names[key] = name
             below *= count
 
     def walk(self, left: list[Index]) -> None:
@@ -223,4 +216,9 @@ class Generator(Terms, Stores):
         if self.schedule.lanes > 1 and not self.vector_output:
             for place in places:
                 self.reduce_lanes(place)
-        self.stores(places)
+        if not self.share:
+            self.stores(places)
+            return
+        self.combine_shares(places)
+        with self.block(f"if ({self.share} == 0)"):
+            self.stores(places)

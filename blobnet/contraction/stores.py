@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from blobnet.contraction.addresses import Addresses
 from blobnet.contraction.c_text import Text, affine, combined, times
 from blobnet.contraction.form import Affine
+from blobnet.contraction.schedule import combining
 from blobnet.contraction.table import Index, Load, Operand, Store, loads_of
 
 
@@ -28,6 +29,34 @@ class Stores(Addresses):
             self.put(combined(self.table.aggregation, half, other))
             source = half
         self.put(combined(self.table.aggregation, tail, source))
+
+    def combine_shares(self, places: list[dict[str, int]]) -> None:
+        """Combines what work-items that share an index have come to: the first of them has all of it then."""
+        prefix = "tail" if self.schedule.lanes > 1 and not self.vector_output else self.total
+        type_ = self.type if self.vector_output else "float"
+        items = self.schedule.shared[1]
+        mine, step = self.name(f"{self.partials}_at"), self.partial_step
+        self.put(f"__local {type_} *const {mine} = (__local {type_} *){self.partials}{self.plus(self.partial_place)};")
+        size = (items - 1) * self.schedule.owners
+        if any(tile.walk > 1 for tile in self.schedule.tiles.values()):
+            self.put("barrier(CLK_LOCAL_MEM_FENCE);")  # Those of the tile before have been read.
+        taken = 0
+        for before, after in combining(items):
+            with self.block(f"if ({self.share} >= {after}{f' && {self.share} < {before}' if before < items else ''})"):
+                for number, place in enumerate(places):
+                    at = f"{times(f'({self.share} - {after - taken})', step)} + {number * size}"
+                    self.put(f"{mine}[{at}] = {self.place_name(prefix, place)};")
+            self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+            with self.block(f"if ({self.share} < {after})"):
+                for first in range(after, before, after):
+                    guard = f"if ({self.share} < {before - first})" if first + after > before else ""
+                    with self.block(guard):
+                        for number, place in enumerate(places):
+                            at = f"{times(f'({self.share} + {first - after + taken})', step)} + {number * size}"
+                            other = self.name("other")
+                            self.put(f"const {type_} {other} = {mine}[{at}];")
+                            self.put(combined(self.table.aggregation, self.place_name(prefix, place), other))
+            taken += before - after
 
     def stores(self, places: list[dict[str, int]]) -> None:
         prefix = "tail" if self.schedule.lanes > 1 and not self.vector_output else self.total
@@ -118,16 +147,16 @@ class Stores(Addresses):
             name = self.name(f"{buffer}_value")
             at = element(node.operand)
             if lanes > 1 and stride:
-                value = self.load_text(f"({buffer}{self.plus(at)})", 0, stride, lanes, "LOAD")
+                value = self.load_text(f"({buffer}{self.plus(at)})", 0, stride, lanes, self.loads(node.operand.name))
             else:
-                value = f"{buffer}[{at}]"
+                value = self.element_text(node.operand.name, at)
             self.put(f"const {type_} {name} = {value};")
             return name
 
         column = self.sum_text(self.values[vector], place[vector]) if vector else ""
         self.write(total, type_, load, self.placer(type_, place, self.values, vector), element, column)
 
-    def store_row_ends(self, value: str, pointer: str, first: str) -> None:
+    def store_row_ends(self, name: str, value: str, at: str, first: str) -> None:
         """Stores a vector that may reach beyond a row: zeros there, as there have been."""
         index, lanes = self.table.index(self.schedule.vector), self.schedule.lanes
         with self.block(""):
@@ -137,7 +166,7 @@ class Stores(Addresses):
                 numbers = ", ".join(map(str, range(lanes)))
                 keep = f"(column + (int{lanes})({numbers})) % {index.period} < {index.kept}"
                 self.put(f"row = ({keep}) ? row : ({self.type})(0.0f);")
-            self.put(f"STORE{lanes}(row, {pointer});")
+            self.put(self.store_vector_text(name, "row", at))
 
     def write(
         self,
@@ -150,7 +179,6 @@ class Stores(Addresses):
     ) -> None:
         """What becomes of a total: one more term, expressions, stores."""
         stores: tuple[Store, ...] = self.table.stores
-        lanes = self.schedule.lanes
         if self.table.accumulates:
             self.put(combined(self.table.aggregation, total, load(Load(stores[0].operand))))
         memory: dict[Operand, str] = {}
@@ -163,14 +191,13 @@ class Stores(Addresses):
         text = Text(type_, load_once, place, total, self.noter(type_))
         values = [text.of(store.expression) for store in stores]  # All loads come before the first store.
         for store, value in zip(stores, values, strict=True):
-            at = element(store.operand)
-            buffer = self.buffers[store.operand.name]
+            at, name = element(store.operand), store.operand.name
             if type_ == "float":
-                self.put(f"{buffer}[{at}] = {value};")
+                self.put(self.store_text(name, value, at))
             elif self.table.index(self.schedule.vector).period:
-                self.store_row_ends(value, f"{buffer}{self.plus(at)}", gap_column)
+                self.store_row_ends(name, value, at, gap_column)
             else:
-                self.put(f"STORE{lanes}({value}, {buffer}{self.plus(at)});")
+                self.put(self.store_vector_text(name, value, at))
 
     def store_by_cells(self, places: list[dict[str, int]], prefix: str) -> None:
         """Stores where lanes are not neighbours in memory: the block goes through private memory, cell by cell."""
@@ -235,7 +262,7 @@ class Stores(Addresses):
 
         def load(node: Load) -> str:
             name = self.name(f"{self.buffers[node.operand.name]}_value")
-            self.put(f"const float {name} = {self.buffers[node.operand.name]}[{element(node.operand)}];")
+            self.put(f"const float {name} = {self.element_text(node.operand.name, element(node.operand))};")
             return name
 
         def place(form: Affine) -> str:

@@ -368,6 +368,38 @@ def joined(table: Table, outer: str, inner: str) -> Table:
     )
 
 
+def cut(table: Table, name: str, size: int) -> Table:
+    """The table with a reduction index as two: runs of ``size`` neighbours, and ``NAME_cut`` within a run."""
+    inner = f"{name}_cut"
+    forms = {name: Affine.index(name) * size + Affine.index(inner)}
+
+    def operand(old: Operand) -> Operand:
+        axes: list[tuple[int, Affine]] = []
+        for stride, form in old.axes:
+            if form.indexes == (name,):  # Two axes: each has its own stride in local memory.
+                factor = form.coefficient(name)
+                within = form.substitute({name: Affine.index(inner)})
+                axes += [(stride * size, Affine.index(name) * factor), (stride, within)]
+            else:
+                axes.append((stride, form.substitute(forms)))
+        return old.with_axes(axes)
+
+    def expression(old: Expression) -> Expression:
+        return changed_forms(old, lambda form: form.substitute(forms), operand)
+
+    indexes: list[Index] = []
+    for index in table.indexes:
+        parts = [replace(index, extent=index.extent // size), Index(inner, size, False)]
+        indexes += parts if index.name == name else [index]
+    return replace(
+        table,
+        indexes=tuple(indexes),
+        expression=expression(table.expression),
+        constraints=tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints),
+        sample=table.sample and table.sample.substitute(forms),
+    )
+
+
 def interior(table: Table, name: str) -> range:
     """The values of an output index for which no constraint with it can fail."""
     spans = {index.name: range(index.extent) for index in table.indexes}

@@ -10,6 +10,7 @@ from blobnet.contraction.addresses import Addresses
 from blobnet.contraction.c_text import Text, affine, combined, is_one, nested, quotient, times
 from blobnet.contraction.form import Affine, Constraint
 from blobnet.contraction.loops import clamped
+from blobnet.contraction.schedule import operand_names
 from blobnet.contraction.table import Load, Operand
 
 
@@ -73,7 +74,7 @@ class Terms(Addresses):
                 if stride and self.firsts.get(name, "0") != "0":
                     parts.append(times(self.firsts[name], stride))
             offset = " + ".join(parts or ["0"]).replace("+ -", "- ")
-            self.put(f"__global const float *const from = {buffer}{self.plus(offset)};")
+            self.put(f"__global const {self.c_type(operand.name)} *const from = {buffer}{self.plus(offset)};")
             start, step = ("thread", self.schedule.threads) if self.schedule.threads > 1 else ("0", 1)
             with self.block(f"for (int element = {start}; element < {count}; element += {step})"):
                 axes = sorted(range(len(extents)), key=lambda axis: -operand.axes[axis][0])
@@ -89,7 +90,9 @@ class Terms(Addresses):
                     source.append(times(text, operand.axes[axis][0] * tile.steps[axis]))
                     target.append(times(text, tile.strides[axis]))
                 to = " + ".join(target or ["0"])
-                self.put(f"{self.tile_names[operand]}[{to}] = from[{' + '.join(source or ['0'])}];")
+                at = " + ".join(source or ["0"])
+                value = f"vload_half({at}, from)" if self.is_half(operand.name) else f"from[{at}]"
+                self.put(f"{self.tile_names[operand]}[{to}] = {value};")
 
     def loop(self, names: list[str], limits: Mapping[str, int]) -> None:
         """The loops that are left, outermost first, and the innermost block."""
@@ -104,11 +107,15 @@ class Terms(Addresses):
             return
         chunk = self.firsts.get(name)
         start, end = self.bounds(name, [*rest, *self.schedule.unrolled], limits[name])
-        if limits[name] == 1 and (start, end) == ("0", "1"):
+        step = f"{index}++"
+        if self.share and name == self.schedule.shared[0]:
+            start = self.share if start == "0" else f"{start} + {self.share}"
+            step = f"{index} += {self.schedule.shared[1]}"
+        elif limits[name] == 1 and (start, end) == ("0", "1"):
             self.values[name] = chunk or "0"
             self.loop(rest, limits)
             return
-        with self.block(f"for (int {index} = {start}; {index} < {end}; {index}++)"):
+        with self.block(f"for (int {index} = {start}; {index} < {end}; {step})"):
             before = dict(self.pointers)
             self.values[name] = index if chunk in (None, "0") else f"({chunk} + {index})"
             self.step_pointers(name, index, list(self.pointers))
@@ -170,8 +177,9 @@ class Terms(Addresses):
         prefix = self.total if type_ == self.type else "tail"
         loaded: dict[tuple[Operand, int], str] = {}
         unrolled = [[(name, value) for value in range(limits[name])] for name in self.schedule.unrolled]
-        for combination in itertools.product(*unrolled):
-            steps = dict(combination)
+        combinations = [dict(combination) for combination in itertools.product(*unrolled)]
+        self.runs = self.neighbours(combinations, lanes)
+        for steps in combinations:
             values = {
                 **self.values,
                 **{name: self.sum_text(self.firsts.get(name, "0"), step) for name, step in steps.items()},
@@ -185,6 +193,40 @@ class Terms(Addresses):
                 if table.aggregation in "+*=" and term.startswith("(") and term.endswith(")") and is_one(term):
                     term = term[1:-1]
                 self.put(combined(table.aggregation, total, term))
+
+    def neighbours(self, combinations: list[dict[str, int]], lanes: int) -> dict[tuple[Operand, int], tuple[int, int]]:
+        """For what lies side by side in a wide operand: where a vector of neighbours begins, and of how many."""
+        runs: dict[tuple[Operand, int], tuple[int, int]] = {}
+        names = operand_names(self.table)
+        for operand in map(names.__getitem__, self.schedule.wide):
+            tile = self.tiles.get(operand)
+            strides = {name: tile.stride(operand, name) if tile else operand.stride(name) for name in self.extents}
+            if lanes > 1 and strides[self.schedule.vector]:
+                continue  # They are loaded as the vector's lanes.
+            offsets = {
+                sum(strides[name] * step for name, step in {**place, **steps}.items())
+                for steps in combinations
+                for place in self.block_places()
+            }
+            while offsets:
+                first = min(offsets)
+                width = next(width for width in (16, 8, 4, 2, 1) if offsets.issuperset(range(first, first + width)))
+                offsets -= set(range(first, first + width))
+                if width > 1:
+                    runs |= {(operand, offset): (first, width) for offset in range(first, first + width)}
+        return runs
+
+    def load_run(
+        self, operand: Operand, first: int, width: int, type_: str, loaded: dict[tuple[Operand, int], str]
+    ) -> None:
+        """Loads a vector of neighbours, and notes what each of them is called."""
+        self.widths.add(width)
+        name = self.name(f"{self.buffers[operand.name]}_{first}_to_{first + width - 1}".replace("-", "m"))
+        space = "LOAD_LOCAL" if operand in self.tiles else self.loads(operand.name)
+        self.put(f"const float{width} {name} = {self.load_text(self.pointers[operand], first, 1, width, space)};")
+        for lane in range(width):
+            text = f"{name}.s{lane:x}"
+            loaded[operand, first + lane] = text if type_ == "float" else f"(({type_})({text}))"
 
     def text_of(
         self,
@@ -202,9 +244,11 @@ class Terms(Addresses):
             tile = self.tiles.get(operand)
             stride = (lambda n: tile.stride(operand, n)) if tile else operand.stride
             offset = sum(stride(name) * step for name, step in steps.items())
+            if (operand, offset) in self.runs and (operand, offset) not in loaded:
+                self.load_run(operand, *self.runs[operand, offset], type_, loaded)
             if (operand, offset) not in loaded:
-                space = "LOAD_ALIGNED" if tile and tile.aligned else "LOAD_LOCAL" if tile else "LOAD"
-                value = self.load_text(self.pointers[operand], offset, stride(vector) if vector else 0, lanes, space)
+                loads = "LOAD_ALIGNED" if tile and tile.aligned else "LOAD_LOCAL" if tile else self.loads(operand.name)
+                value = self.load_text(self.pointers[operand], offset, stride(vector) if vector else 0, lanes, loads)
                 name = self.name(f"{self.buffers[operand.name]}_{offset}".replace("-", "m"))
                 self.put(f"const {type_} {name} = {value};")
                 loaded[operand, offset] = name

@@ -13,10 +13,11 @@ import heapq
 import math
 from dataclasses import dataclass
 
+from blobnet.blob import FLOAT32
 from blobnet.contraction.table import Operand, Table
 
 Tile = tuple[int, ...]
-_ELEMENT = 4
+_ELEMENT = FLOAT32.itemsize
 
 
 @dataclass(frozen=True)

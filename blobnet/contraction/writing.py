@@ -11,6 +11,7 @@ _WORDS = """
     register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool
     kernel global local constant private uint ulong uchar ushort image pipe from element row column size_t NAN INFINITY
     thread rest event_t sampler_t true false min max floor ceil exp log pow sin cos sqrt tanh erf fabs I M_PI MAXFLOAT
+    expm1 log1p
     HUGE_VALF read_only write_only read_write complex imaginary barrier CLK_LOCAL_MEM_FENCE get_group_id get_local_id
 """
 _TYPES = ("float", "int", "LOAD", "LOAD_LOCAL", "LOAD_ALIGNED", "STORE")

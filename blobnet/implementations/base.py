@@ -3,103 +3,133 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from blobnet.device_model import DeviceModel
+from blobnet.blob import FLOAT32
 from blobnet.kernel_call import KernelCall
+from blobnet.kernel_source import load
 from blobnet.task import Choices, Task, Way, is_broken
 
 if TYPE_CHECKING:
     from blobnet.implementations.operation import Operation
 
 #: The directions of layers with weights, for people, benchmarks and tuning.
-FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward weights"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to compute an operation.
-
-    Attributes:
-        way: its own among the candidates of a task.
-        cost: how long it should take, on a scale that the candidates of an operation share: multiply-adds of a compute
-            unit of the device at the speed of the best product there.
-        calls: makes the launches.
-        is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
-        is_last_resort: whether it is chosen without tuning only where there is no other.
-        precision: what its products round their factors to, one of PRECISIONS.
-    """
-
-    way: Way
-    cost: float
-    calls: Callable[[], list[KernelCall]]
-    is_guess: bool = False
-    is_last_resort: bool = False
-    precision: str = "fp32"
+DIRECTIONS = FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = "forward", "backward data", "backward weights"
 
 
 class Implementation(ABC):
-    """A way to compute operations, with any tile: one file of this package (docs/implementations.md).
+    """A way to compute operations: one file of this package (docs/implementations.md).
+
+    The class says what it can compute. A value is a candidate: the way for one operation, with one tile.
 
     Attributes:
-        forward, backward_data, backward_weights: the kernel of each direction that it knows.
+        operation: what it computes.
+        tile: what is its own among the candidates of the implementation; empty where there is but one.
+        directions: those that it knows.
         families: of operations: ``convolution``, ``dense``.
         lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
+        variants: of its ways: as a rule one, with the file's name.
+        is_last_resort: whether it is chosen without tuning only where there is no other.
     """
 
-    forward: ClassVar[str] = ""
-    backward_data: ClassVar[str] = ""
-    backward_weights: ClassVar[str] = ""
+    directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     families: ClassVar[tuple[str, ...]] = ("convolution",)
     lanes: ClassVar[bool | None]
+    variants: ClassVar[tuple[str, ...]]
+    is_last_resort: ClassVar[bool] = False
+
+    def __init__(self, operation: Operation, tile: Any = "") -> None:
+        self.operation, self.tile = operation, tile
+
+    def __init_subclass__(cls) -> None:
+        name = cls.__module__.rpartition(".")[2].removeprefix("dense_")
+        cls.variants = cls.__dict__.get("variants", (name,))
+
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        """Whether it can compute an operation, and is worth trying; on which device does not matter."""
+        return operation.family in cls.families and operation.direction in cls.directions
+
+    @classmethod
+    def stores(cls, operation: Operation) -> bool:
+        """Whether its kernel takes the blobs of an operation that it matches as their numbers are in memory."""
+        alone = load(cls.kernel_of(operation.direction)).float32_alone
+        return all(blob.type == FLOAT32 for role, blob in operation.blobs.items() if role in alone)
+
+    @classmethod
+    def tiles(cls, operation: Operation) -> Iterable[Any]:
+        """The tiles for an operation that it matches."""
+        return ("",)
+
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        """The ways to compute an operation that it matches."""
+        return (cls(operation, tile) for tile in cls.tiles(operation))
+
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        """The kernel for a direction: as a rule ``<family>/<direction>_<variant>``."""
+        return f"{cls.families[0]}/{direction.removesuffix('s').replace(' ', '_')}_{cls.variants[0]}"
+
+    @classmethod
+    def tunables(cls, operation: Operation) -> dict[str, int]:
+        """Those of the kernel for an operation."""
+        return operation.tuning.of(cls.kernel_of(operation.direction))
 
     @property
-    def variants(self) -> tuple[str, ...]:
-        """The variants of its candidates: as a rule one, with the file's name."""
-        return (type(self).__module__.rpartition(".")[2].removeprefix("dense_"),)
+    def kernel(self) -> str:
+        """The kernel for the operation."""
+        return self.kernel_of(self.operation.direction)
 
     @property
-    def variant(self) -> str:
-        """The one of them, where there is one."""
-        return self.variants[0]
-
-    def way(self, tile: object = "") -> Way:
-        """The way to compute with a tile."""
-        return Way(self.variant, str(tile))
-
-    def kernel(self, operation: Operation) -> str:
-        """The kernel for an operation, empty if it knows none."""
-        return self.kernels[operation.direction]
+    def way(self) -> Way:
+        """Its own among the candidates of a task."""
+        return Way(self.variants[0], str(self.tile))
 
     @property
-    def kernels(self) -> dict[str, str]:
-        """The kernels by direction."""
-        return {FORWARD: self.forward, BACKWARD_DATA: self.backward_data, BACKWARD_WEIGHTS: self.backward_weights}
+    def is_guess(self) -> bool:
+        """Whether nothing like it was measured, on any device: only tuning chooses it."""
+        return getattr(self.tile, "is_guess", False)
 
-    def needs(self, model: DeviceModel) -> bool:
-        """Whether a device has what it needs."""
-        return self.lanes is None or model.items_are_lanes == self.lanes
+    @property
+    def precision(self) -> str:
+        """What its products round their factors to, one of PRECISIONS."""
+        return getattr(self.tile, "precision", "fp32")
 
-    def matches(self, operation: Operation) -> bool:
-        """Whether it can compute an operation; on which device does not matter."""
-        return operation.family in self.families and self.kernel(operation) != ""
+    def of(self, operation: Operation) -> Implementation:
+        """The same way for an operation of the same geometry."""
+        made = copy(self)
+        made.operation = operation
+        return made
+
+    @property
+    @abstractmethod
+    def cost(self) -> float:
+        """How long it should take, on a scale that the candidates of an operation share.
+
+        Multiply-adds of a compute unit of the device at the speed of the best product there.
+        """
 
     @abstractmethod
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        """The candidates for an operation that it matches; none where it is not worth trying."""
+    def calls(self) -> list[KernelCall]:
+        """The launches."""
 
 
-def choose(choices: Choices, task: Task, candidates: Sequence[Candidate]) -> Candidate:
+def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
     """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
     What was chosen, for this batch or a near one, may not be there: tiles change from version to version, and some
     candidates come and go with the batch.
     """
-    usable = [item for item in candidates if not is_broken(task, item.way, choices.broken)] or candidates
+    broken = choices.broken
+    usable = [item for item in candidates if not (broken and is_broken(task, item.way, broken))] or candidates
     for _, way in choices.near(task):
         for candidate in usable:
             if candidate.way == way:
                 return candidate
-    return min(usable, key=lambda candidate: (candidate.is_last_resort, candidate.is_guess, candidate.cost))
+    # Costs take time, and so only those that decide are computed.
+    ranks = [(item.is_last_resort, item.is_guess) for item in usable]
+    first = [item for item, rank in zip(usable, ranks, strict=True) if rank == min(ranks)]
+    return first[0] if len(first) == 1 else min(first, key=lambda item: item.cost)

@@ -8,7 +8,7 @@ a row and one a column for each of its multiply-adds' products, so the cost of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.kernel_call import power_of_two
 from blobnet.kernel_source import Macro
@@ -18,53 +18,51 @@ LOAD_COST = 0.5
 #: Elements that a CPU's second cache holds beside what else is read, and what it costs to read one from beyond it, in
 #: multiply-adds of a compute unit.
 CACHE_ELEMENTS, READ_COST = 2**18, 30
+#: Elements from which on what lies a multiple of them apart shares its place in a processor's first cache, how many
+#: such a place holds, and what it costs to read more in turn.
+WAY_ELEMENTS, WAYS, CONFLICT_COST = 2**10, 8, 1.3
 #: Work-items for each compute unit from which on it does not matter that some units have one more.
 FEW_ITEMS = 4
 
 
-def lanes_for(width: int, maximum: int) -> int:
-    """The vector length for runs of ``width``: the smallest power of two that holds the run, at most ``maximum``."""
-    return power_of_two(width, maximum)
+def rounded_up(size: int, step: int) -> int:
+    """``size`` up to the next multiple of ``step``."""
+    return -(-size // step) * step
 
 
-def tiles(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[tuple[float, int, int]]:
-    """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums: (cost, units, vectors), cheapest first.
+@dataclass(frozen=True, order=True)
+class Block:
+    """A tile of ``units`` x ``vectors`` sums; its cost counts multiply-adds for each row of the product."""
 
-    The cost counts multiply-adds of vectors.
-    """
+    cost: float
+    units: int
+    vectors: int
+
+    def __str__(self) -> str:
+        return f"{self.units}x{self.vectors}"
+
+
+def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[Block]:
+    """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first."""
+
+    def cost(block_units: int, block_vectors: int) -> float:
+        work = rounded_up(units, block_units) * rounded_up(vectors, block_vectors)
+        return work * (1 + LOAD_COST * (1 / block_units + 1 / block_vectors))
+
     return sorted(
-        (
-            -(-units // block_units) * block_units
-            * -(-vectors // block_vectors) * block_vectors
-            * (1 + LOAD_COST * (1 / block_units + 1 / block_vectors)),
-            block_units,
-            block_vectors,
-        )
+        Block(cost(block_units, block_vectors), block_units, block_vectors)
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
         if block_units * block_vectors <= sums
-    )  # fmt: skip
-
-
-def choose_tile(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> tuple[int, int]:
-    """The (units, vectors) of the cheapest of :func:`tiles`."""
-    return tiles(units, vectors, most_units, most_vectors, sums)[0][1:]
+    )
 
 
 @dataclass(frozen=True)
-class VectorTile:
-    """A tile of sums: ``units`` x ``vectors`` vectors of ``lanes``.
+class VectorTile(Block):
+    """A tile whose vectors have ``lanes``; ``count``: tiles along the vectors."""
 
-    Attributes:
-        count: tiles along the vectors.
-        cost: multiply-adds for each row of the product; a vector that holds less than the most lanes takes as long.
-    """
-
-    units: int
-    vectors: int
     lanes: int
     count: int
-    cost: float
 
     def __str__(self) -> str:
         return f"{self.units}x{self.vectors}x{self.lanes}"
@@ -80,16 +78,24 @@ class VectorTile:
         return {"BLOCK_UNITS": self.units, "BLOCK_VECTORS": self.vectors, "LANES": self.lanes}
 
 
-def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1) -> list[VectorTile]:
-    """Tiles for ``units`` units and ``runs`` runs of ``run`` values, along which the lanes lie; the cheapest first."""
+def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1, stride: int = 1) -> list[VectorTile]:
+    """Tiles for ``units`` units and ``runs`` runs of ``run`` values, along which the lanes lie; the cheapest first.
+
+    ``stride`` is how far the weights of a unit are from the next one's, which are read side by side.
+    """
     most = tunables["MAXIMUM_LANES"]
-    lanes = lanes_for(run, most)
+    lanes = power_of_two(run, most)
     vectors = runs * -(-run // lanes)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-    return [
-        VectorTile(block_units, block_vectors, lanes, count=-(-vectors // block_vectors), cost=cost * most)
-        for cost, block_units, block_vectors in tiles(units, vectors, *limits)
+    # A vector that holds less than the most lanes takes as long.
+    found = [
+        VectorTile(block.cost * most, block.units, block.vectors, lanes, -(-vectors // block.vectors))
+        for block in blocks(units, vectors, *limits)
     ]
+    if stride % WAY_ELEMENTS:
+        return found
+    conflicts = [tile if tile.units <= WAYS else replace(tile, cost=CONFLICT_COST * tile.cost) for tile in found]
+    return sorted(conflicts, key=lambda tile: tile.cost)
 
 
 def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> tuple[int, int]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
+from blobnet.cellwise import statements
 from blobnet.contraction import function
 from blobnet.contraction.calls import calls
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.geometry import WindowAxis
-from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Candidate, Implementation
+from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.sums import bias_gradient
-from blobnet.kernel_call import Array, Blob, KernelCall, as_rows, cell_work
+from blobnet.kernel_call import Array, Blob, KernelCall
 
-#: Speed against that of the best product of a device: on CPUs as measured (docs/contractions.md), on GPUs a guess.
-_SPEEDS = {False: 0.9, True: 0.4}
-#: Activations that are fused, as kernels/activation/functions.h writes them; others are a launch behind.
-_FUSED = {"ACTIVATION_linear": "T", "ACTIVATION_relu": "(T < 0 ? 0 : T)"}
+#: Speed against that of the best product of a device: as measured (docs/contractions.md).
+_SPEEDS = {False: 0.9, True: 0.7}
 
 
 class Compiled(Implementation):
@@ -27,57 +25,71 @@ class Compiled(Implementation):
 
     lanes = None
     families = ("convolution", "dense")
-    forward = backward_data = backward_weights = "generated"
+    is_last_resort = True
+    is_guess = True
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return "generated"
+
+    @classmethod
+    def stores(cls, operation: Operation) -> bool:
+        # What it generates is for the types.
+        return True
+
+    @property
+    def cost(self) -> float:
         # NOTE: the search for a schedule, which predicts cycles, takes too long for what is rarely chosen.
-        output = operation.output.shape
-        multiply_adds = operation.batch_size * output.height * output.width * operation.weights
-        cost = multiply_adds / operation.cores / _SPEEDS[operation.tuning.model.items_are_lanes]
-        calls = partial(_calls, operation)
-        yield Candidate(self.way(), cost, calls, is_guess=True, is_last_resort=True)
+        operation = self.operation
+        multiply_adds = operation.batch_size * operation.output.shape.height * operation.output.shape.width
+        speed = _SPEEDS[operation.tuning.model.items_are_lanes]
+        return multiply_adds * operation.weights / operation.cores / speed
+
+    def calls(self) -> list[KernelCall]:
+        return _calls(self.operation)
 
 
 def _calls(operation: Operation) -> list[KernelCall]:
-    known: dict[str, Blob | Array] = {"I": operation.input, "W": operation.weight}
+    known: dict[str, Blob | Array] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
     if operation.direction != FORWARD:
-        name, result = ("I", operation.input) if operation.direction == BACKWARD_DATA else ("W", operation.gradient)
+        name, result = (
+            ("I", operation.input)
+            if operation.direction == BACKWARD_DATA
+            else ("W", operation.parameter("WEIGHT_GRADIENT"))
+        )
         program = _program(operation, "R = S")
         deltas = delta_names(program)
         known |= {deltas["R"]: operation.output, deltas[name]: result}
         bias = bias_gradient(operation) if operation.family == "dense" else []
         accumulate = [deltas[name]] if operation.accumulate else []
         return [*_launches(operation, differentiate(program, [name]), known, accumulate), *bias]
-    known["R"] = operation.output
     terms = "S"
     if operation.bias_mode:
-        terms, known["B"] = f"{terms} + B", operation.bias
-    if operation.residual:
-        terms, known["E"] = f"{terms} + E", operation.residual
-    fused = _FUSED.get(str(operation.activation["ACTIVATION"]))
-    launches = _launches(operation, _program(operation, f"T = {terms}; R = {fused or 'T'}"), known)
-    if not fused:
-        kernel, (row,) = "activation/forward", as_rows(operation.output)
-        work = cell_work(kernel, row.shape, operation.tuning)
-        launches.append(operation.call(kernel, *work, blobs={"INPUT": row, "OUTPUT": row}))
-    return launches
+        terms, known["B"] = "S + B", operation.parameter("BIAS")
+    tail = statements(operation.epilogue, "T", "T_")
+    known |= {tail.output: operation.output, **tail.operands}
+    then = "; ".join([f"T = {terms}", *tail.statements])
+    return _launches(operation, _program(operation, then, tail.output, tail.operands), known)
 
 
-def _program(operation: Operation, then: str) -> Program:
+def _program(
+    operation: Operation, then: str, result: str = "R", operands: Mapping[str, Blob | Array] | None = None
+) -> Program:
     """The forward pass, the sum S and what is done to it ``then``, for the shapes of an operation."""
-    inputs, outputs, groups = operation.input_units, operation.output_units, operation.groups
-    given, made, batch = operation.input.shape, operation.output.shape, operation.batch_size
-    result = f"S[n, {outputs}*g + o, y, x : N, {made.units}, {made.height}, {made.width}]"
+    given, made, batch, groups = operation.input.shape, operation.output.shape, operation.batch_size, operation.groups
+    inputs, outputs = given.units // groups, made.units // groups
+    total = f"S[n, {outputs}*g + o, y, x : N, {made.units}, {made.height}, {made.width}]"
     cell = f"{_cell(operation.vertical, 'y', 'a')}, {_cell(operation.horizontal, 'x', 'b')}"
     product = f"I[n, {inputs}*g + i, {cell}] * W[g, o, i, a, b]"
+    unit, whole = (made.units, 1, 1), (made.units, made.height, made.width)
     shapes = {
         "I": (batch, given.units, given.height, given.width),
         "W": (groups, outputs, inputs, operation.vertical.kernel, operation.horizontal.kernel),
-        "B": (made.units, made.height, made.width) if operation.bias_mode == 2 else (made.units, 1, 1),
-        "E": (batch, made.units, made.height, made.width),
+        "B": whole if operation.bias_mode == 2 else unit,
     }
-    more = [name for name in "BE" if f"+ {name}" in then]
-    text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> (R) {{ {result} = +({product}); {then}; }}"
+    shapes |= {name: (batch, *whole) if isinstance(one, Blob) else unit for name, one in (operands or {}).items()}
+    more = [*("B" if "+ B" in then else ""), *(operands or {})]
+    text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> ({result}) {{ {total} = +({product}); {then}; }}"
     return function(text).program(**{name: shapes[name] for name in ("I", "W", *more)})
 
 

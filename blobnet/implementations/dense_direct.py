@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-
 from blobnet.blob import BlobLayout
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
-from blobnet.implementations.blocking import choose_tile, lanes_for
-from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
+from blobnet.implementations.blocking import blocks
+from blobnet.kernel_call import GlobalSize, KernelCall, power_of_two
 from blobnet.kernel_source import Macro
 
 #: Speeds on a GPU, relative to the best product there: fitted to times on an NVIDIA H200 at batch 64. On a CPU there is
@@ -24,18 +20,19 @@ class DenseDirect(Implementation):
 
     lanes = None
     families = ("dense",)
-    forward = "dense/forward"
-    backward_data = "dense/backward_data"
-    backward_weights = "dense/backward_weight"
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        work = operation.batch_size * operation.weights
-        cost = work / operation.cores / _SPEEDS[operation.direction]
-        yield Candidate(self.way(), cost, partial(self._calls, operation))
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return super().kernel_of(direction).removesuffix("_direct")
 
-    def _calls(self, operation: Operation) -> list[KernelCall]:
-        kernel, output_units = self.kernel(operation), operation.output_units
-        tunables = operation.tuning.of(kernel)
+    @property
+    def cost(self) -> float:
+        operation = self.operation
+        return operation.batch_size * operation.weights / operation.cores / _SPEEDS[operation.direction]
+
+    def calls(self) -> list[KernelCall]:
+        operation, output_units = self.operation, self.operation.units
+        tunables = self.tunables(operation)
         local, sums = tunables["GROUP_WIDTH"], tunables["MAXIMUM_ACCUMULATORS"]
         macros, vectors = _rows(operation.input.layout, tunables)
         groups = -(-vectors // local)
@@ -47,22 +44,22 @@ class DenseDirect(Implementation):
                 # For few samples the weights' bytes bind, which many groups read sooner.
                 all_sums = output_units * -(-operation.batch_size // most_samples)
                 most_units = max(1, min(most_units, all_sums // (_GROUPS * operation.cores)))
-            units, samples = choose_tile(output_units, most_samples, most_units, most_samples, sums)
-            size = GlobalSize(local, -(-output_units // units), samples=samples)
-            macros |= {"BLOCK_SAMPLES": samples, "BLOCK_UNITS": units}
+            best = blocks(output_units, most_samples, most_units, most_samples, sums)[0]
+            size = GlobalSize(local, -(-output_units // best.units), samples=best.vectors)
+            macros |= {"BLOCK_SAMPLES": best.vectors, "BLOCK_UNITS": best.units}
         elif operation.direction == BACKWARD_DATA:
             # Sums over the output units.
             most = tunables["MAXIMUM_SAMPLES"]
-            samples, block = choose_tile(most, groups, most, tunables["MAXIMUM_VECTORS"], sums)
-            size = GlobalSize(-(-groups // block) * local, samples=samples)
-            macros |= {"BLOCK_SAMPLES": samples, "BLOCK_VECTORS": block}
+            best = blocks(most, groups, most, tunables["MAXIMUM_VECTORS"], sums)[0]
+            size = GlobalSize(-(-groups // best.vectors) * local, samples=best.units)
+            macros |= {"BLOCK_SAMPLES": best.units, "BLOCK_VECTORS": best.vectors}
         else:
             # Outer products over the samples.
             limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], sums
-            units, block = choose_tile(output_units, groups, *limits)
-            size = GlobalSize(-(-groups // block) * local, -(-output_units // units), per_sample=False)
-            macros |= {"BLOCK_UNITS": units, "BLOCK_VECTORS": block}
-        return [operation.call(kernel, size, (local, 1, 1), macros=macros)]
+            best = blocks(output_units, groups, *limits)[0]
+            size = GlobalSize(-(-groups // best.vectors) * local, -(-output_units // best.units), per_sample=False)
+            macros |= {"BLOCK_UNITS": best.units, "BLOCK_VECTORS": best.vectors}
+        return [operation.call(self.kernel, size, local, macros)]
 
 
 def _rows(layout: BlobLayout, tunables: dict[str, int]) -> tuple[dict[str, Macro], int]:
@@ -71,5 +68,5 @@ def _rows(layout: BlobLayout, tunables: dict[str, int]) -> tuple[dict[str, Macro
         rows, run = 1, layout.unit_count * layout.unit_elements
     else:
         rows, run = layout.plane_count * layout.unit_height, layout.unit_width
-    lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
+    lanes = power_of_two(run, tunables["MAXIMUM_LANES"])
     return {"ROWS": rows, "ROW_ELEMENTS": run, "LANES": lanes}, rows * -(-run // lanes)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-
-from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
-from blobnet.implementations.blocking import splits_for
+from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.blocking import rounded_up, splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.sums import bias_gradient
-from blobnet.implementations.tile import Tile, fitting, product_cost
+from blobnet.implementations.tile import Tile, fitting
 from blobnet.kernel_call import GlobalSize, KernelCall
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
@@ -25,47 +22,53 @@ _SPLIT_TILES, _MOST_SPLITS, _LEAST_ROWS = 4, 64, 64
 class DenseTiled(Implementation):
     """Dense layers: products of matrices through local memory; forward and backward data in splits of their sums."""
 
+    tile: Tile
+
     lanes = True
     families = ("dense",)
-    forward = "dense/forward_tiled"
-    backward_data = "dense/backward_data_tiled"
-    backward_weights = "dense/backward_weight_tiled"
 
-    def matches(self, operation: Operation) -> bool:
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
         # Samples are rows of matrices, whose cells an int can count.
         layout = operation.input.layout
         countable = operation.batch_size * layout.memory_elements < 2**31
         return super().matches(operation) and layout.is_contiguous and countable
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        batch, units, elements = operation.batch_size, operation.output_units, operation.columns
-        cores = operation.cores
-        for tile in fitting(TILES, operation.tuning.model):
-            if operation.direction == BACKWARD_WEIGHTS:
-                steps = -(-batch // tile.depth)
-                cost, splits = product_cost(tile, units, elements, 1, cores) * steps * tile.depth, 1
-            else:
-                columns, rows = (units, elements) if operation.direction == FORWARD else (elements, units)
-                tiles = -(-batch // tile.units) * -(-columns // tile.columns)
-                splits = splits_for(tiles, _SPLIT_TILES * cores, min(_MOST_SPLITS, -(-rows // _LEAST_ROWS)))
-                cost = product_cost(tile, batch, columns, splits, cores) * rows / splits
-            yield Candidate(self.way(tile), cost, partial(self._calls, operation, tile, splits))
+    @classmethod
+    def tiles(cls, operation: Operation) -> tuple[Tile, ...]:
+        return fitting(TILES, operation.tuning.model)
 
-    def _calls(self, operation: Operation, tile: Tile, splits: int) -> list[KernelCall]:
-        kernel, local, batch = self.kernel(operation), (tile.items, 1, 1), operation.batch_size
+    @property
+    def splits(self) -> int:
+        """Parts of the sums, forward and backward data."""
+        tile, operation, most = self.tile, self.operation, -(-self.rows // _LEAST_ROWS)
+        tiles = tile.count(operation.batch_size, operation.result.shape.elements)
+        return splits_for(tiles, _SPLIT_TILES * operation.cores, min(_MOST_SPLITS, most))
+
+    @property
+    def rows(self) -> int:
+        """Values that each sum is of, forward and backward data."""
+        return self.operation.source.shape.elements
+
+    @property
+    def cost(self) -> float:
+        tile, operation, batch = self.tile, self.operation, self.operation.batch_size
         if operation.direction == BACKWARD_WEIGHTS:
-            size = _work(tile, operation.output_units, operation.columns)
-            return [operation.call(kernel, size, local, macros=tile.macros), *bias_gradient(operation)]
-        values = operation.result.shape.elements
-        partials = {"PARTIALS": operation.memory(f"{operation.direction} partials", per_sample=splits * values)}
+            product = tile.cost(operation.units, operation.columns, 1, operation.cores)
+            return product * rounded_up(batch, tile.depth)
+        product = tile.cost(batch, operation.result.shape.elements, self.splits, operation.cores)
+        return product * self.rows / self.splits
+
+    def calls(self) -> list[KernelCall]:
+        operation, tile = self.operation, self.tile
+        if operation.direction == BACKWARD_WEIGHTS:
+            size = GlobalSize(tile.count(operation.units, operation.columns) * tile.items, per_sample=False)
+            return [operation.call(self.kernel, size, tile.items, tile.macros), *bias_gradient(operation)]
+        values, splits = operation.result.shape.elements, self.splits
+        partials = operation.memory(f"{operation.direction} partials", per_sample=splits * values)
         facts = {"UNITS": values, "ELEMENTS": values, "SPLITS": splits, **tile.macros}
+        size = GlobalSize(tile.count(operation.batch_size, values) * tile.items, splits, per_sample=False)
         return [
-            operation.call(kernel, _work(tile, batch, values, splits), local, facts=facts, arrays=partials),
-            operation.call("dense/split_sum", GlobalSize(values), (64, 1, 1), facts=facts, arrays=partials),
+            operation.call(self.kernel, size, tile.items, facts, PARTIALS=partials),
+            operation.call("dense/split_sum", GlobalSize(values), 64, facts, PARTIALS=partials),
         ]
-
-
-def _work(tile: Tile, units: int, columns: int, splits: int = 1) -> GlobalSize:
-    """The work of ``splits`` products of ``units`` x ``columns`` sums."""
-    tiles = -(-units // tile.units) * -(-columns // tile.columns)
-    return GlobalSize(tiles * tile.items, splits, per_sample=False)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from blobnet.implementations.base import Candidate, Implementation
+from blobnet.implementations.base import FORWARD, Implementation
+from blobnet.implementations.blocking import rounded_up
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
-#: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit.
-SUM_COST, STORE_COST, WORK_ITEMS = 0.7, 4, 8
+#: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit, at
+#: least if planes can be cut, and at most if units can be done together.
+SUM_COST, STORE_COST, WORK_ITEMS, MANY_ITEMS = 0.7, 4, 8, 32
 #: Taps up to which this kernel, which unrolls them all, is worth compiling.
 MOST_TAPS = 49
 
@@ -19,29 +20,44 @@ class Depthwise(Implementation):
     """Units that are apart: blocks of rows of a plane, of several heights."""
 
     lanes = False
-    forward = "convolution/forward_depthwise"
+    directions = (FORWARD,)
 
-    def matches(self, operation: Operation) -> bool:
-        apart = operation.input_units == operation.output_units == 1
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        apart = operation.units == operation.depth == 1
         return super().matches(operation) and apart and operation.taps <= MOST_TAPS
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        tunables, output = operation.tuning.of(self.forward), operation.output.shape
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        tunables, output = cls.tunables(operation), operation.output.shape
         # Vectors that are whole, in a row.
-        lanes = 1 << (min(output.width, tunables["MAXIMUM_LANES"]).bit_length() - 1)
-        for rows in sorted({min(rows, output.height) for rows in (tunables["MAXIMUM_ROWS"], 2, 1)}):
-            vectors = -(-output.height // rows) * rows * -(-output.width // lanes) * output.units * operation.batch_size
-            loads = (rows - 1) * operation.vertical.stride + operation.vertical.span
-            steps = operation.taps + loads * operation.horizontal.kernel / rows + STORE_COST
-            # A vector that holds less than the most lanes takes as long.
-            cost = SUM_COST * vectors * tunables["MAXIMUM_LANES"] * steps / operation.cores
-            yield Candidate(self.way(f"{rows}x{lanes}"), cost, partial(self._calls, operation, lanes, rows))
+        width = 1 << (min(output.width, tunables["MAXIMUM_LANES"]).bit_length() - 1)
+        heights = {min(rows, output.height) for rows in (tunables["MAXIMUM_ROWS"], 2, 1)}
+        return (cls(operation, rows, width) for rows in sorted(heights))
 
-    def _calls(self, operation: Operation, lanes: int, block_rows: int) -> list[KernelCall]:
-        output = operation.output.shape
-        blocks = -(-output.height // block_rows)
+    def __init__(self, operation: Operation, rows: int, width: int) -> None:
+        super().__init__(operation, f"{rows}x{width}")
+        #: Rows of a block, and values of a vector.
+        self.rows, self.width = rows, width
+
+    @property
+    def cost(self) -> float:
+        operation, output, rows = self.operation, self.operation.output.shape, self.rows
+        vectors = rounded_up(output.height, rows) * -(-output.width // self.width) * output.units * operation.batch_size
+        loads = (rows - 1) * operation.vertical.stride + operation.vertical.span
+        steps = operation.taps + loads * operation.horizontal.kernel / rows + STORE_COST
+        # A vector that holds less than the most lanes takes as long.
+        return SUM_COST * vectors * self.tunables(operation)["MAXIMUM_LANES"] * steps / operation.cores
+
+    def calls(self) -> list[KernelCall]:
+        operation, output = self.operation, self.operation.output.shape
+        blocks = -(-output.height // self.rows)
         parts = min(blocks, max(1, -(-WORK_ITEMS * operation.cores // (output.units * operation.batch_size))))
-        rows = -(-blocks // parts) * block_rows
-        size = GlobalSize(1, -(-output.height // rows), output.units)
-        macros = {"LANES": lanes, "BLOCK_ROWS": block_rows, "ROWS": rows}
-        return [operation.call(self.forward, size, macros=macros)]
+        rows = -(-blocks // parts) * self.rows
+        parts = -(-output.height // rows)
+        # Many small planes: a work-item takes some time to begin.
+        most = max(1, output.units * operation.batch_size * parts // (MANY_ITEMS * operation.cores))
+        at_once = max(count for count in range(1, min(most, output.units) + 1) if output.units % count == 0)
+        size = GlobalSize(1, parts, output.units // at_once)
+        facts = {"LANES": self.width, "BLOCK_ROWS": self.rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}
+        return [operation.call(self.kernel, size, None, facts)]

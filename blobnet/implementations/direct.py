@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.geometry import Pair
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, lanes_for, reads, splits_for, tiles, vector_tiles
-from blobnet.implementations.operation import InputPhases, Operation, Phase
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
+from blobnet.implementations.blocking import (
+    READ_COST,
+    Block,
+    VectorTile,
+    blocks,
+    reads,
+    rounded_up,
+    splits_for,
+    vector_tiles,
+)
+from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.sums import split_sum
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, power_of_two
 from blobnet.kernel_source import Macro
 
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
@@ -23,158 +32,166 @@ SPLIT_ELEMENTS = 2**21
 COPY_COST, STORE_COST = 40, 50
 #: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
 SPLIT_ACCUMULATORS = 20
+#: What forward takes of what is counted where stores weigh most: its results go from registers straight to memory.
+ONE_TAP_FORWARD_COST = 0.85
 #: How much longer the gradient of the weights takes where no other tap reads what a column has brought near.
 ONE_TAP_COST = 1.15
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
 WEIGHT_COST = 200
 
 
-@dataclass(frozen=True)
 class Source:
-    """What an operation reads at stride 1: its source, or a copy of the input that is split into phases.
+    """What an operation reads at stride 1: its source, or a copy of the input that is split into phases."""
 
-    Attributes:
-        operation: whose.
-        layout: of its planes.
-        phases: of the input; None: the source itself.
-    """
+    def __init__(self, operation: Operation) -> None:
+        self.layout, self.phases = operation.source.layout, None
+        #: What a kernel that reads this must know, and the cost of making the copy.
+        self.macros, self.cost = {"PHASES_Y": 1, "PHASES_X": 1}, 0.0
+        if operation.direction != BACKWARD_DATA and operation.strides != (1, 1):
+            self.phases = phases = operation.input_phases
+            self.layout = BlobLayout.padded(Shape(operation.input.shape.units * phases.units, *phases.sizes))
+            # Padding is part of the phases.
+            self.macros = {"PAD_TOP": 0, "PAD_LEFT": 0}
+            self.cost = COPY_COST * self.layout.memory_elements * operation.batch_size / operation.cores
+        #: From a row to the next, and values of one sample's planes.
+        self.pitch = self.layout.unit_memory_width
+        self.elements = self.layout.unit_count * self.layout.unit_memory_elements
 
-    operation: Operation
-    layout: BlobLayout
-    phases: InputPhases | None = None
-
-    @classmethod
-    def of(cls, operation: Operation) -> Source:
-        """The one of an operation."""
-        if operation.direction == BACKWARD_DATA or operation.strides == (1, 1):
-            return cls(operation, operation.source.layout)
-        phases = operation.input_phases
-        shape = Shape(operation.input.shape.units * phases.planes, phases.height, phases.width)
-        return cls(operation, BlobLayout.padded(shape), phases)
-
-    @property
-    def elements(self) -> int:
-        """Values of one sample's planes."""
-        return self.layout.unit_count * self.layout.unit_memory_elements
-
-    @property
-    def cost(self) -> float:
-        """Of making the copy."""
-        copied = self.layout.memory_elements if self.phases else 0
-        return COPY_COST * copied * self.operation.batch_size / self.operation.cores
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """What a kernel that reads this must know. Padding is part of the phases."""
-        unsplit: dict[str, Macro] = {"PHASES_Y": 1, "PHASES_X": 1}
-        return {**self.phases.macros, "PAD_TOP": 0, "PAD_LEFT": 0} if self.phases else unsplit
-
-    @property
-    def blob(self) -> Blob:
-        """Where it is."""
+    def copied(self, operation: Operation) -> tuple[Blob, list[KernelCall]]:
+        """Where it is, and the launch that makes the copy, if there is one."""
         if not self.phases:
-            return self.operation.source
-        name = f"phases {self.operation.direction.removesuffix('s')}"
-        memory = self.operation.memory(name, per_sample=self.layout.memory_elements)
-        return Blob(memory.storage, self.layout, is_memory=True)
+            return operation.source, []
+        name, kernel = operation.direction.removesuffix("s"), "convolution/split_phases"
+        memory = operation.memory(f"phases {name}", per_sample=self.layout.memory_elements)
+        blob = Blob(memory.storage, self.layout, is_memory=True)
+        lanes = 1 << (min(self.phases.width, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
+        size, label = GlobalSize(1, 1, self.layout.unit_count), f"{operation.label}: split"
+        return blob, [operation.call(kernel, size, None, {}, label, LANES=lanes, PHASES=blob)]
 
-    @property
-    def calls(self) -> list[KernelCall]:
-        """The launch that makes the copy, if there is one."""
-        if not self.phases:
-            return []
-        kernel = "convolution/split_phases"
-        most = self.operation.tuning.of(kernel)["MAXIMUM_LANES"]
-        call = self.operation.call(
-            kernel,
-            GlobalSize(1, 1, self.layout.unit_count),
-            macros={"LANES": 1 << (min(self.phases.width, most).bit_length() - 1)},
-            facts=self.phases.macros,
-            blobs={"PHASES": self.blob},
-            label=f"{self.operation.label}: split",
-        )
-        return [call]
+
+@dataclass(frozen=True)
+class Part:
+    """What one launch makes: a phase, along flat planes of the source's pitch, or along rows of the result's own."""
+
+    phase: Phase
+    tile: VectorTile
+    flat: bool
+
+    def reads(self, operation: Operation, source: Source) -> Pair:
+        """:func:`reads` of the tiles."""
+        weights = operation.units * operation.depth * self.phase.taps
+        unit_blocks = -(-operation.units // self.tile.units)
+        return reads(weights, unit_blocks, source.elements // operation.groups, self.tile.count)
 
 
 class Direct(Implementation):
     """Tiles of sums in registers, straight from the blobs."""
 
     lanes = False
-    forward = "convolution/forward_flat"
-    backward_data = "convolution/backward_data"
-    backward_weights = "convolution/backward_weight"
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        source = Source.of(operation)
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        kernel = super().kernel_of(direction).removesuffix("_direct")
+        return "convolution/forward_flat" if direction == FORWARD else kernel
+
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        source = Source(operation)
         if operation.direction == BACKWARD_WEIGHTS:
-            yield from self._weights(operation, source)
+            tunables = cls.tunables(operation)
+            limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
+            for block in blocks(operation.units, operation.columns, *limits):
+                yield _Gradient(operation, block, source)
             return
         # A launch for each phase; its tiles are a candidate each if there is one phase, else each phase's cheapest.
-        phases = operation.phases
-        choices = [self._tiles(operation, source, phase) for phase in phases]
-        if len(phases) != 1:
-            choices = [(of_phase[:1], flat, more) for of_phase, flat, more in choices]
-        stores = sum(more for *_, more in choices)
-        for chosen in zip(*(of_phase for of_phase, *_ in choices), strict=True) if phases else [()]:
-            parts = list(zip(phases, chosen, (flat for _, flat, _ in choices), strict=True))
-            sums = sum(tile.cost * (phase.taps * operation.depth) for phase, tile, _ in parts)
-            read = sum(min(_tile_reads(tile, source, phase.taps)) for phase, tile, _ in parts)
-            cost = _cost(operation, sums + READ_COST * read) + source.cost + stores
-            way = self.way(chosen[0] if len(chosen) == 1 else "")
-            yield Candidate(way, cost, partial(self._calls, operation, source, parts))
+        parts = [cls._parts(operation, source, phase) for phase in operation.phases]
+        if len(parts) == 1:
+            yield from (cls(operation, part.tile, source, part) for part in parts[0])
+        else:
+            yield cls(operation, "", source, *(of_phase[0] for of_phase in parts))
 
-    def _tiles(self, operation: Operation, source: Source, phase: Phase) -> tuple[list[VectorTile], bool, float]:
-        """Tiles for a phase; whether they run over flat planes, and what stores cost besides.
+    @classmethod
+    def _parts(cls, operation: Operation, source: Source, phase: Phase) -> list[Part]:
+        """The ways to make a phase, the cheapest first.
 
-        Rows of their own, if they take no more vectors and the result has another pitch: more of these are stored as
-        they are.
+        Along rows of their own, if they take no more vectors and the result has another pitch: more of these are stored
+        as they are.
         """
-        tunables = operation.tuning.of(self.kernel(operation))
+        tunables, width, stride = cls.tunables(operation), phase.horizontal.size, operation.unit_stride
         if source.phases and operation.taps > 1:
             tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
-        pitch = source.layout.unit_memory_width
-        flat = vector_tiles(tunables, operation.units, (phase.height - 1) * pitch + phase.width)
-        result = operation.result
-        if operation.direction == BACKWARD_DATA or pitch == result.layout.unit_memory_width:
-            return flat, True, 0
-        rows = vector_tiles(tunables, operation.units, phase.width, runs=phase.height)
-        stores = STORE_COST * result.shape.elements * operation.batch_size / operation.cores
-        return (flat, True, stores) if flat[0].cost < rows[0].cost else (rows, False, stores)
+        run = (phase.vertical.size - 1) * source.pitch + width
+        flat = vector_tiles(tunables, operation.units, run, stride=stride)
+        if operation.direction == FORWARD and source.pitch != operation.result.layout.unit_memory_width:
+            rows = vector_tiles(tunables, operation.units, width, runs=phase.vertical.size, stride=stride)
+            if rows[0].cost <= flat[0].cost:
+                return [Part(phase, tile, flat=False) for tile in rows]
+        return [Part(phase, tile, flat=True) for tile in flat]
 
-    def _calls(
-        self, operation: Operation, source: Source, parts: Sequence[tuple[Phase, VectorTile, bool]]
-    ) -> list[KernelCall]:
-        kernel, calls = self.kernel(operation), source.calls
-        for phase, tile, flat in parts:
-            unit_blocks = operation.groups * -(-operation.units // tile.units)
-            size, order = _order(unit_blocks, tile.count, _tile_reads(tile, source, phase.taps))
-            facts = {**phase.macros, **source.macros, "FLAT": int(flat)}
-            blobs = {"OUTPUT_DELTA" if operation.direction == BACKWARD_DATA else "INPUT": source.blob}
-            macros = {**tile.macros, **order}
-            calls.append(operation.call(kernel, GlobalSize(*size), macros=macros, facts=facts, blobs=blobs))
+    def __init__(self, operation: Operation, tile: object, source: Source, *parts: Part) -> None:
+        super().__init__(operation, tile)
+        self.source, self.parts = source, parts
+
+    def _cost(self, multiply_adds: float) -> float:
+        """Of so many multiply-adds a sample and group, and the copy."""
+        operation = self.operation
+        return multiply_adds * operation.batch_size * operation.groups / operation.cores + self.source.cost
+
+    @property
+    def cost(self) -> float:
+        operation, source, result = self.operation, self.source, self.operation.result
+        sums = sum(part.tile.cost * (part.phase.taps * operation.depth) for part in self.parts)
+        read = sum(min(part.reads(operation, source)) for part in self.parts)
+        # What of the results is stored in other places than it is computed.
+        moved = operation.direction == FORWARD and source.pitch != result.layout.unit_memory_width
+        stores = STORE_COST * result.shape.elements * operation.batch_size / operation.cores if moved else 0
+        cost = self._cost(sums + READ_COST * read) + stores
+        return cost * ONE_TAP_FORWARD_COST if operation.direction == FORWARD and operation.taps == 1 else cost
+
+    def calls(self) -> list[KernelCall]:
+        operation, source = self.operation, self.source
+        blob, calls = source.copied(operation)
+        role = "OUTPUT_DELTA" if operation.direction == BACKWARD_DATA else "INPUT"
+        for part in self.parts:
+            unit_blocks = operation.groups * -(-operation.units // part.tile.units)
+            size, order = _order(unit_blocks, part.tile.count, part.reads(operation, source))
+            if operation.direction == FORWARD:
+                # A work-item takes some time to begin, and what one stores side by side is stored sooner.
+                items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
+                order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
+                size = (-(-math.prod(size) // at_once), 1)
+            facts = part.tile.macros | order | part.phase.macros | source.macros | {"FLAT": int(part.flat)}
+            calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, **{role: blob}))
         return calls
 
-    def _weights(self, operation: Operation, source: Source) -> Iterator[Candidate]:
-        """On flat planes at one pitch, else row by row; with a stride on those of the input's phases."""
-        tunables = operation.tuning.of(self.backward_weights)
-        limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
-        most = tunables["MAXIMUM_LANES"]
-        rows, run = _runs(source)
-        # A vector that holds less than the most lanes takes as long.
-        positions = rows * -(-run // lanes_for(run, most)) * most * (ONE_TAP_COST if operation.taps == 1 else 1)
-        more = WEIGHT_COST * operation.weights / operation.cores + source.cost
-        for cost, units, columns in tiles(operation.output_units, operation.columns, *limits):
-            calls = partial(self._weight_calls, operation, source, units, columns)
-            yield Candidate(self.way(f"{units}x{columns}"), _cost(operation, cost * positions) + more, calls)
 
-    def _weight_calls(self, operation: Operation, source: Source, units: int, columns: int) -> list[KernelCall]:
-        kernel = self.backward_weights
-        tunables = operation.tuning.of(kernel)
-        rows, run = _runs(source)
-        column_blocks = -(-operation.columns // columns)
-        unit_blocks = operation.groups * -(-operation.output_units // units)
-        lanes = lanes_for(run, tunables["MAXIMUM_LANES"])
-        piece = min(run, -(-tunables["PIECE_POSITIONS"] // lanes) * lanes)
+class _Gradient(Direct):
+    """Backward weights: on flat planes at one pitch, else row by row; with a stride on those of the input's phases."""
+
+    tile: Block
+
+    @property
+    def runs(self) -> Pair:
+        """How many runs of positions are summed for a sample, and how long they are: flat planes are one, or rows."""
+        delta = self.operation.output
+        if delta.layout.unit_memory_width == self.source.pitch or delta.shape.height == 1:
+            return 1, delta.shape.width + (delta.shape.height - 1) * delta.layout.unit_memory_width
+        return delta.shape.height, delta.shape.width
+
+    @property
+    def cost(self) -> float:
+        operation, (rows, run) = self.operation, self.runs
+        most = self.tunables(operation)["MAXIMUM_LANES"]
+        # A vector that holds less than the most lanes takes as long.
+        positions = rows * -(-run // power_of_two(run, most)) * most * (ONE_TAP_COST if operation.taps == 1 else 1)
+        return self._cost(self.tile.cost * positions) + WEIGHT_COST * operation.weights / operation.cores
+
+    def calls(self) -> list[KernelCall]:
+        operation, source, tile, (rows, run) = self.operation, self.source, self.tile, self.runs
+        tunables = self.tunables(operation)
+        column_blocks = -(-operation.columns // tile.vectors)
+        unit_blocks = operation.groups * -(-operation.units // tile.units)
+        lanes = power_of_two(run, tunables["MAXIMUM_LANES"])
         layout = operation.output.layout
         both = layout.unit_count * layout.unit_memory_elements, source.elements
         elements = [operation.batch_size * count for count in both]
@@ -184,41 +201,20 @@ class Direct(Implementation):
         )
         of_units, of_columns = (count // (operation.groups * splits) for count in elements)
         size, order = _order(unit_blocks, column_blocks, reads(of_units, unit_blocks, of_columns, column_blocks))
+        facts: dict[str, Macro] = {
+            **source.macros,
+            **order,
+            "FLAT": int(rows == 1),
+            "PIECE": min(run, rounded_up(tunables["PIECE_POSITIONS"], lanes)) if rows == 1 else run,
+            "SPLITS": splits,
+            "LANES": lanes,
+            "BLOCK_COLUMNS": tile.vectors,
+            "BLOCK_UNITS": tile.units,
+        }
         partials, reductions = split_sum(operation, splits)
-        call = operation.call(
-            kernel,
-            GlobalSize(*size, splits, per_sample=False),
-            macros={
-                "FLAT": int(rows == 1),
-                "PIECE": piece if rows == 1 else run,
-                "SPLITS": splits,
-                "LANES": lanes,
-                "BLOCK_COLUMNS": columns,
-                "BLOCK_UNITS": units,
-                **order,
-            },
-            facts=source.macros,
-            blobs={"INPUT": source.blob},
-            arrays={"PARTIALS": partials},
-        )
-        return [*source.calls, call, *reductions]
-
-
-def _runs(source: Source) -> Pair:
-    """How many runs of positions the gradient of the weights sums for a sample, and how long they are.
-
-    Flat planes (one pitch) are one run, else each row is one.
-    """
-    delta = source.operation.output
-    same_pitch = delta.layout.unit_memory_width == source.layout.unit_memory_width
-    if same_pitch or delta.shape.height == 1:
-        return 1, delta.shape.width + (delta.shape.height - 1) * delta.layout.unit_memory_width
-    return delta.shape.height, delta.shape.width
-
-
-def _cost(operation: Operation, multiply_adds: float) -> float:
-    """The cost of a candidate that needs so many multiply-adds a sample and group."""
-    return multiply_adds * operation.batch_size * operation.groups / operation.cores
+        blob, copy = source.copied(operation)
+        work = GlobalSize(*size, splits, per_sample=False)
+        return [*copy, operation.call(self.kernel, work, None, facts, INPUT=blob, PARTIALS=partials), *reductions]
 
 
 def _order(unit_blocks: int, column_blocks: int, read: Pair) -> tuple[Pair, dict[str, Macro]]:
@@ -226,11 +222,3 @@ def _order(unit_blocks: int, column_blocks: int, read: Pair) -> tuple[Pair, dict
     units_first = read[0] < read[1]
     size = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
     return size, {"UNITS_FIRST": int(units_first)}
-
-
-def _tile_reads(tile: VectorTile, source: Source, taps: int) -> Pair:
-    """:func:`reads` of a tile."""
-    operation = source.operation
-    weights = operation.input_units * operation.output_units * taps
-    blocks = -(-operation.units // tile.units)
-    return reads(weights, blocks, source.elements // operation.groups, tile.count)

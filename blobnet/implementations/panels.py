@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 
-from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Candidate, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, balance, vector_tiles
+from blobnet.blob import FLOAT32
+from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
+from blobnet.implementations.blocking import READ_COST, VectorTile, balance, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
 
 #: What it costs to copy a value into a panel, to store a result, and to transpose a weight, in multiply-adds of a
 #: compute unit; and a multiply-add itself, which reads nothing but a panel and weights in their order.
@@ -21,94 +19,67 @@ MOST_ROWS, MOST_UNITS = 512, 512
 WORK_ITEMS, FEWEST_UNITS = 8, 64
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How a product is cut into panels and work-items.
-
-    Attributes:
-        tile: of sums in registers; its vectors are of positions.
-        units_at_once: units of a work-item.
-        depths: source units in a panel.
-    """
-
-    tile: VectorTile
-    units_at_once: int
-    depths: int
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The cut as macros."""
-        return {**self.tile.macros, "UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
-
-
 class Panels(Implementation):
     """Products with panels, copies of the source in the order of reading; backward data at stride 1."""
 
+    tile: VectorTile
+
     lanes = False
-    forward = "convolution/forward_panels"
-    backward_data = "convolution/backward_data_panels"
+    directions = (FORWARD, BACKWARD_DATA)
 
-    def matches(self, operation: Operation) -> bool:
-        one_phase = operation.direction == FORWARD or operation.strides == (1, 1)
-        return super().matches(operation) and one_phase
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        return super().matches(operation) and (operation.direction == FORWARD or operation.strides == (1, 1))
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        for cut in self._cuts(operation):
-            cost = _cost(operation, cut)
-            if operation.direction == BACKWARD_DATA:
-                cost += TRANSPOSE_COST * operation.weights / operation.cores
-            yield Candidate(self.way(cut.tile), cost, partial(self._calls, operation, cut))
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        positions, stride = operation.batch_size * operation.positions, operation.unit_stride
+        tiles = vector_tiles(cls.tunables(operation), operation.units, positions, stride=stride)
+        found = (cls(operation, tile) for tile in tiles)
+        return (candidate for candidate in found if candidate.fits)
 
-    def _cuts(self, operation: Operation) -> Iterator[Cut]:
-        """Tiles that local memory has room for, the one with the cheapest product first."""
-        positions, model = operation.batch_size * _positions(operation), operation.tuning.model
-        tunables = operation.tuning.of(self.kernel(operation))
-        for tile in vector_tiles(tunables, operation.units, positions):
-            # Tiles that fit: rows of the panel, sums of a unit each, and what kernels/convolution/panels.h has besides.
-            room = model.local_memory // (4 * tile.values) - 4
-            wanted = -(-WORK_ITEMS * model.cores // (operation.groups * -(-positions // tile.values)))
-            most_units = max(1, min(MOST_UNITS, room // 2))
-            chunks = max(-(-operation.units // most_units), min(wanted, -(-operation.units // FEWEST_UNITS)))
-            units = -(-operation.units // (chunks * tile.units)) * tile.units
-            depths = min(operation.depth, max(1, min(MOST_ROWS, room - units) // operation.taps))
-            if units + depths * operation.taps <= room:
-                yield Cut(tile, units, depths)
+    def __init__(self, operation: Operation, tile: VectorTile) -> None:
+        super().__init__(operation, tile)
+        model, units = operation.tuning.model, operation.units
+        #: Tiles of the batch's positions.
+        self.count = -(-operation.batch_size * operation.positions // tile.values)
+        # Tiles that fit: rows of the panel, sums of a unit each, and what kernels/convolution/panels.h has besides.
+        room = model.local_memory // (FLOAT32.itemsize * tile.values) - 4
+        wanted = -(-WORK_ITEMS * model.cores // (operation.groups * self.count))
+        most_units = max(1, min(MOST_UNITS, room // 2))
+        chunks = max(-(-units // most_units), min(wanted, -(-units // FEWEST_UNITS)))
+        #: Units of a work-item, and work-items that share those of a group.
+        self.units_at_once = rounded_up(-(-units // chunks), tile.units)
+        self.chunks = -(-units // self.units_at_once)
+        #: Source units in a panel.
+        self.depths = min(operation.depth, max(1, min(MOST_ROWS, room - self.units_at_once) // operation.taps))
+        #: Whether local memory has room for it.
+        self.fits = self.units_at_once + self.depths * operation.taps <= room
 
-    def _calls(self, operation: Operation, cut: Cut) -> list[KernelCall]:
-        arrays, before = {}, []
+    @property
+    def cost(self) -> float:
+        operation = self.operation
+        copied = COPY_COST * operation.depth * operation.taps * self.chunks
+        positions = operation.batch_size * operation.positions
+        values = positions * operation.groups * (copied + STORE_COST * operation.units)
+        items = operation.groups * self.chunks * self.count
+        product = self.tile.cost * operation.depth * operation.taps * operation.groups
+        shared = (PRODUCT_COST * product + values + READ_COST * operation.weights) / operation.cores
+        transposed = operation.weights if operation.direction == BACKWARD_DATA else 0
+        return shared * balance(items, operation.cores) + TRANSPOSE_COST * transposed / operation.cores
+
+    def calls(self) -> list[KernelCall]:
+        operation, tile, before, arrays = self.operation, self.tile, [], {}
         if operation.direction == BACKWARD_DATA:
-            before = [_transpose(operation, cut.tile.lanes)]
-            arrays = {"WEIGHT": before[0].arrays["TRANSPOSED"]}
-        chunks = operation.groups * -(-operation.units // cut.units_at_once)
-        size = GlobalSize(chunks, positions=_positions(operation), tile=cut.tile.values)
-        facts = operation.phases[0].macros if operation.phases else {}
-        kernel = self.kernel(operation)
-        return [*before, operation.call(kernel, size, macros=cut.macros, facts=facts, arrays=arrays)]
-
-
-def _positions(operation: Operation) -> int:
-    """Positions of a sample's result."""
-    return operation.result.shape.height * operation.result.shape.width
-
-
-def _cost(operation: Operation, cut: Cut) -> float:
-    """See Candidate."""
-    chunks = -(-operation.units // cut.units_at_once)
-    copied = COPY_COST * operation.depth * operation.taps * chunks
-    positions = operation.batch_size * _positions(operation)
-    values = positions * operation.groups * (copied + STORE_COST * operation.units)
-    items = operation.groups * chunks * -(-positions // cut.tile.values)
-    product = cut.tile.cost * operation.depth * operation.taps * operation.groups
-    shared = (PRODUCT_COST * product + values + READ_COST * operation.weights) / operation.cores
-    return shared * balance(items, operation.cores)
-
-
-def _transpose(operation: Operation, lanes: int) -> KernelCall:
-    """The launch that puts weights of an input unit together."""
-    return operation.call(
-        "convolution/transpose_weight",
-        GlobalSize(-(-operation.output_units // lanes), operation.groups, per_sample=False),
-        macros={"LANES": lanes},
-        arrays={"TRANSPOSED": operation.memory("weights transposed", operation.weights)},
-        label=f"{operation.label}: transpose",
-    )
+            # Puts the weights of an input unit together.
+            arrays = {"WEIGHT": operation.memory("weights transposed", operation.weights)}
+            size = GlobalSize(-(-operation.depth // tile.lanes), operation.groups, per_sample=False)
+            label, to = f"{operation.label}: transpose", arrays["WEIGHT"]
+            call = operation.call(
+                "convolution/transpose_weight", size, None, {}, label, LANES=tile.lanes, TRANSPOSED=to
+            )
+            before = [call]
+        size = GlobalSize(operation.groups * self.chunks, positions=operation.positions, tile=tile.values)
+        facts = {**tile.macros, "UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
+        facts |= operation.phases[0].macros if operation.phases else {}
+        return [*before, operation.call(self.kernel, size, None, facts, **arrays)]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.sums import split_sum
@@ -26,46 +23,33 @@ class Strip(Implementation):
     """Few units a group: strips of rows of the result, backward of blocks of stride x stride cells."""
 
     lanes = True
-    forward = "convolution/forward_strip"
-    backward_data = "convolution/backward_data_strip"
-    backward_weights = "convolution/backward_weight_strip"
+    #: Bound by memory: measured as the fastest wherever it fits.
+    cost = 0.0
 
-    def matches(self, operation: Operation) -> bool:
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
         layouts = operation.input.layout, operation.output.layout
         # Strips of the whole batch are counted by an int.
         countable = all(operation.batch_size * layout.memory_elements < 2**31 for layout in layouts)
-        return super().matches(operation) and countable and all(it.unit_memory_width <= _MOST_PITCH for it in layouts)
+        narrow = all(layout.unit_memory_width <= _MOST_PITCH for layout in layouts)
+        units = operation.units * (operation.depth if operation.direction == BACKWARD_WEIGHTS else 1)
+        few = units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS
+        return super().matches(operation) and countable and narrow and few
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        of_weights = operation.direction == BACKWARD_WEIGHTS
-        units = operation.input_units * operation.output_units if of_weights else operation.units
-        if units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS:
-            # Bound by memory: measured as the fastest wherever it fits.
-            calls = self._weight_calls if of_weights else self._calls
-            yield Candidate(self.way(), 0.0, partial(calls, operation))
-
-    def _calls(self, operation: Operation) -> list[KernelCall]:
+    def calls(self) -> list[KernelCall]:
+        operation, result = self.operation, self.operation.result.shape
+        if operation.direction == BACKWARD_WEIGHTS:
+            # A work-group for each pair of units and split.
+            strip, pairs = min(result.height, _ROWS), operation.groups * operation.units * operation.depth
+            strips = operation.batch_size * -(-result.height // strip) * result.width
+            splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
+            partials, reductions = split_sum(operation, splits)
+            size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
+            call = operation.call(self.kernel, size, _SUMMING, STRIP=strip, SPLITS=splits, PARTIALS=partials)
+            return [call, *reductions]
         # A block is as many cells as there are phases backward, one forward.
         block = operation.strides if operation.direction == BACKWARD_DATA else (1, 1)
-        result = operation.result.shape
         rows, columns = -(-result.height // block[0]), -(-result.width // block[1])
         strip = min(rows, max(1, _SUMS // (operation.units * block[0] * block[1])), _ROWS)
         size = GlobalSize(_LOCAL, positions=columns * -(-rows // strip) * operation.groups, tile=_LOCAL)
-        return [operation.call(self.kernel(operation), size, (_LOCAL, 1, 1), macros={"STRIP": strip})]
-
-    def _weight_calls(self, operation: Operation) -> list[KernelCall]:
-        """A work-group for each pair of units and split."""
-        delta = operation.output.shape
-        strip = min(delta.height, _ROWS)
-        pairs = operation.groups * operation.output_units * operation.input_units
-        strips = operation.batch_size * -(-delta.height // strip) * delta.width
-        splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
-        partials, reductions = split_sum(operation, splits)
-        call = operation.call(
-            self.backward_weights,
-            GlobalSize(_SUMMING, splits, pairs, per_sample=False),
-            (_SUMMING, 1, 1),
-            macros={"SPLITS": splits, "STRIP": strip},
-            arrays={"PARTIALS": partials},
-        )
-        return [call, *reductions]
+        return [operation.call(self.kernel, size, _LOCAL, STRIP=strip)]

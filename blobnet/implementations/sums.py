@@ -16,17 +16,15 @@ def bias_gradient(operation: Operation) -> list[KernelCall]:
         return []
     if operation.bias_mode == 2:
         size, local = elementwise_work(delta, operation.tuning)
-        arrays = {"GRADIENT": operation.array("gradient", "bias", 0, 0)}
+        gradient = operation.parameter("BIAS_GRADIENT")
         size = replace(size, per_sample=False)
-        return [operation.call("gradient/position_bias", size, local, arrays=arrays, label=label)]
+        return [operation.call("gradient/position_bias", size, local, {}, label, GRADIENT=gradient)]
     kernel = "gradient/unit_bias"
     tunables = operation.tuning.of(kernel)
-    local = tunables["GROUP_WIDTH"], 1, 1
-    splits = splits_for(delta.units, tunables["TARGET_GROUPS"], operation.batch_size)
+    splits, items = splits_for(delta.units, tunables["TARGET_GROUPS"], operation.batch_size), tunables["GROUP_WIDTH"]
     partials, reductions = split_sum(operation, splits, "bias", label)
-    size = GlobalSize(local[0], splits, delta.units, per_sample=False)
-    macros, arrays = {"SPLITS": splits}, {"PARTIALS": partials}
-    return [operation.call(kernel, size, local, macros=macros, arrays=arrays, label=label), *reductions]
+    size = GlobalSize(items, splits, delta.units, per_sample=False)
+    return [operation.call(kernel, size, items, {}, label, SPLITS=splits, PARTIALS=partials), *reductions]
 
 
 def split_sum(
@@ -36,7 +34,7 @@ def split_sum(
 
     A sum in one part is the gradient itself.
     """
-    gradient = operation.array("gradient", name, 0, 0)
+    gradient = operation.parameter(f"{name.upper()}_GRADIENT")
     if splits == 1:
         return gradient, []
     partials = operation.memory(f"{name} partials", splits * gradient.elements)

@@ -7,40 +7,35 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.blocking import rounded_up
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.implementations.tile import ProductTile
-from blobnet.implementations.tiled import PackedWeights, Tiled
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.implementations.tile import Tile
+from blobnet.implementations.tiled import Tiled
+from blobnet.kernel_call import GlobalSize
 from blobnet.kernel_source import Macro
 
 
 @dataclass(frozen=True)
-class WarpTile(ProductTile):
-    """A tile of which a warp keeps ``warp_units`` x ``warp_columns`` sums.
+class WarpTile(Tile):
+    """A tile of which a warp, instead of a work-item, keeps ``item_units`` x ``item_columns`` sums.
 
     ``stages`` steps of ``depth`` rows of both factors lie in local memory.
     """
 
-    warp_units: int
-    warp_columns: int
     stages: int
     precision: ClassVar[str] = "tf32"
 
     @property
     def items(self) -> int:
-        return 32 * (self.units // self.warp_units) * (self.columns // self.warp_columns)
+        return 32 * super().items
 
     def __str__(self) -> str:
         return f"{self.units}x{self.columns}"
 
     @property
     def macros(self) -> dict[str, Macro]:
-        return {
-            **super().macros,
-            "WARP_UNITS": self.warp_units,
-            "WARP_COLUMNS": self.warp_columns,
-            "STAGES": self.stages,
-        }
+        own = {"WARP_UNITS": self.item_units, "WARP_COLUMNS": self.item_columns, "STAGES": self.stages}
+        return {**super().macros, **own}
 
 
 # NOTE: tiles may take 96 KB of local memory: NVIDIA's OpenCL does, though it says 48 KB.
@@ -59,34 +54,30 @@ WEIGHT_TILES = (
 )
 
 
-class FragmentWeights(PackedWeights):
-    """The weights as a matrix in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl)."""
+class Tensor(Tiled):
+    """Products of matrices on tensor cores, for those who asked for tf32; in splits as ``tiled``.
+
+    The packed weights lie in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl).
+    """
+
+    @classmethod
+    def tiles(cls, operation: Operation) -> Sequence[Tile]:
+        tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
+        return tiles if operation.tuning.precision == "tf32" else ()
 
     @property
     def depth_rows(self) -> int:
-        return -(-self.operation.depth // self.tile.depth) * self.tile.depth
+        return rounded_up(self.operation.depth, self.tile.depth)
 
     @property
     def elements(self) -> int:
-        return self.operation.groups * self.operation.taps * self.depth_rows * self.columns
+        return self.operation.groups * self.operation.taps * self.depth_rows * self.unit_columns
 
     def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
-        return self.operation.source.layout.unit_memory_width if phase.horizontal.stride == 1 else phase.width
+        return self.operation.source.layout.unit_memory_width if phase.horizontal.stride == 1 else phase.horizontal.size
 
-    def call(self) -> KernelCall:
-        size = GlobalSize(self.columns * 8, self.depth_rows // 8, self.operation.groups, per_sample=False)
-        return self._pack("convolution/pack_weight_tensor", size, 128)
-
-
-class Tensor(Tiled):
-    """Products of matrices on tensor cores, for those who asked for tf32; in splits as ``tiled``."""
-
-    forward = "convolution/forward_tensor"
-    backward_data = "convolution/backward_data_tensor"
-    backward_weights = "convolution/backward_weight_tensor"
-    packing = FragmentWeights
-
-    def tiles(self, operation: Operation) -> Sequence[ProductTile]:
-        tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
-        return tiles if operation.tuning.precision == "tf32" else ()
+    @property
+    def packing(self) -> tuple[str, GlobalSize, int]:
+        size = GlobalSize(self.unit_columns * 8, self.depth_rows // 8, self.operation.groups, per_sample=False)
+        return "convolution/pack_weight_tensor", size, 128

@@ -7,20 +7,23 @@ that were measured there; a model gives the speeds of others, for tuning to try.
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
 
+from blobnet.blob import FLOAT32
 from blobnet.device_model import DeviceModel
 from blobnet.kernel_call import Tuning
 from blobnet.kernel_source import Macro
 
 
 @dataclass(frozen=True)
-class ProductTile(ABC):
+class Tile:
     """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows of both factors at once.
+
+    A work-item keeps ``item_units`` x ``item_columns`` of the sums; both factors lie in local memory. A column is a
+    position (forward, backward data) or a weight of one unit (its gradient).
 
     ``speed`` is relative to the fastest tile of fp32, on a product that fills the device; a compute unit is busy with
     ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``is_guess``:
@@ -30,43 +33,33 @@ class ProductTile(ABC):
     units: int
     columns: int
     depth: int
+    item_units: int
+    item_columns: int
     speed: float = field(kw_only=True)
     busy: float = field(default=1, kw_only=True)
     overhead: int = field(default=0, kw_only=True)
     is_guess: bool = field(default=False, kw_only=True)
-    precision: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def items(self) -> int:
-        """Work-items in a group."""
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
-        return {"TILE_UNITS": self.units, "TILE_COLUMNS": self.columns, "TILE_DEPTH": self.depth}
-
-
-@dataclass(frozen=True)
-class Tile(ProductTile):
-    """A tile of which a work-item keeps ``item_units`` x ``item_columns`` sums; both factors lie in local memory.
-
-    A column is a position (forward, backward data) or a weight of one unit (its gradient).
-    """
-
-    item_units: int
-    item_columns: int
     precision: ClassVar[str] = "fp32"
 
     @property
     def items(self) -> int:
+        """Work-items in a group."""
         return self.units // self.item_units * (self.columns // self.item_columns)
+
+    def count(self, units: int, columns: int) -> int:
+        """Tiles of a product of ``units`` x ``columns`` sums."""
+        return -(-units // self.units) * -(-columns // self.columns)
+
+    def cost(self, units: int, columns: int, groups: int, cores: int) -> float:
+        """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows."""
+        rounds = max(self.busy, -(-groups * self.count(units, columns) // cores))
+        return rounds * self.units * self.columns / self.speed
 
     @property
     def local_bytes(self) -> int:
         """Local memory, double-buffered, at the larger pitch of the kernels; results leave through it as well."""
         rows = max(2 * self.depth, self.units // self.item_units)
-        return 4 * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
+        return FLOAT32.itemsize * (2 * self.depth * (self.units + 4) + rows * (self.columns + 4))
 
     @property
     def prefetched(self) -> int:
@@ -98,7 +91,9 @@ class Tile(ProductTile):
 
     @property
     def macros(self) -> dict[str, Macro]:
-        return {**super().macros, "ITEM_UNITS": self.item_units, "ITEM_COLUMNS": self.item_columns}
+        """The tile as macros."""
+        sizes = {"TILE_UNITS": self.units, "TILE_COLUMNS": self.columns, "TILE_DEPTH": self.depth}
+        return {**sizes, "ITEM_UNITS": self.item_units, "ITEM_COLUMNS": self.item_columns}
 
 
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
@@ -139,18 +134,17 @@ def _loads(tile: Tile) -> float:
 def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozenset[int] | None) -> tuple[Tile, ...]:
     """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
-    for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED):
-        tile = Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
-        if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS and _fits(tile, model, rows):
-            tile = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
-            best[units, columns] = max(tile, best.get((units, columns), tile), key=lambda item: item.speed)
+    tried = (
+        Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
+        for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED)
+    )
+    small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS)
+    for tile in fitting(small, model, rows):
+        guess = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
+        footprint = tile.units, tile.columns
+        best[footprint] = max(guess, best.get(footprint, guess), key=lambda item: item.speed)
     known = {(tile.units, tile.columns) for tile in measured}
     return tuple(tile for footprint, tile in best.items() if footprint not in known)
-
-
-def _fits(tile: Tile, model: DeviceModel, rows: Collection[int] | None) -> bool:
-    is_allowed = tile.items <= model.group_size and tile.local_bytes <= model.local_memory
-    return is_allowed and tile.registers_by(model.compiler, rows) <= model.registers
 
 
 def fitting(tiles: Iterable[Tile], model: DeviceModel, rows: Collection[int] | None = ()) -> tuple[Tile, ...]:
@@ -161,7 +155,13 @@ def fitting(tiles: Iterable[Tile], model: DeviceModel, rows: Collection[int] | N
         model: the device.
         rows: of its products, as far as they are known; None where no compiler loads factors ahead in the kernel.
     """
-    return tuple(tile for tile in tiles if _fits(tile, model, rows))
+    return tuple(
+        tile
+        for tile in tiles
+        if tile.items <= model.group_size
+        and tile.local_bytes <= model.local_memory
+        and tile.registers_by(model.compiler, rows) <= model.registers
+    )
 
 
 def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, rows: Collection[int] | None = ()) -> tuple[Tile, ...]:
@@ -174,16 +174,11 @@ def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, rows: Collection[int] 
     return known + guessed_tiles(known, tuning.model, few) or (min(measured, key=lambda tile: tile.registers),)
 
 
-#: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (Candidate).
+#: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (see
+#: Implementation.cost).
 VALUE_COST, LAUNCH_COST = 28, 540_000
 
 
-def product_cost(tile: ProductTile, units: int, columns: int, groups: int, cores: int) -> float:
-    """When ``groups`` products of ``units`` x ``columns`` sums are done, for each of their rows (see Candidate)."""
-    count = groups * -(-units // tile.units) * -(-columns // tile.columns)
-    return max(tile.busy, -(-count // cores)) * tile.units * tile.columns / tile.speed
-
-
 def sum_cost(values: int, splits: int, cores: int) -> float:
-    """What adding the parts of ``values`` sums in ``splits`` costs (see Candidate): a launch that moves them."""
+    """What adding the parts of ``values`` sums in ``splits`` costs: a launch that moves them."""
     return LAUNCH_COST + values * (splits + 1) * VALUE_COST / cores if splits > 1 else 0

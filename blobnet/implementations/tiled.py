@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from blobnet.blob import Shape
-from blobnet.implementations.base import BACKWARD_WEIGHTS, Candidate, Implementation
-from blobnet.implementations.blocking import powers_of_two
+from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.blocking import powers_of_two, rounded_up
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.sums import split_sum
-from blobnet.implementations.tile import (
-    LAUNCH_COST,
-    VALUE_COST,
-    ProductTile,
-    Tile,
-    product_cost,
-    sum_cost,
-    tiles_for,
-)
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, cell_work, elementwise_work
-from blobnet.kernel_source import Macro
+from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
+from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work
+from blobnet.task import Way
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -43,187 +34,147 @@ SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
 MOST_POSITION_SPLITS = 256
 
 
-@dataclass(frozen=True)
-class PackedWeights:
-    """The weights of an operation as a matrix for products: a row is a tap and a source unit, a column a result's unit.
+class Tiled(Implementation):
+    """Products of matrices through local memory, the weights packed first; in splits where there are few tiles.
 
-    Attributes:
-        operation: whose.
-        tile: what reads the matrix.
+    The packed weights are a matrix, of which a row is a tap and a source unit, a column a unit of the result.
     """
 
-    operation: Operation
-    tile: ProductTile
-
-    @property
-    def depth_rows(self) -> int:
-        """Rows a tap: whole tiles, unless that wastes too much."""
-        depth = self.operation.depth
-        whole = -(-depth // self.tile.depth) * self.tile.depth
-        return whole if whole == depth or depth >= 4 * self.tile.depth else depth
-
-    @property
-    def columns(self) -> int:
-        """Columns: whole tiles of units."""
-        return -(-self.operation.units // self.tile.units) * self.tile.units
-
-    @property
-    def elements(self) -> int:
-        """Values of the matrix; behind the last tap it has a row of zeros."""
-        return self.operation.groups * (self.operation.taps * self.depth_rows + 1) * self.columns
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The matrix as macros."""
-        return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.columns}
-
-    @property
-    def array(self) -> Array:
-        """The matrix's memory."""
-        return self.operation.memory(f"weights packed for {self.operation.direction}", self.elements)
-
-    def call(self) -> KernelCall:
-        """The launch that packs."""
-        size = GlobalSize(self.columns, self.depth_rows + 1, self.operation.groups, per_sample=False)
-        return self._pack("convolution/pack_weight", size, 32)
-
-    def _pack(self, kernel: str, size: GlobalSize, local: int) -> KernelCall:
-        group = self.operation.weights // self.operation.groups
-        return self.operation.call(
-            kernel,
-            size,
-            (local, 1, 1),
-            macros={**self.macros, "GROUP_STRIDE": group},
-            arrays={"PACKED": self.array},
-            label=f"{self.operation.label}: pack",
-        )
-
-    def row(self, phase: Phase) -> int:
-        """Positions from one row of results to the next; sums of those beyond the width are not stored."""
-        return phase.width
-
-    def positions(self, phase: Phase) -> int:
-        """Columns of the product that makes a phase of a sample."""
-        return (phase.height - 1) * self.row(phase) + phase.width
-
-    def cost(self) -> float:
-        """What packing costs (see Candidate)."""
-        return LAUNCH_COST + 2 * self.elements * VALUE_COST / self.operation.cores
-
-    def product_cost(self, positions: int, taps: int, splits: int) -> float:
-        """The cost of a product with all ``positions`` of the batch over ``taps`` taps (see Candidate)."""
-        rows = taps * self.depth_rows / splits + self.tile.overhead
-        groups, cores = self.operation.groups * splits, self.operation.cores
-        return rows * product_cost(self.tile, self.operation.units, positions, groups, cores)
-
-    def splits(self, positions: int, taps: int) -> Iterator[int]:
-        """Into how many parts the rows of such a product may go: more of them only until the device is full."""
-        yield 1
-        if not self.tile.is_guess:
-            tiles = self.operation.groups * (self.columns // self.tile.units) * -(-positions // self.tile.columns)
-            full = 2 * SPLIT_TILES * self.operation.cores // tiles
-            most = full, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS
-            yield from (splits for splits in powers_of_two(min(most)) if splits > 1)
-
-
-class Tiled(Implementation):
-    """Products of matrices through local memory, the weights packed first; in splits where there are few tiles."""
+    tile: Tile
 
     lanes = True
-    forward = "convolution/forward_tiled"
-    backward_data = "convolution/backward_data_tiled"
-    backward_weights = "convolution/backward_weight_tiled"
-    packing: type[PackedWeights] = PackedWeights
 
-    def tiles(self, operation: Operation) -> Sequence[ProductTile]:
-        """The tiles for an operation."""
+    def __init__(self, operation: Operation, tile: Tile, splits: int = 1) -> None:
+        super().__init__(operation, tile)
+        #: Parts of the sum over rows; of backward weights, whose sum is over positions, see ``position_splits``.
+        self.splits = splits
+        #: Columns of the packed weights: whole tiles of units.
+        self.unit_columns = rounded_up(operation.units, tile.units)
+
+    @classmethod
+    def tiles(cls, operation: Operation) -> Sequence[Tile]:
         if operation.direction == BACKWARD_WEIGHTS:
             return tiles_for(WEIGHT_TILES, operation.tuning, rows=None)
         rows = [phase.taps * operation.depth for phase in operation.plain.phases]
         return tiles_for(TILES, operation.tuning, rows)
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        of_weights = operation.direction == BACKWARD_WEIGHTS
-        for tile in self.tiles(operation):
-            for ending, cost, calls in (self._sums if of_weights else self._products)(operation, tile):
-                yield Candidate(self.way(f"{tile}{ending}"), cost, calls, tile.is_guess, precision=tile.precision)
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        for tile in cls.tiles(operation):
+            whole = cls(operation, tile)
+            yield from (cls(operation, tile, splits) if splits > 1 else whole for splits in whole.row_splits())
 
-    def _products(self, operation: Operation, tile: ProductTile) -> Iterator[_Sum]:
-        """Packs the weights, and multiplies them with the source, phase by phase."""
-        packed, results = self.packing(operation, tile), operation.batch_size * operation.result.shape.elements
-        phases = operation.plain.phases
-        work = [(operation.batch_size * packed.positions(phase), phase.taps) for phase in phases]
-        for splits in packed.splits(*max(work, key=lambda item: item[0] * item[1])):
-            cost = packed.cost() + (len(work) - 1) * LAUNCH_COST
-            cost += sum(packed.product_cost(*item, splits) for item in work)
-            cost += sum_cost(results, splits, operation.cores)
-            ending = "" if splits == 1 else f" in {splits}"
-            yield ending, cost, partial(self._product_calls, operation, packed, splits)
+    @property
+    def way(self) -> Way:
+        return Way(self.variants[0], f"{self.tile} in {self.splits}" if self.splits > 1 else str(self.tile))
 
-    def _product_calls(self, operation: Operation, packed: PackedWeights, splits: int) -> list[KernelCall]:
-        kernel, tile, bias = self.kernel(operation), packed.tile, operation.bias
-        partials, sums = _add(operation, splits) if splits > 1 else (operation.memory("no partials", 1), [])
-        if splits > 1:  # What is left to do is done to the sums of all parts.
+    @property
+    def cost(self) -> float:
+        operation, cores = self.operation, self.operation.cores
+        if operation.direction == BACKWARD_WEIGHTS:
+            return self._sums_cost(self.position_splits)
+        groups, results = operation.groups * self.splits, operation.batch_size * operation.result.shape.elements
+        cost = LAUNCH_COST + 2 * self.elements * VALUE_COST / cores + (len(self._work) - 1) * LAUNCH_COST
+        for positions, taps in self._work:
+            rows = taps * self.depth_rows / self.splits + self.tile.overhead
+            cost += rows * self.tile.cost(operation.units, positions, groups, cores)
+        return cost + sum_cost(results, self.splits, cores)
+
+    def calls(self) -> list[KernelCall]:
+        return self._sums() if self.operation.direction == BACKWARD_WEIGHTS else self._products()
+
+    # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
+
+    @property
+    def depth_rows(self) -> int:
+        """Rows a tap: whole tiles, unless that wastes too much."""
+        depth = self.operation.depth
+        padded = rounded_up(depth, self.tile.depth)
+        return padded if padded == depth or depth >= 4 * self.tile.depth else depth
+
+    @property
+    def elements(self) -> int:
+        """Values of the matrix; behind the last tap it has a row of zeros."""
+        return self.operation.groups * (self.operation.taps * self.depth_rows + 1) * self.unit_columns
+
+    def row(self, phase: Phase) -> int:
+        """Positions from one row of results to the next; sums of those beyond the width are not stored."""
+        return phase.horizontal.size
+
+    def positions(self, phase: Phase) -> int:
+        """Columns of the product that makes a phase of a sample."""
+        return (phase.vertical.size - 1) * self.row(phase) + phase.horizontal.size
+
+    @cached_property
+    def _work(self) -> list[tuple[int, int]]:
+        """Positions and taps of each phase's product."""
+        operation = self.operation
+        return [(operation.batch_size * self.positions(phase), phase.taps) for phase in operation.plain.phases]
+
+    def row_splits(self) -> Iterator[int]:
+        """Into how many parts the rows of the largest product may go: more of them only until the device is full."""
+        if self.tile.is_guess or self.operation.direction == BACKWARD_WEIGHTS:
+            return iter([1])
+        positions, taps = max(self._work, key=lambda item: item[0] * item[1])
+        tiles = self.operation.groups * self.tile.count(self.operation.units, positions)
+        full = 2 * SPLIT_TILES * self.operation.cores // tiles
+        return powers_of_two(min(full, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS))
+
+    @property
+    def packing(self) -> tuple[str, GlobalSize, int]:
+        """The kernel that packs the weights, its work, and its work-items side by side."""
+        size = GlobalSize(self.unit_columns, self.depth_rows + 1, self.operation.groups, per_sample=False)
+        return "convolution/pack_weight", size, 32
+
+    def _products(self) -> list[KernelCall]:
+        operation, tile, splits = self.operation, self.tile, self.splits
+        packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
+        macros = {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns, "SPLITS": splits, **tile.macros}
+        # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
+        # it is not read, since the weights may be there only to be packed.
+        arrays = {"PACKED": packed, "BIAS": operation.parameter("BIAS")}
+        if splits == 1:
+            arrays["PARTIALS"], sums = operation.memory("no partials", 1), []
+        else:  # What is left to do is done to the sums of all parts.
+            kernel, shape, label = "convolution/split_sum", operation.result.shape, f"{operation.label}: sum"
+            partials = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
+            work = cell_work(kernel, shape, operation.tuning)
+            arrays["PARTIALS"] = partials
+            sums = [operation.call(kernel, *work, macros, label, PARTIALS=partials)]
             operation = operation.plain
         products, cleared = [], []
         for phase in operation.phases:
             # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
             if not phase.taps and splits == 1:
-                shape = Shape(operation.result.shape.units, phase.height, phase.width)
+                shape = Shape(operation.result.shape.units, phase.vertical.size, phase.horizontal.size)
                 work = elementwise_work(shape, operation.tuning)
-                cleared.append(operation.call("convolution/clear_phase", *work, facts=phase.macros))
+                cleared.append(operation.call("convolution/clear_phase", *work, phase.macros))
                 continue
-            size = GlobalSize(
-                packed.columns // tile.units * tile.items,
-                operation.groups,
-                splits,
-                positions=packed.positions(phase),
-                tile=tile.columns,
-            )
-            macros = {**packed.macros, **tile.macros, "ROW_POSITIONS": packed.row(phase), "SPLITS": splits}
-            # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also
-            # where it is not read, since the weights may be there only to be packed.
-            arrays = {"PACKED": packed.array, "PARTIALS": partials, "BIAS": bias}
-            local = tile.items, 1, 1
-            products.append(operation.call(kernel, size, local, macros=macros, facts=phase.macros, arrays=arrays))
-        packing = [packed.call()] if products else []
-        return [*packing, *products, *cleared, *sums]
+            width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
+            size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
+            facts = {**macros, **phase.macros, "ROW_POSITIONS": self.row(phase)}
+            products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
+        packing = operation.call(*self.packing, macros, f"{operation.label}: pack", PACKED=packed)
+        return [*([packing] if products else []), *products, *cleared, *sums]
 
-    def _sums(self, operation: Operation, tile: ProductTile) -> Iterator[_Sum]:
-        """Multiplies the delta with the input over all positions, in the best splits."""
-        delta, cores = operation.output.shape, operation.cores
-        positions = operation.batch_size * delta.height * delta.width
+    # -- backward weights: multiplies the delta with the input over all positions -------------------------------------
 
-        def cost(splits: int) -> float:
-            groups = operation.groups * splits
-            product = product_cost(tile, operation.output_units, operation.columns, groups, cores)
-            return product * (positions / splits + tile.overhead) + sum_cost(operation.weights, splits, cores)
+    @cached_property
+    def position_splits(self) -> int:
+        """Parts of the sum over positions: the best of all."""
+        positions = self.operation.batch_size * self.operation.positions
+        return min(powers_of_two(min(MOST_POSITION_SPLITS, -(-positions // self.tile.depth))), key=self._sums_cost)
 
-        splits = min(powers_of_two(min(MOST_POSITION_SPLITS, -(-positions // tile.depth))), key=cost)
-        yield "", cost(splits), partial(self._sum_calls, operation, tile, splits)
+    def _sums_cost(self, splits: int) -> float:
+        operation, cores = self.operation, self.operation.cores
+        rows = operation.batch_size * operation.positions / splits + self.tile.overhead
+        product = self.tile.cost(operation.units, operation.columns, operation.groups * splits, cores)
+        return product * rows + sum_cost(operation.weights, splits, cores)
 
-    def _sum_calls(self, operation: Operation, tile: ProductTile, splits: int) -> list[KernelCall]:
-        tiles = -(-operation.output_units // tile.units) * -(-operation.columns // tile.columns)
+    def _sums(self) -> list[KernelCall]:
+        operation, tile, splits = self.operation, self.tile, self.position_splits
         partials, reductions = split_sum(operation, splits)
-        product = operation.call(
-            self.backward_weights,
-            GlobalSize(tiles * tile.items, splits, operation.groups, per_sample=False),
-            (tile.items, 1, 1),
-            macros={"SPLITS": splits, **tile.macros},
-            arrays={"PARTIALS": partials},
-        )
+        width = tile.count(operation.units, operation.columns) * tile.items
+        size = GlobalSize(width, splits, operation.groups, per_sample=False)
+        product = operation.call(self.kernel, size, tile.items, tile.macros, SPLITS=splits, PARTIALS=partials)
         return [product, *reductions]
-
-
-def _add(operation: Operation, splits: int) -> tuple[Array, list[KernelCall]]:
-    """Where the parts of a product go (kernels/convolution/splits.h), and what adds them and does the rest."""
-    kernel = "convolution/split_sum"
-    partials = operation.memory(f"{operation.direction} partials", per_sample=splits * operation.result.shape.elements)
-    work = cell_work(kernel, operation.result.shape, operation.tuning)
-    label = f"{operation.label}: sum"
-    call = operation.call(kernel, *work, macros={"SPLITS": splits}, arrays={"PARTIALS": partials}, label=label)
-    return partials, [call]
-
-
-#: How a candidate's tile ends, its cost, and what makes its launches.
-_Sum = tuple[str, float, Callable[[], list[KernelCall]]]

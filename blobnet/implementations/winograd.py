@@ -8,16 +8,15 @@ between two launches lies in memory, so a batch goes through them in chunks of s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, product
 from typing import Any
 
-from blobnet.geometry import WindowAxis
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Candidate, Implementation
-from blobnet.implementations.blocking import splits_for
+from blobnet.blob import FLOAT32
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.blocking import rounded_up, splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting, product_cost
+from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.task import Way
@@ -44,111 +43,126 @@ WORKSPACE = 512 << 20
 SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
 
 
-@dataclass(frozen=True)
-class Filtering:
-    """F(``cells`` x ``cells``, ``taps`` x ``taps``) for an operation, its products in ``tile``.
+class Winograd(Implementation):
+    """Minimal filtering: square filters at stride 1 by 2.25 to 4 times fewer multiplications, in patches.
 
-    The planes of ``operation.result`` are made (gradient of the weights: read) ``cells`` x ``cells`` cells a patch.
+    F(``cells`` x ``cells``, ``taps`` x ``taps``): planes of the operation's result are made (backward weights: read)
+    ``cells`` x ``cells`` cells a patch.
     """
 
-    operation: Operation
-    cells: int
     tile: Tile
 
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.operation.name} {self.operation.direction}"
+    lanes = True
+    #: By the results of a patch on a side.
+    variants = ("winograd2", "winograd3", "winograd4", "winograd5")
 
-    @property
-    def taps(self) -> int:
-        """Taps of a filter on a side."""
-        return self.operation.vertical.kernel
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return "convolution/winograd_product"
 
-    @property
-    def batches(self) -> int:
-        """Products: a group's for each value of a patch."""
-        return (self.cells + self.taps - 1) ** 2 * self.operation.groups
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        axes = operation.vertical, operation.horizontal
+        square = all(axis.stride == axis.dilation == 1 and axis.kernel == axes[0].kernel > 1 for axis in axes)
+        return super().matches(operation) and square
 
-    @property
-    def units(self) -> int:
-        """Units of the result (gradient of the weights: the delta), in whole tiles."""
-        return _whole(self.operation.units, self.tile.units)
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
+        sides = (size - operation.vertical.kernel + 1 for size in PATCH_SIZES)
+        known = product((cells for cells in sides if cells > 1), fitting(tiles, operation.tuning.model))
+        found = (cls(operation, tile, cells) for cells, tile in known)
+        return (candidate for candidate in found if candidate.chunk)
 
-    @property
-    def depth(self) -> int:
-        """Units of the source, in whole tiles: the depth of products, or columns of the gradient of the weights."""
-        of_weights = self.operation.direction == BACKWARD_WEIGHTS
-        return _whole(self.operation.depth, self.tile.columns if of_weights else self.tile.depth)
-
-    @property
-    def row_patches(self) -> int:
-        """Patches side by side."""
-        return -(-self.operation.result.shape.width // self.cells)
-
-    @property
-    def sample_patches(self) -> int:
-        """Patches of a sample."""
-        return -(-self.operation.result.shape.height // self.cells) * self.row_patches
-
-    @property
-    def chunk(self) -> int:
-        """Samples of a chunk: what WORKSPACE has room for, 0 if that is none.
-
-        Two of the three factors and products grow with the patches, the third does not.
-        """
-        room = WORKSPACE // (4 * self.batches) - self.units * self.depth
+    def __init__(self, operation: Operation, tile: Tile, cells: int) -> None:
+        super().__init__(operation, tile)
+        self.cells, result = cells, operation.result.shape
+        #: Whether products are over the patches, instead of the units.
+        self.of_weights = operation.direction == BACKWARD_WEIGHTS
+        #: Products: a group's for each value of a patch.
+        self.batches = (cells + operation.vertical.kernel - 1) ** 2 * operation.groups
+        #: Units of the result (backward weights: the delta), in whole tiles.
+        self.units = rounded_up(operation.units, tile.units)
+        #: Units of the source, in whole tiles: the depth of products, or columns of the gradient of the weights.
+        self.depth = rounded_up(operation.depth, tile.columns if self.of_weights else tile.depth)
+        #: Patches side by side, and those of a sample.
+        self.row_patches = -(-result.width // cells)
+        self.sample_patches = -(-result.height // cells) * self.row_patches
+        # Two of the three factors and products grow with the patches, the third does not.
+        room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.units * self.depth
         most = max(0, room // ((self.units + self.depth) * self.sample_patches))
-        return most and -(-self.operation.batch_size // -(-self.operation.batch_size // most))
+        #: Samples of a chunk: what WORKSPACE has room for, 0 if that is none; and those of each.
+        self.chunk = most and -(-operation.batch_size // -(-operation.batch_size // most))
+        count, firsts = operation.batch_size, range(0, operation.batch_size, self.chunk or operation.batch_size)
+        self.chunks = [range(first, min(first + self.chunk, count)) for first in firsts]
+        #: Columns for the patches of a chunk, in whole tiles of every kernel.
+        self.patches = rounded_up(self.chunk * self.sample_patches, max(_PATCH_LOCAL, tile.units, tile.columns))
+        patches = self.chunk * self.sample_patches
+        tiles, steps = self.batches * tile.count(self.units, self.depth), -(-patches // tile.depth)
+        most = min(MOST_SPLITS, steps // SPLIT_STEPS)
+        #: Parts of the sum over patches that is the gradient of the weights; of other sums one.
+        self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most) if self.of_weights else 1
 
     @property
-    def chunks(self) -> list[range]:
-        """The samples of each chunk."""
-        count = self.operation.batch_size
-        return [range(first, min(first + self.chunk, count)) for first in range(0, count, self.chunk)]
+    def way(self) -> Way:
+        return Way(f"winograd{self.cells}", str(self.tile))
 
     @property
-    def patches(self) -> int:
-        """Columns for the patches of a chunk, in whole tiles of every kernel."""
-        return _whole(self.chunk * self.sample_patches, max(_PATCH_LOCAL, self.tile.units, self.tile.columns))
+    def cost(self) -> float:
+        operation, cores, launches = self.operation, self.operation.cores, 5 if self.of_weights else 3
+        # What launches read and write in a chunk beside the arithmetic of products.
+        read = operation.source.shape.elements + operation.result.shape.elements
+        values = self.batches * (self.units + self.depth) * self.patches + self.chunk * read
+        values += self.batches * self.units * self.depth * self.splits
+        if self.of_weights:  # Splits fill the device, whatever the tile.
+            sums = self.tile.cost(self.units, self.depth, self.batches, cores=1) * (self.patches / cores)
+        else:
+            sums = self.tile.cost(self.units, self.patches, self.batches, cores) * self.depth
+        return len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST)
 
-    @property
-    def splits(self) -> int:
-        """Parts of the sum over patches that is the gradient of the weights."""
-        tiles = self.batches * self.units // self.tile.units * self.depth // self.tile.columns
-        steps = -(-self.chunk * self.sample_patches // self.tile.depth)
-        return splits_for(tiles, SPLIT_TILES * self.operation.cores, min(MOST_SPLITS, steps // SPLIT_STEPS))
+    def calls(self) -> list[KernelCall]:
+        return self._sums() if self.of_weights else self._products()
 
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """Matrices and patches."""
-        return {
-            "CELLS": self.cells,
-            "TAPS": self.taps,
-            "SAMPLE_PATCHES": self.sample_patches,
-            "ROW_PATCHES": self.row_patches,
-            "PATCHES": self.patches,
-            "GROUP_UNITS": self.operation.units,
-            "GROUP_DEPTH": self.operation.depth,
-            "UNITS": self.units,
-            "DEPTH": self.depth,
-            "COLUMNS": self.depth,
-            "ROTATED": int(self.operation.direction == BACKWARD_DATA),
-        }
+    def _products(self) -> list[KernelCall]:
+        """Filters the source; backward data with the filter turned by 180 degrees."""
+        operation, units, depth = self.operation, self.units, self.depth
+        # Memory of its own: in inference it stays from batch to batch.
+        weights = operation.memory(f"filtered weights for {operation.direction}", self.batches * units * depth)
+        patches, products = self._memory(depth * self.patches, units * self.patches)
+        size = GlobalSize(units, depth, operation.groups, per_sample=False)
+        calls = [self._call("convolution/winograd_weight", size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
+        width, cells = units // self.tile.units * self.tile.items, self._patch_size(operation.groups * operation.units)
+        size = GlobalSize(width, 1, self.batches, positions=self.sample_patches, tile=self.tile.columns)
+        macros = {"COLUMNS": self.patches, "BY_PATCH": 0, "SPLITS": 1, "ACCUMULATE": 0}
+        for samples in self.chunks:
+            calls += [
+                self._patch(samples, operation.source, patches, depth),
+                self._product(samples, [weights, patches, products], size, macros),
+                self._call("convolution/winograd_result", cells, _PATCH_LOCAL, "", samples, PRODUCTS=products),
+            ]
+        return calls
 
-    def values(self, splits: int = 1) -> int:
-        """What launches read and write in a chunk beside the arithmetic of products."""
-        read = self.operation.source.shape.elements + self.operation.result.shape.elements
-        moved = self.batches * (self.units + self.depth) * self.patches + self.chunk * read
-        return moved + self.batches * self.units * self.depth * splits
+    def _sums(self) -> list[KernelCall]:
+        """Multiplies patches of the delta with patches of the input, in splits, and sums them chunk by chunk."""
+        operation, units, columns, splits = self.operation, self.units, self.depth, self.splits
+        sizes = units * self.patches, columns * self.patches, splits * units * columns
+        deltas, patches, products = self._memory(*sizes)
+        size = GlobalSize(self.tile.count(units, columns) * self.tile.items, splits, self.batches, per_sample=False)
+        calls = []
+        for samples in self.chunks:
+            macros = {"DEPTH": self.patches, "BY_PATCH": 1, "SPLITS": splits, "ACCUMULATE": int(samples.start > 0)}
+            calls += [
+                self._patch(samples, operation.output, deltas, units, delta=True),
+                self._patch(samples, operation.input, patches, columns),
+                self._product(samples, [deltas, patches, products], size, macros),
+            ]
+        size = GlobalSize(operation.depth, operation.units, operation.groups, per_sample=False)
+        return [
+            *calls,
+            self._call("convolution/winograd_gradient", size, _WEIGHT_LOCAL, SPLITS=splits, PRODUCTS=products),
+        ]
 
-    def cost(self, columns: int, depth: float, values: int, cores: int, launches: int) -> float:
-        """See Candidate: a product of ``units`` x ``columns`` x ``depth``, and ``values`` moved besides, in a chunk."""
-        product = product_cost(self.tile, self.units, columns, self.batches, cores) * depth
-        moved = values * VALUE_COST / self.operation.cores
-        return len(self.chunks) * (product + moved + launches * LAUNCH_COST)
-
-    def memory(self, *sizes: int) -> list[Array]:
+    def _memory(self, *sizes: int) -> list[Array]:
         """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
         name = f"{self.operation.direction} between launches"
         whole = self.operation.memory(name, self.batches * sum(sizes))
@@ -158,129 +172,55 @@ class Filtering:
             for size, start in zip(sizes, starts, strict=False)
         ]
 
-    def call(self, kernel: str, size: GlobalSize, local: int, note: str, **more: Any) -> KernelCall:
-        """A launch; ``more`` as for :meth:`Operation.call`."""
-        label = self.label + note
-        return self.operation.call(kernel, size, (local, 1, 1), facts=self.macros, label=label, **more)
+    def _call(
+        self, kernel: str, size: GlobalSize, local: int, note: str = "", samples: range | None = None, /, **given: Any
+    ) -> KernelCall:
+        """A launch; ``given`` as for :meth:`Operation.call`."""
+        operation = self.operation
+        facts: dict[str, Macro] = {
+            "CELLS": self.cells,
+            "TAPS": operation.vertical.kernel,
+            "SAMPLE_PATCHES": self.sample_patches,
+            "ROW_PATCHES": self.row_patches,
+            "PATCHES": self.patches,
+            "GROUP_UNITS": operation.units,
+            "GROUP_DEPTH": operation.depth,
+            "UNITS": self.units,
+            "DEPTH": self.depth,
+            "COLUMNS": self.depth,
+            "ROTATED": int(operation.direction == BACKWARD_DATA),
+        }
+        label = f"{operation.name} {operation.direction}{note}"
+        return operation.call(kernel, size, local, facts, label, samples, **given)
 
-    def patch(self, samples: range, blob: Blob, to: Array, rows: int, *, delta: bool = False) -> KernelCall:
+    def _patch(self, samples: range, blob: Blob, to: Array, rows: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob into ``rows`` a group; they begin with the first cell that a result reads.
 
         ``delta``: those of the delta for the gradient of the weights, which lie side by side.
         """
-        operation = self.operation
-
-        def first(axis: WindowAxis) -> int:
-            before = axis.kernel - 1 - axis.padding[0] if operation.direction == BACKWARD_DATA else axis.padding[0]
-            return 0 if delta else -before
-
-        return self.call(
+        (phase,), groups = self.operation.phases, self.operation.groups
+        axes = phase.vertical, phase.horizontal
+        first = [0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step) for axis in axes]
+        return self._call(
             "convolution/winograd_patch",
-            self.patch_size(operation.groups * rows),
+            self._patch_size(groups * rows),
             _PATCH_LOCAL,
             ": patches",
-            macros={
-                "DELTA": int(delta),
-                "FIRST_Y": first(operation.vertical),
-                "FIRST_X": first(operation.horizontal),
-                "GROUP_UNITS": blob.shape.units // operation.groups,
-                "UNITS": rows,
-            },
-            blobs={"SOURCE": blob},
-            arrays={"TRANSFORMED": to},
-            samples=samples,
+            samples,
+            DELTA=int(delta),
+            FIRST_Y=first[0],
+            FIRST_X=first[1],
+            GROUP_UNITS=blob.shape.units // groups,
+            UNITS=rows,
+            SOURCE=blob,
+            TRANSFORMED=to,
         )
 
-    def product(self, samples: range, factors: list[Array], size: GlobalSize, macros: dict[str, Macro]) -> KernelCall:
+    def _product(self, samples: range, factors: list[Array], size: GlobalSize, macros: dict[str, int]) -> KernelCall:
         """Multiplies two matrices into a third."""
-        return self.call(
-            Winograd.forward,
-            size,
-            self.tile.items,
-            ": products",
-            macros={**macros, **self.tile.macros},
-            arrays=dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True)),
-            samples=samples,
-        )
+        given = {**macros, **self.tile.macros, **dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True))}
+        return self._call("convolution/winograd_product", size, self.tile.items, ": products", samples, **given)
 
-    def patch_size(self, units: int) -> GlobalSize:
+    def _patch_size(self, units: int) -> GlobalSize:
         """The work of transforms."""
         return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
-
-
-class Winograd(Implementation):
-    """Minimal filtering: square filters at stride 1 by 2.25 to 4 times fewer multiplications, in patches."""
-
-    lanes = True
-    forward = backward_data = backward_weights = "convolution/winograd_product"
-    #: By the results of a patch on a side.
-    variants = ("winograd2", "winograd3", "winograd4", "winograd5")
-
-    def matches(self, operation: Operation) -> bool:
-        axes = operation.vertical, operation.horizontal
-        square = all(axis.stride == axis.dilation == 1 and axis.kernel == axes[0].kernel > 1 for axis in axes)
-        return super().matches(operation) and square
-
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        of_weights, taps = operation.direction == BACKWARD_WEIGHTS, operation.vertical.kernel
-        for cells in (size - taps + 1 for size in PATCH_SIZES if size > taps):
-            for tile in fitting(WEIGHT_TILES if of_weights else TILES, operation.tuning.model):
-                work = Filtering(operation, cells, tile)
-                if not work.chunk:
-                    continue
-                if of_weights:
-                    # Splits fill the device, whatever the tile.
-                    depth = work.patches / operation.cores
-                    cost = work.cost(work.depth, depth, work.values(work.splits), cores=1, launches=5)
-                else:
-                    cost = work.cost(work.patches, work.depth, work.values(), operation.cores, launches=3)
-                calls = partial(_gradient_calls if of_weights else _filter_calls, work)
-                yield Candidate(Way(f"winograd{cells}", str(tile)), cost, calls)
-
-
-def _filter_calls(work: Filtering) -> list[KernelCall]:
-    """Filters the source; backward data with the filter turned by 180 degrees."""
-    operation, units, depth = work.operation, work.units, work.depth
-    # Memory of its own: in inference it stays from batch to batch.
-    weights = operation.memory(f"filtered weights for {operation.direction}", work.batches * units * depth)
-    patches, products = work.memory(depth * work.patches, units * work.patches)
-    size = GlobalSize(units, depth, operation.groups, per_sample=False)
-    filtered = {"TRANSFORMED": weights}
-    calls = [work.call("convolution/winograd_weight", size, _WEIGHT_LOCAL, ": weights", arrays=filtered)]
-    width = units // work.tile.units * work.tile.items
-    size = GlobalSize(width, 1, work.batches, positions=work.sample_patches, tile=work.tile.columns)
-    macros: dict[str, Macro] = {"COLUMNS": work.patches, "BY_PATCH": 0, "SPLITS": 1, "ACCUMULATE": 0}
-    arrays = {"PRODUCTS": products}
-    cells = work.patch_size(operation.groups * operation.units)
-    for samples in work.chunks:
-        calls += [
-            work.patch(samples, operation.source, patches, depth),
-            work.product(samples, [weights, patches, products], size, macros),
-            work.call("convolution/winograd_result", cells, _PATCH_LOCAL, "", samples=samples, arrays=arrays),
-        ]
-    return calls
-
-
-def _gradient_calls(work: Filtering) -> list[KernelCall]:
-    """Multiplies patches of the delta with patches of the input, in splits, and sums them chunk by chunk."""
-    operation, units, columns, splits = work.operation, work.units, work.depth, work.splits
-    deltas, patches, products = work.memory(units * work.patches, columns * work.patches, splits * units * columns)
-    tiles = units // work.tile.units * columns // work.tile.columns
-    size = GlobalSize(tiles * work.tile.items, splits, work.batches, per_sample=False)
-    macros: dict[str, Macro] = {"DEPTH": work.patches, "BY_PATCH": 1, "SPLITS": splits}
-    calls = []
-    for samples in work.chunks:
-        accumulated = {**macros, "ACCUMULATE": int(samples.start > 0)}
-        calls += [
-            work.patch(samples, operation.output, deltas, units, delta=True),
-            work.patch(samples, operation.input, patches, columns),
-            work.product(samples, [deltas, patches, products], size, accumulated),
-        ]
-    size = GlobalSize(operation.input_units, operation.output_units, operation.groups, per_sample=False)
-    arrays, parts = {"PRODUCTS": products}, {"SPLITS": splits}
-    return [*calls, work.call("convolution/winograd_gradient", size, _WEIGHT_LOCAL, "", macros=parts, arrays=arrays)]
-
-
-def _whole(size: int, step: int) -> int:
-    """``size`` up to the next multiple of ``step``."""
-    return -(-size // step) * step

@@ -8,39 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
+from blobnet.cellwise import FUNCTIONS, Step, activation, fits, slope_macro, with_epilogue
 from blobnet.errors import near_matches
-from blobnet.implementations.operation import NO_ACTIVATION
 from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
 from blobnet.kernel_source import Macro
-from blobnet.layers.base import Epilogue, Layer, Placement, Site
+from blobnet.layers.base import Layer, Placement, Site
 
-#: Functions whose derivative follows from their output.
-FROM_OUTPUT = (
-    *("linear", "relu", "relu6", "leaky_relu", "elu"),
-    *("sigmoid", "hard_sigmoid", "tanh", "softplus", "softmax"),
-)
-#: Functions whose derivative needs their input.
-FROM_INPUT = ("silu", "gelu", "hard_swish", "mish")
-ACTIVATIONS = FROM_OUTPUT + FROM_INPUT
-#: What they are in the contraction language, of x and the number p; kernels/activation/functions.h has them for files.
-EXPRESSIONS = {
-    "linear": "x",
-    "relu": "x < 0 ? 0 : x",
-    "limited_relu": "x < 0 ? 0 : x > p ? p : x",
-    "relu6": "x < 0 ? 0 : x > 6 ? 6 : x",
-    "leaky_relu": "x > 0 ? x : p * x",
-    "elu": "x > 0 ? x : exp(x) - 1",
-    "sigmoid": "sigmoid(x)",
-    "hard_sigmoid": "x < -3 ? 0 : x > 3 ? 1 : x / 6 + 0.5",
-    "tanh": "tanh(x)",
-    "softplus": "max(x, 0) + log(1 + exp(-abs(x)))",
-    "silu": "x * sigmoid(x)",
-    "gelu": "0.5 * x * (1 + erf(x * 0.7071067811865476))",
-    "hard_swish": "x < -3 ? 0 : x > 3 ? x : x * (x / 6 + 0.5)",
-    "mish": "x * tanh(max(x, 0) + log(1 + exp(-abs(x))))",
-}
-#: The options that are a function's number, and its value where nobody gives one.
-NUMBERS: dict[str, tuple[str, float | None]] = {"leaky_relu": ("slope", 0.01), "relu": ("limit", None)}
+#: The options that are a function's number.
+_NUMBERS = {name: found.number[0] for name, found in FUNCTIONS.items() if found.number}
+_NUMBERS["relu"] = _NUMBERS.pop("limited_relu")
+#: The names that layers take.
+ACTIVATIONS = (*(name for name in FUNCTIONS if name != "limited_relu"), "softmax")
 
 
 @dataclass(frozen=True)
@@ -71,11 +49,11 @@ class Activation(Layer):
         known = self.function in ACTIVATIONS
         hint = None if known else near_matches(str(self.function), list(ACTIVATIONS))
         self._require(known, "the activation must be a known function", function=self.function, hint=hint)
-        own = NUMBERS.get(self.function, ("", None))[0]
+        own = _NUMBERS.get(self.function, "")
         for name, least in (("slope", "at least 0"), ("limit", "above 0")):
             value = getattr(self, name)
             if value is not None:
-                owners = [function for function, (number, _) in NUMBERS.items() if number == name]
+                owners = [function for function, number in _NUMBERS.items() if number == name]
                 self._require(own == name, f"{name} is an option of {owners[0]} alone", function=self.function)
                 number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
                 fits = number and (value > 0 or name == "slope")
@@ -84,8 +62,8 @@ class Activation(Layer):
     def _read_number(self) -> None:
         """Takes the number in brackets behind the function's name as the option that it is."""
         match = re.fullmatch(r"(\w+)\(([^()]+)\)", str(self.function))
-        if match and match.group(1) in NUMBERS:
-            option = NUMBERS[match.group(1)][0]
+        if match and match.group(1) in _NUMBERS:
+            option = _NUMBERS[match.group(1)]
             self._require(getattr(self, option) is None, f"{option} must be given once", function=self.function)
             try:
                 value = float(match.group(2))
@@ -96,11 +74,11 @@ class Activation(Layer):
 
     @property
     def backward_reads_inputs(self) -> bool:
-        return self.function in FROM_INPUT
+        return self.elementwise and not FUNCTIONS[self.function].from_output
 
     @property
     def backward_reads_output(self) -> bool:
-        return self.function in FROM_OUTPUT
+        return not self.backward_reads_inputs
 
     @property
     def elementwise(self) -> bool:
@@ -110,8 +88,16 @@ class Activation(Layer):
     def activates(self) -> str | None:
         if not self.elementwise:
             return None
-        number = getattr(self, NUMBERS[self.function][0]) if self.function in NUMBERS else None
-        return self.function if number is None else f"{self.function}({float(number)!r})"
+        return self.function if self._number is None else f"{self.function}({float(self._number)!r})"
+
+    @property
+    def _number(self) -> float | None:
+        return getattr(self, _NUMBERS[self.function]) if self.function in _NUMBERS else None
+
+    @property
+    def step(self) -> Step | None:
+        name = "limited_relu" if self.limit is not None else self.function
+        return activation(name, self._number) if self.elementwise else None
 
     @property
     def gives_probabilities(self) -> bool:
@@ -126,17 +112,21 @@ class Activation(Layer):
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
 
-    def epilogue(self, site: Site) -> Epilogue | None:
-        return Epilogue(activation=self.activates) if self.activates else None
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return self.step is not None and fits([self.step, *steps], 0)
+
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        return (self.step,) if self.step else None
 
     def forward(self, site: Site) -> list[KernelCall]:
         label = f"{site.name} forward"
-        if self.function == "softmax":
+        if self.step is None:
             size, local = elementwise_work(site.output.shape.one_unit, site.tuning)
             blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
             return [KernelCall("activation/softmax_forward", label, size, blobs, local_size=local)]
         blobs = dict(zip(("INPUT", "OUTPUT"), as_rows(site.inputs[0], site.output), strict=True))
-        return [cell_call("activation/forward", label, blobs, site.tuning, macros=activation_macro(self.activates))]
+        call = cell_call("activation/forward", label, blobs, site.tuning)
+        return [with_epilogue(call, [self.step, *site.epilogue])]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         delta = site.input_deltas[0]
@@ -146,37 +136,13 @@ class Activation(Layer):
         roles = "VALUE", "OUTPUT_DELTA", "INPUT_DELTA"
         values = site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta
         macros: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0])}
-        if self.function == "softmax":
+        if self.step is None:
             size, local = elementwise_work(delta.shape.one_unit, site.tuning)
             blobs = dict(zip(roles, values, strict=True))
             return [KernelCall("activation/softmax_backward", label, size, blobs, macros=macros, local_size=local)]
         blobs = dict(zip(roles, as_rows(*values), strict=True))
-        macros |= activation_macro(self.activates)
+        macros |= slope_macro([self.step], of_results=True)
         return [cell_call("activation/backward", label, blobs, site.tuning, macros=macros)]
-
-
-def activation_macro(function: str | None) -> dict[str, Macro]:
-    """The macros that tell a kernel its activation (kernels/activation/functions.h); None is none."""
-    if function is None:
-        return dict(NO_ACTIVATION)
-    name, number = _named(function)
-    return {"ACTIVATION": f"ACTIVATION_{name}", "ACTIVATION_PARAMETER": number}
-
-
-def expression(function: str, x: str) -> str:
-    """An activation of the tensor ``x`` in the contraction language."""
-    name, number = _named(function)
-    values = {"x": x, "p": repr(number)}
-    return re.sub(r"\b[xp]\b", lambda match: values[match[0]], EXPRESSIONS[name])
-
-
-def _named(function: str) -> tuple[str, float]:
-    """The name that kernels have for an activation, and its number; 0 if it has none."""
-    layer = Activation(function)
-    option, default = NUMBERS.get(layer.function, ("", None))
-    number = getattr(layer, option) if option else None
-    name = "limited_relu" if layer.limit is not None else layer.function
-    return name, float((default or 0.0) if number is None else number)
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from blobnet.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
+from blobnet.cellwise import Step
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
-from blobnet.implementations.base import Candidate
+from blobnet.implementations.base import Implementation
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.task import Task
 
@@ -31,6 +32,8 @@ class Placement(enum.Enum):
     """Is the same values in the same memory: no launch at all."""
     CONCAT = "concat"
     """The inputs lie one behind the other in the output, unit by unit: no launch at all."""
+    PART = "part"
+    """Is some units of the input, from ``first_unit`` on, in its memory: no launch at all."""
 
 
 @dataclass(frozen=True)
@@ -58,40 +61,6 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True)
-class Norm:
-    """A normalization of every unit with numbers that are known before: arrays by their role in kernels."""
-
-    arrays: Mapping[str, Array]
-    epsilon: float
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What a layer's forward kernels do to a value before they store it, in this order, for the layers behind it.
-
-    Attributes:
-        norm: how to normalize it.
-        residual: a blob to add.
-        activation: a function to apply.
-    """
-
-    norm: Norm | None = None
-    residual: Blob | None = None
-    activation: str | None = None
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The names of the attributes that are there."""
-        return tuple(item.name for item in fields(self) if getattr(self, item.name) is not None)
-
-    def then(self, other: Epilogue) -> Epilogue | None:
-        """The stages of this one, then those of the ``other``; None if kernels do not work in that order."""
-        stages = (*self.stages, *other.stages)
-        both = replace(self, **{stage: getattr(other, stage) for stage in other.stages})
-        return both if both.stages == stages else None
-
-
-@dataclass(frozen=True)
 class Site:
     """A layer's place in a plan: the memory that it got. The only thing that turns a layer into kernel calls.
 
@@ -105,9 +74,9 @@ class Site:
         training: whether the layer runs as in training (batch statistics, dropout): not in an inference plan, and not
             where all its trainable parameters are frozen.
         frozen: the trainable parameters that are not trained, where others of the layer are.
-        epilogue: what to do for the layers behind; only stages that the layer ``fuses``.
-        slope: the function of the activation behind the layer, if the backward calls take it on (``fuses_slope``):
-            ``output_delta`` is then that activation's.
+        epilogue: what to do to each value for the layers behind; only what the layer ``fuses``.
+        behind: those of the layers behind whose slopes the backward calls take on (``remakes_output``):
+            ``output_delta`` is then that of the last of these layers.
         in_place_of: the input whose memory is also the output's, or None.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
@@ -126,8 +95,8 @@ class Site:
     accumulate: tuple[bool, ...] = ()
     training: bool = False
     frozen: frozenset[str] = frozenset()
-    epilogue: Epilogue = field(default_factory=Epilogue)
-    slope: str | None = None
+    epilogue: tuple[Step, ...] = ()
+    behind: tuple[Step, ...] = ()
     in_place_of: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
@@ -149,7 +118,7 @@ class Site:
         return self.training and name not in self.frozen
 
     def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
-        """Memory of the layer's own: ``elements + count * per_sample`` elements of 4 bytes.
+        """Memory of the layer's own: ``elements + count * per_sample`` float32 elements.
 
         The same name is the same memory in every call of this site; it lives from the first call that names it to the
         last, so what forward leaves there is there for backward.
@@ -163,11 +132,6 @@ class Site:
         return self.array("shared", name, 0, 0)
 
     @property
-    def activation(self) -> str | None:
-        """The function to apply in the epilogue."""
-        return self.epilogue.activation
-
-    @property
     def delta(self) -> Blob:
         """The output's delta, where there must be one."""
         assert self.output_delta is not None, f"{self.name}: backward calls asked of an inference plan"
@@ -179,8 +143,9 @@ def _refused(symbol: str) -> Callable[..., Node]:
 
     def refuse(self: Node, other: object = None) -> Node:
         operand = "a node" if isinstance(other, Node) else "nothing" if other is None else repr(other)
-        rule = "nodes can only be added to nodes: other arithmetic stands in layers"
-        hint = "a factor or a sign belongs into the weights of the layer that makes the node."
+        rule = "nodes can be added and multiplied by nodes: other arithmetic stands in layers"
+        hint = "a factor or a sign belongs into the weights of the layer that makes the node; a formula of several "
+        hint += "nodes is a layers.Contraction."
         raise OptionError(symbol, rule, operand=operand, hint=hint)
 
     return refuse
@@ -216,7 +181,16 @@ class Node:
         """For ``sum(nodes)``, which begins with 0."""
         return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
 
-    __mul__ = __rmul__ = _refused("*")
+    def __mul__(self, other: Node) -> Node:
+        return Layer.kinds["Multiply"]()([self, other]) if isinstance(other, Node) else _refused("*")(self, other)
+
+    def __getitem__(self, key: object) -> Node:
+        """Refused; it would also make Python take a node for a sequence."""
+        rule = "a part of a node's values is what a layer makes of it"
+        hint = "layers.Slice(((0, 2),))(node) takes the first two units, Split several parts."
+        raise OptionError("[]", rule, key=repr(key), hint=hint)
+
+    __rmul__ = _refused("*")
     __sub__ = __rsub__ = __neg__ = _refused("-")
     __truediv__ = __rtruediv__ = _refused("/")
     __pow__ = __rpow__ = _refused("**")
@@ -288,19 +262,24 @@ class Layer(ABC):
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False
 
-    @property
-    def fuses(self) -> Collection[str]:
-        """The stages of ``site.epilogue`` that ``forward`` can do before it stores its output."""
-        return ()
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        """Whether ``forward`` can do these steps to each value before it stores it, as ``site.epilogue``."""
+        return False
 
     @property
-    def fuses_slope(self) -> bool:
-        """Whether the backward calls can multiply the output's delta by the slope of ``site.slope`` as they read it.
+    def remakes_output(self) -> bool:
+        """Whether the backward calls can multiply the output's delta by the slope of ``site.behind`` as they read it.
 
-        They find the slope from what they keep anyway, so that the activation needs no calls and no blob of its own.
-        Not asked of a layer whose parameters are all frozen.
+        They make the output again from what they keep anyway, and the slope of it, so that layers which are steps of
+        known slope need no backward calls and no blob of their own. Not asked of a layer whose parameters are all
+        frozen.
         """
         return False
+
+    @property
+    def step(self) -> Step | None:
+        """For a function of single values that has no parameters: what it does to one."""
+        return None
 
     @property
     def activates(self) -> str | None:
@@ -312,8 +291,8 @@ class Layer(ABC):
         """Whether its values are probabilities, which no loss that takes logits should get."""
         return False
 
-    def epilogue(self, site: Site) -> Epilogue | None:
-        """What this layer's forward pass is, as the epilogue of the layer before it, if it can be that.
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        """What this layer's forward pass does to each value of the input that it runs in place of, if it is that.
 
         The planner asks only where the layer runs in place, and nobody else reads what is there before.
         """
@@ -379,9 +358,17 @@ class Layer(ABC):
         """Where the output may lie, if ``site.training`` is ``training``; never over what the backward pass reads."""
         return Placement.SEPARATE
 
+    def in_place(self, inputs: Sequence[Shape]) -> bool:
+        """Whether the output of a layer with memory of its own may overwrite an input after all, of these shapes."""
+        return False
+
     def delta_placement(self) -> Placement:
         """Where the input's delta may lie, seen from the output's."""
         return Placement.SEPARATE
+
+    def first_unit(self, inputs: Sequence[Shape]) -> int:
+        """Where the output's units begin among the input's, of a layer that is a part of it."""
+        return 0
 
     @abstractmethod
     def forward(self, site: Site) -> list[KernelCall]:
@@ -395,7 +382,7 @@ class Layer(ABC):
         """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
         return []
 
-    def alternatives(self, site: Site) -> dict[Task, list[Candidate]]:
+    def alternatives(self, site: Site) -> dict[Task, list[Implementation]]:
         """For each task that can be done in several ways: the candidates, for tuning to measure."""
         return {}
 

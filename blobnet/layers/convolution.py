@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
+from blobnet.cellwise import SUM, Step, fits
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.operation import Operation
@@ -15,7 +16,7 @@ from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.product import _Product, operation_of
+from blobnet.layers.product import _Product, operation_of, without_norm
 from blobnet.task import Task
 
 #: The bias modes of seed 000: nothing, one a unit, one a position.
@@ -61,10 +62,11 @@ class _Convolution(_Product):
         text += option("p", self.padding, 0) + option("d", self.dilation, 1) + option("g", self.groups, 1)
         return text + ("b" if self.bias else "")
 
-    @property
-    def fuses(self) -> Collection[str]:
-        # A norm becomes part of the weights and of one bias a unit.
-        return ("residual", "activation") if self.bias == "position" else ("norm", "residual", "activation")
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        if self.bias == "position":
+            # Kernels add a bias for each position and another blob to a cell at once.
+            return fits(steps, blobs=int(bool(steps) and steps[0].expression == SUM))
+        return fits(without_norm(steps), blobs=1)
 
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, replace(self, activation=None), self.activation)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
+from blobnet.cellwise import Step, fits
 from blobnet.geometry import WindowAxis
 from blobnet.implementations.operation import Operation
 from blobnet.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.product import _Product, operation_of
+from blobnet.layers.product import _Product, operation_of, without_norm
 from blobnet.task import Task
 
 
@@ -43,9 +44,8 @@ class Dense(_Product):
         check_activation(self, self.activation)
         check_initializer(self.subject, self.initializer)
 
-    @property
-    def fuses(self) -> Collection[str]:
-        return ("norm", "activation")
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(without_norm(steps), blobs=0)
 
     @property
     def flattens_input(self) -> bool:

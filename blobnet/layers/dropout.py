@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import Shape
+from blobnet.cellwise import Step
 from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, copy_call, row_group
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
@@ -51,6 +52,9 @@ class Dropout(Layer):
 
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
+
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        return None if site.training else ()
 
     def forward(self, site: Site) -> list[KernelCall]:
         label = f"{site.name} forward"

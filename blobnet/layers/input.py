@@ -53,7 +53,8 @@ class Input(Layer):
             fits = (size is None and name != "units") or is_int(size, 1)
             self._require(fits, f"{name} must be an int of at least 1", **received)
         has_width = self.height is None or self.width is not None
-        self._require(has_width, "an input with a height needs a width", **received)
+        hint = f"samples of (units, width) are Input({self.units}, width={self.height})."
+        self._require(has_width, "an input with a height needs a width", hint=hint, **received)
         has_height = self.depth is None or self.height is not None
         self._require(has_height, "an input with a depth needs a height", **received)
 

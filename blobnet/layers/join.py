@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
+from blobnet.cellwise import SUM, Step, fits, with_epilogue
 from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
-from blobnet.layers.activation import activation_macro
-from blobnet.layers.base import Epilogue, Layer, Placement, Site
+from blobnet.kernel_source import Macro
+from blobnet.layers.base import Layer, Placement, Site
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,8 @@ class Add(Layer):
     def elementwise(self) -> bool:
         return True
 
-    @property
-    def fuses(self) -> Collection[str]:
-        return ("activation",)
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(steps, blobs=0)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         same = all(shape == inputs[0] for shape in inputs)
@@ -48,14 +48,16 @@ class Add(Layer):
             total = site.output if calls else site.inputs[first]
             blobs = dict(zip(("INPUT", "ADDEND", "OUTPUT"), as_rows(total, addend, site.output), strict=True))
             is_last = len(calls) == len(addends) - 1
-            macros = {"IN_PLACE": int(total == site.output), **activation_macro(site.activation if is_last else None)}
-            calls.append(cell_call("join/add", f"{site.name} forward", blobs, site.tuning, macros=macros))
+            macros: dict[str, Macro] = {"IN_PLACE": int(total == site.output)}
+            call = cell_call("join/add", f"{site.name} forward", blobs, site.tuning, macros=macros)
+            calls.append(with_epilogue(call, site.epilogue if is_last else ()))
         return calls
 
-    def epilogue(self, site: Site) -> Epilogue | None:
-        if len(site.inputs) != 2 or site.in_place_of is None:
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        own = site.in_place_of
+        if own is None:
             return None
-        return Epilogue(residual=site.inputs[1 - site.in_place_of])
+        return tuple(Step(SUM, blob) for place, blob in enumerate(site.inputs) if place != own)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         return _share_delta(site)

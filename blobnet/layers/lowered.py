@@ -15,25 +15,27 @@ begins with the samples again. ``...`` stands for the spatial axes (:func:`funct
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from blobnet.blob import Halo, Shape
+from blobnet.cellwise import Step, renamed, statements
 from blobnet.contraction import Function
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function as parsed
 from blobnet.contraction.derivatives import delta_names
-from blobnet.contraction.form import Program, Tensor
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Tensor
+from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
 from blobnet.geometry import is_int
 from blobnet.initializers import check_initializer
 from blobnet.kernel_call import Array, Blob, KernelCall
-from blobnet.layers.activation import expression
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
 #: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
@@ -124,19 +126,33 @@ class Lowered(Layer):
                 found = found.merged(halo)
         return found
 
-    @property
-    def fuses(self) -> Collection[str]:
-        return ("residual", "activation")
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return True
+
+    def in_place(self, inputs: Sequence[Shape]) -> bool:
+        return _of_single_values(self, tuple(inputs)) is not None
+
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        expression, bound, own = _of_single_values(self, site.shapes), self.bound(site.shapes), site.in_place_of
+        others = [place for place in range(len(site.inputs)) if place != own]
+        if expression is None or own is None or len(others) > 1:
+            return None
+        names = {name: "x" if place == own else "r" for place, name in enumerate(bound.inputs)}
+        numbers = {tensor.name: tensor.name.upper() for tensor in bound.parameters}
+        return (
+            Step(
+                renamed(expression, names | numbers),
+                site.inputs[others[0]] if others else None,
+                tuple((number, site.parameter(name)) for name, number in numbers.items()),
+            ),
+        )
 
     def forward(self, site: Site) -> list[KernelCall]:
-        part, residual = self._steps(site).forward, site.epilogue.residual
-        if not site.epilogue.stages:
+        part = self._steps(site).forward
+        if not site.epilogue:
             return self._calls(site, part, "forward")
-        part = _finished(part, site.activation, residual is not None)
-        own: dict[str, Blob | Array] = {part.outputs[0].name: site.output}
-        if residual:
-            own[part.inputs[-1].name] = residual
-        return self._calls(site, part, "forward", own)
+        part, operands = finished(part, site.epilogue)
+        return self._calls(site, part, "forward", {part.outputs[0].name: site.output, **operands})
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         return self._backward(site, "backward parameters", self._trained(site))
@@ -256,28 +272,85 @@ def layer_inputs(function: Function) -> tuple[str, ...]:
 _passes = lru_cache(1024)(passes)
 
 
+#: Functions that kernels of kernels/ have as the contraction language has them, for vectors too; beside comparisons.
+_IN_KERNELS = frozenset(
+    {"add", "subtract", "multiply", "divide", "negate", "abs", "ceil", "floor", "sqrt", "pow"}
+    | {"cos", "erf", "exp", "expm1", "log", "log1p", "sin", "tanh"}
+)
+_COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
+
+
 @lru_cache(1024)
-def _finished(program: Program, activation: str | None, has_residual: bool) -> Program:
-    """A forward pass that adds a residual, its last input then, to its first output, and activates that."""
+def _of_single_values(layer: Lowered, inputs: tuple[Shape, ...]) -> str | None:
+    """The expression of inputs and parameters that the function is, if it is one of values at one place.
+
+    Parameters have a number for each unit then.
+    """
+    bound = layer.bound(inputs)
+    (statement, *more), shape = bound.program.statements, bound.output.shape
+    place = statement.output.map
+    cells = [statement.box[form.indexes[0]] for form in place if form == Affine.index(*form.indexes[:1] or "?")]
+    if more or statement.reduction_indexes or statement.constraints or cells != list(map(range, shape)):
+        return None
+    for read in statement.reads:
+        is_input = read.tensor.name in bound.inputs
+        if read.map != (place if is_input else place[1:2]) or (is_input and read.tensor.shape != shape):
+            return None
+    every = {read.tensor.name for read in statement.reads} == {tensor.name for tensor in bound.program.inputs}
+    return _written(statement.expression) if every else None
+
+
+def _written(expression: Expression) -> str | None:
+    """An expression of tensors' names, with numbers that are floats in C; None if kernels of kernels/ have none."""
+    if isinstance(expression, Number):
+        return repr(float(expression.value)) if math.isfinite(expression.value) else None
+    if isinstance(expression, Read):
+        return expression.tensor.name
+    if not isinstance(expression, Apply):
+        return None
+    name, arguments = expression.function, expression.arguments
+    if name == "select" and isinstance(arguments[0], Apply) and arguments[0].function in _COMPARISONS:
+        # Of vectors, comparisons give conditions and no numbers.
+        condition = (FUNCTIONS[arguments[0].function].symbol, *map(_written, arguments[0].arguments))
+        parts = condition[1:] + tuple(map(_written, arguments[1:]))
+        return None if None in parts else "({1} {0} {2} ? {3} : {4})".format(condition[0], *parts)
+    texts = list(map(_written, arguments))
+    if name not in _IN_KERNELS or None in texts:
+        return None
+    symbol = FUNCTIONS[name].symbol
+    if not symbol:
+        return f"{name}({', '.join(map(str, texts))})"
+    return f"({f' {symbol} '.join(map(str, texts))})" if len(texts) > 1 else f"({symbol}{texts[0]})"
+
+
+def finished(program: Program, steps: tuple[Step, ...]) -> tuple[Program, dict[str, Blob | Array]]:
+    """A forward pass that does these steps to its first output, and what they read, by the names of further inputs."""
     output = program.outputs[0]
     taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
-    residual, total, result = (_unused(f"{output.name}_{what}", taken) for what in ("residual", "sum", "activated"))
-    heads = f"{output.name}, {residual}" if has_residual else output.name
-    addend = f" + {residual}" if has_residual else ""
-    value = expression(activation or "linear", total)
-    text = f"function ({heads}) -> ({result}) {{ {total} = {output.name}{addend}; {result} = {value}; }}"
-    tail = parsed(text).program(**dict.fromkeys(heads.split(", "), output.shape))
+    prefix = f"{output.name}_"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    tail = statements(steps, output.name, prefix)
+    blobs = tuple(name for name, operand in tail.operands.items() if isinstance(operand, Blob))
+    return _with_tail(program, tail.statements, tail.output, tuple(tail.operands), blobs), dict(tail.operands)
+
+
+@lru_cache(1024)
+def _with_tail(
+    program: Program, texts: tuple[str, ...], result: str, operands: tuple[str, ...], blobs: tuple[str, ...]
+) -> Program:
+    """A program and element-wise statements behind its first output, with their operands."""
+    output = program.outputs[0]
+    unit = (output.shape[1], *(1,) * (len(output.shape) - 2))
+    heads = ", ".join([output.name, *operands])
+    shapes = {name: output.shape if name in blobs else unit for name in operands}
+    text = f"function ({heads}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
+    tail = parsed(text).program(**{output.name: output.shape, **shapes})
     return Program(
         (*program.inputs, *tail.inputs[1:]),
         (*tail.outputs, *program.outputs[1:]),
         (*program.statements, *tail.statements),
     )
-
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 @lru_cache(1024)
@@ -337,7 +410,9 @@ class Contraction(Lowered):
         super().__post_init__()
         function = self._function(2)
         known = [name for name in function.inputs if name not in layer_inputs(function)]
-        self._require(bool(layer_inputs(function)), "the text must have a head, with the sizes of its inputs")
+        example = "function (I[N, C, ...], W[F, C]) -> (O) { ... }, say; N are the samples, ... the spatial axes."
+        rule = "the text must have a head, with the sizes of its inputs"
+        self._require(bool(layer_inputs(function)), rule, hint=example)
         for name, initializer in self.initializers:
             hint = near_matches(name, known) if known else None
             self._require(name in known, "an initializer must be that of a parameter", parameter=name, hint=hint)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import Shape
+from blobnet.cellwise import Step, fits, norm, slope_macro, with_epilogue
 from blobnet.kernel_call import (
     Array,
     GlobalSize,
@@ -18,8 +19,7 @@ from blobnet.kernel_call import (
     power_of_two,
 )
 from blobnet.kernel_source import Macro
-from blobnet.layers.activation import activation_macro
-from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 
 Local = tuple[int, int, int]
 
@@ -69,12 +69,11 @@ class BatchNorm(Layer):
     def frozen_reads_inputs(self) -> bool:
         return False
 
-    @property
-    def fuses(self) -> Collection[str]:
-        return ("residual", "activation")
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(steps, blobs=1)
 
     @property
-    def fuses_slope(self) -> bool:
+    def remakes_output(self) -> bool:
         return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -98,14 +97,15 @@ class BatchNorm(Layer):
     def forward(self, site: Site) -> list[KernelCall]:
         source, target = site.inputs[0], site.output
         # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
-        blobs = {"INPUT": source, "RESIDUAL": site.epilogue.residual or target, "OUTPUT": target}
-        epilogue = {"HAS_RESIDUAL": int(site.epilogue.residual is not None), **activation_macro(site.activation)}
+        blobs = {"INPUT": source, "RESIDUAL": target, "OUTPUT": target}
         running = _running(site)
         label = f"{site.name} forward"
         if not site.training:
             kernel = "normalization/forward_inference"
-            macros = {"EPSILON": float(self.epsilon), "IN_PLACE": int(source == target), **epilogue}
-            return [cell_call(kernel, label, blobs, site.tuning, arrays={**running, **_affine(site)}, macros=macros)]
+            macros = {"EPSILON": float(self.epsilon), "IN_PLACE": int(source == target)}
+            arrays = {**running, **_affine(site)}
+            call = cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)
+            return [with_epilogue(call, site.epilogue)]
         units = source.layout.unit_count
         partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.layout.plane_count)}
         kernel = "normalization/forward_plane_statistics"
@@ -136,11 +136,11 @@ class BatchNorm(Layer):
                 },
                 local_size=unit_local,
             ),
-            cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays, macros=epilogue),
+            with_epilogue(cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue),
         ]
 
-    def epilogue(self, site: Site) -> Epilogue | None:
-        return None if site.training else Epilogue(norm=Norm(_running(site) | _affine(site), float(self.epsilon)))
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        return None if site.training else (norm(_running(site) | _affine(site), self.epsilon),)
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         source = site.inputs[0]
@@ -157,7 +157,7 @@ class BatchNorm(Layer):
                 plane_size,
                 blobs={"INPUT": source, "OUTPUT_DELTA": site.delta},
                 arrays={"STATISTICS": _statistics(site), **_affine(site), **partials},
-                macros=activation_macro(site.slope),
+                macros=slope_macro(site.behind),
                 tunables=lanes,
                 local_size=plane_local,
             ),
@@ -190,7 +190,7 @@ class BatchNorm(Layer):
                 {"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
                 site.tuning,
                 arrays={"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)},
-                macros={**in_place, **activation_macro(site.slope)},
+                macros={**in_place, **slope_macro(site.behind)},
             )
         ]
 

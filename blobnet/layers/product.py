@@ -6,12 +6,12 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from blobnet import implementations
+from blobnet.cellwise import Norm, Step
 from blobnet.geometry import WindowAxis
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Candidate, choose
-from blobnet.implementations.operation import NO_ACTIVATION, Operation
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation, choose
+from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
-from blobnet.layers.activation import activation_macro
-from blobnet.layers.base import Layer, Norm, Site
+from blobnet.layers.base import Layer, Site
 from blobnet.task import Task
 
 #: Work-items of a GPU that fold a norm into the weights of a unit.
@@ -38,23 +38,26 @@ class _Product(Layer):
     def frozen_reads_inputs(self) -> bool:
         return False
 
-    def alternatives(self, site: Site) -> dict[Task, list[Candidate]]:
+    def alternatives(self, site: Site) -> dict[Task, list[Implementation]]:
         directions = [FORWARD]
         directions += [BACKWARD_WEIGHTS] * site.trains("weight")
         directions += [BACKWARD_DATA] * any(site.input_deltas)
-        return {self._task(site, direction): self._candidates(site, direction) for direction in directions}
+        operations = {self._task(site, direction): self.operation(site, direction) for direction in directions}
+        return {task: implementations.candidates(operation) for task, operation in operations.items()}
 
     def forward(self, site: Site) -> list[KernelCall]:
-        norm = site.epilogue.norm
-        if norm is None:
+        rest = without_norm(site.epilogue)
+        if self.bias == "position" or rest == site.epilogue:  # type: ignore[attr-defined]  # Every product may have one.
             return self._calls(site, FORWARD)
-        fold = _fold(site, norm, has_bias=bool(self.bias))  # type: ignore[attr-defined]  # Every product may have one.
+        norm = site.epilogue[0]
+        assert isinstance(norm, Norm)
+        fold = _fold(site, norm, has_bias=bool(self.bias))  # type: ignore[attr-defined]
         folded = {name: fold.arrays[f"FOLDED_{name.upper()}"] for name in ("weight", "bias")}
 
         def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
             return folded[name] if kind == "parameter" else site.array(kind, name, elements, per_sample)
 
-        plain = replace(site, array=array, epilogue=replace(site.epilogue, norm=None))
+        plain = replace(site, array=array, epilogue=rest)
         return [fold, *replace(self, bias=True)._calls(plain, FORWARD)]  # type: ignore[call-arg]
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
@@ -63,14 +66,19 @@ class _Product(Layer):
     def backward_data(self, site: Site) -> list[KernelCall]:
         return [] if site.input_deltas[0] is None else self._calls(site, BACKWARD_DATA)
 
-    def _candidates(self, site: Site, direction: str) -> list[Candidate]:
-        return implementations.candidates(self.operation(site, direction))
-
     def _calls(self, site: Site, direction: str) -> list[KernelCall]:
-        task = self._task(site, direction)
-        chosen = choose(site.tuning.choices, task, self._candidates(site, direction))
+        task, operation, known = self._task(site, direction), self.operation(site, direction), site.tuning.chosen
+        key = task, operation.geometry
+        if key not in known:
+            known[key] = choose(site.tuning.choices, task, implementations.candidates(operation))
+        chosen = known[key].of(operation)
         # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
         return [call if call.way else replace(call, way=chosen.way, task=task) for call in chosen.calls()]
+
+
+def without_norm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps less a norm in front, which becomes part of the weights and of one bias a unit."""
+    return steps[1:] if steps and isinstance(steps[0], Norm) else steps
 
 
 def operation_of(
@@ -93,8 +101,7 @@ def operation_of(
         site.tuning,
         site.batch_size,
         bias_mode if wants_bias else 0,
-        site.epilogue.residual if forward else None,
-        activation_macro(site.activation) if forward else NO_ACTIVATION,
+        site.epilogue if forward else (),
         direction == BACKWARD_DATA and site.accumulate[0],
     )
 
@@ -111,7 +118,7 @@ def _fold(site: Site, norm: Norm, *, has_bias: bool) -> KernelCall:
             "WEIGHT": weight,
             # NOTE: a kernel takes no null array; without a bias the role is bound to the weights and not read.
             "BIAS": site.parameter("bias") if has_bias else weight,
-            **norm.arrays,
+            **dict(norm.numbers),
             "FOLDED_WEIGHT": site.memory("folded weight", weight.elements),
             "FOLDED_BIAS": site.memory("folded bias", units),
         },

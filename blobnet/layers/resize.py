@@ -62,7 +62,30 @@ class Upsample(Lowered):
 
 
 @dataclass(frozen=True)
-class DepthToSpace(Lowered):
+class _Blocks(Lowered):
+    """What layers share that turn units into blocks of cells, or back."""
+
+    block: int
+    keeps_inputs: ClassVar[bool] = False
+    #: The layer, with B for the block.
+    text: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_counts("block")
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        self._require_rank(inputs[0], 2)
+        self._check(inputs[0])
+        return function(self.text, B=self.block)
+
+    def _check(self, shape: Shape) -> None:
+        """Raises ShapeError where the input is no whole number of blocks."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DepthToSpace(_Blocks):
     """Units become cells: (N, units * b^2, height, width) -> (N, units, height * b, width * b).
 
     Of each b^2 units that follow one another, one after the other goes into a row of a block of b x b cells (Shi et
@@ -72,45 +95,27 @@ class DepthToSpace(Lowered):
         block: b, at least 1.
     """
 
-    block: int
-    keeps_inputs: ClassVar[bool] = False
+    text: ClassVar[str] = """function (I[N, U, Y, X]) -> (O) {
+      O[n, c, y*B + i, x*B + j : N, U / (B*B), Y*B, X*B] = +(I[n, c*B*B + i*B + j, y, x]), i < B, j < B;
+    }"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_counts("block")
-
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape, block = inputs[0], self.block
-        self._require_rank(shape, 2)
-        divides = shape.units % block**2 == 0
-        self._require_shape(divides, "the input's units must be a multiple of block^2", input=shape, block=block)
-        text = """function (I[N, U, Y, X]) -> (O) {
-          O[n, c, y*B + i, x*B + j : N, U / (B*B), Y*B, X*B] = +(I[n, c*B*B + i*B + j, y, x]), i < B, j < B;
-        }"""
-        return function(text, B=block)
+    def _check(self, shape: Shape) -> None:
+        divides = shape.units % self.block**2 == 0
+        self._require_shape(divides, "the input's units must be a multiple of block^2", input=shape, block=self.block)
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(Lowered):
+class SpaceToDepth(_Blocks):
     """Cells become units: (N, units, height * b, width * b) -> (N, units * b^2, height, width); undoes DepthToSpace.
 
     Args:
         block: b, at least 1.
     """
 
-    block: int
-    keeps_inputs: ClassVar[bool] = False
+    text: ClassVar[str] = """function (I[N, C, H, W]) -> (O) {
+      O[n, c*B*B + i*B + j, y, x : N, C*B*B, H / B, W / B] = +(I[n, c, y*B + i, x*B + j]), i < B, j < B;
+    }"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_counts("block")
-
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape, block = inputs[0], self.block
-        self._require_rank(shape, 2)
-        divides = shape.height % block == 0 and shape.width % block == 0
-        self._require_shape(divides, "height and width must be multiples of block", input=shape, block=block)
-        text = """function (I[N, C, H, W]) -> (O) {
-          O[n, c*B*B + i*B + j, y, x : N, C*B*B, H / B, W / B] = +(I[n, c, y*B + i, x*B + j]), i < B, j < B;
-        }"""
-        return function(text, B=block)
+    def _check(self, shape: Shape) -> None:
+        divides = shape.height % self.block == 0 and shape.width % self.block == 0
+        self._require_shape(divides, "height and width must be multiples of block", input=shape, block=self.block)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import Shape
+from blobnet.cellwise import Step, fits, with_epilogue
 from blobnet.initializers import GIVEN
 from blobnet.kernel_call import Array, KernelCall, cell_call
 from blobnet.kernel_source import Macro
-from blobnet.layers.activation import activation_macro
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 
 
@@ -39,11 +39,14 @@ class Standardize(Layer):
         source, target = site.inputs[0], site.output
         # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
         blobs = {"INPUT": source, "RESIDUAL": target, "OUTPUT": target}
-        macros: dict[str, Macro] = {"EPSILON": 0.0, "IN_PLACE": int(source == target), "HAS_RESIDUAL": 0}
-        macros |= activation_macro(None)
+        macros: dict[str, Macro] = {"EPSILON": 0.0, "IN_PLACE": int(source == target)}
         arrays = _arrays(site, "running_mean", "running_variance", "scale", "shift")
-        label = f"{site.name} forward"
-        return [cell_call("normalization/forward_inference", label, blobs, site.tuning, arrays=arrays, macros=macros)]
+        kernel, label = "normalization/forward_inference", f"{site.name} forward"
+        call = cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)
+        return [with_epilogue(call, site.epilogue)]
+
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(steps, blobs=1)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         target = site.input_deltas[0]

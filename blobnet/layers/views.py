@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import is_int
-from blobnet.kernel_call import KernelCall, copy_call
+from blobnet.kernel_call import Blob, KernelCall, copy_call
 from blobnet.layers.base import Layer, Node, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, function
 
@@ -129,6 +129,9 @@ class Pad(Lowered):
 class Slice(Lowered):
     """A part of every axis, as Python slices lists.
 
+    Units side by side, of whole planes, are read where they lie, and their delta is written where it belongs if other
+    slices take the rest: then nothing is launched.
+
     Args:
         ranges: for the units, and then for each spatial axis, (start, stop) or (start, stop, step), or None for all of
             the axis; axes at the end may be left out. Numbers may be negative (from the end) or None, as in slices;
@@ -151,8 +154,8 @@ class Slice(Lowered):
             fits = fits and numbers and (item is None or len(item) == 2 or item[2] is None or item[2] >= 1)
         self._require(fits, rule, ranges=self.ranges)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
+    def _parts(self, shape: Shape) -> list[range]:
+        """What is taken of each axis."""
         fits = len(self.ranges) <= 1 + shape.rank
         self._require_shape(fits, "there must be no more ranges than axes", input=shape, ranges=self.ranges)
         ranges = (*self.ranges, *(None,) * (1 + shape.rank - len(self.ranges)))
@@ -160,6 +163,39 @@ class Slice(Lowered):
         parts = [range(size)[part] for part, size in zip(slices, shape.dimensions, strict=True)]
         rule = "every range must have something of its axis"
         self._require_shape(all(parts), rule, input=shape, ranges=self.ranges)
+        return parts
+
+    @property
+    def _takes_whole_planes(self) -> bool:
+        units, *axes = (item or (None,) for item in self.ranges)
+        whole = all(item in ((None,), (None, None), (0, None)) for item in (axis[:2] for axis in axes))
+        return whole and all(item[2:] in ((), (None,), (1,)) for item in (units, *axes))
+
+    def placement(self, training: bool) -> Placement:
+        return Placement.PART if self._takes_whole_planes else Placement.SEPARATE
+
+    def delta_placement(self) -> Placement:
+        return self.placement(training=True)
+
+    def first_unit(self, inputs: Sequence[Shape]) -> int:
+        return self._parts(inputs[0])[0].start
+
+    def forward(self, site: Site) -> list[KernelCall]:
+        return [] if self._is_part(site, site.output, site.inputs[0]) else super().forward(site)
+
+    def backward_data(self, site: Site) -> list[KernelCall]:
+        target = site.input_deltas[0]
+        return [] if target and self._is_part(site, site.delta, target) else super().backward_data(site)
+
+    def _is_part(self, site: Site, part: Blob, whole: Blob) -> bool:
+        """Whether a blob is those units of another one, in its memory."""
+        if part.storage != whole.storage:
+            return False
+        first = self.first_unit(site.shapes)
+        return part == replace(whole, layout=whole.layout.slice_units(first, part.layout.unit_count))
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        shape, parts = inputs[0], self._parts(inputs[0])
         axes = ("c", *AXES[len(AXES) - shape.rank :])
         cells = ", ".join(f"{part.step}*{axis} + {part.start}" for axis, part in zip(axes, parts, strict=True))
         sizes = ", ".join(str(len(part)) for part in parts)

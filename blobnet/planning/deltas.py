@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from blobnet.blob import Shape
 from blobnet.graph import Graph, Vertex
 from blobnet.layers.base import Placement
 from blobnet.planning.placement import Places, Region, same_plane
@@ -34,13 +35,18 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
     graph, planes = request.graph, places.planes
     regions: dict[int, Region] = {}
     accumulate: dict[tuple[int, int], bool] = {}
+    parts = _parts(request, roles, planes)
 
     def new(index: int) -> Region:
+        if index in parts:
+            return new(graph.vertices[index].inputs[0]).part(parts[index], planes[index].units)
         return Region.whole(f"{graph.vertices[index].name} delta", planes[index])
 
     def joins(vertex: Vertex, source: int, region: Region, placement: Placement) -> bool:
         """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
         if placement is Placement.SEPARATE or not same_plane(planes[source], planes[vertex.index]):
+            return False
+        if source in parts:
             return False
         pending = [index for index, other in regions.items() if index < vertex.index and other.overlaps(region)]
         if placement is Placement.IN_PLACE:
@@ -61,9 +67,16 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
         if not roles.needs_delta[vertex.index]:
             continue
         own = regions[vertex.index]
+        if vertex.index in parts:
+            # What its readers left is a part of its input's delta, and other slices have the rest.
+            accumulate[vertex.index, 0] = False
+            regions[vertex.inputs[0]] = new(vertex.inputs[0])
+            continue
         placement = vertex.layer.delta_placement() if request.share else Placement.SEPARATE
         if vertex.index in roles.absorbed:
             placement = Placement.SHARED
+        if placement is Placement.PART:
+            placement = Placement.SEPARATE
         offset = own.unit_offset
         for position, source in enumerate(vertex.inputs):
             units = planes[source].units
@@ -76,6 +89,29 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
                     regions[source] = region if joined else new(source)
             offset += units
     return Deltas(regions, accumulate)
+
+
+def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int, int]:
+    """The slices whose deltas are units of their input's delta, and the first of them: if together they are all of it.
+
+    Nobody else may read the input, and no unit be read twice, or deltas would have to be added up.
+    """
+    graph, parts = request.graph, dict[int, int]()
+    for vertex in graph.vertices if request.share else ():
+        readers = [graph.vertices[index] for index in graph.readers[vertex.index]]
+        cut = all(
+            reader.layer.delta_placement() is Placement.PART
+            and roles.needs_delta[reader.index]
+            and same_plane(planes[reader.index], planes[vertex.index])
+            for reader in readers
+        )
+        if not readers or not cut or graph.is_output(vertex.index) or not roles.needs_delta[vertex.index]:
+            continue
+        first = {reader.index: reader.layer.first_unit(graph.input_shapes(reader)) for reader in readers}
+        units = [unit for index, start in first.items() for unit in range(start, start + planes[index].units)]
+        if sorted(units) == list(range(planes[vertex.index].units)):
+            parts |= first
+    return parts
 
 
 def _next_addition(graph: Graph, source: int, now: int) -> int:

@@ -24,18 +24,21 @@ class Fusion:
 
 
 def fuse(graph: Graph, places: Places, sites: Sequence[Site]) -> Fusion:
-    """Gives sites their epilogues: what layers in place behind them do.
+    """Gives sites their epilogues: what layers in place behind them do to single values, in any order.
 
-    What else such a layer reads must be there when the kernels with the epilogue run, which is earlier.
+    Steps are added while the layer's kernels can do all of them. What else such a layer reads must be there when the
+    kernels with the epilogue run, which is earlier.
     """
     fused, computed_by = list(sites), dict[int, int]()
     for head in graph.vertices:
         last = head.index
         while head.index not in computed_by and (reader := _in_place_reader(graph, places, last)) is not None:
-            part = reader.layer.epilogue(sites[reader.index])
-            epilogue = part and fused[head.index].epilogue.then(part)
+            steps = reader.layer.epilogue(sites[reader.index])
             ready = all(computed_by.get(source, source) < head.index for source in reader.inputs if source != last)
-            if not epilogue or not ready or not set(epilogue.stages) <= set(head.layer.fuses):
+            if steps is None or not ready:
+                break
+            epilogue = (*fused[head.index].epilogue, *steps)
+            if epilogue and not head.layer.fuses(epilogue):
                 break
             fused[head.index] = replace(fused[head.index], epilogue=epilogue)
             computed_by[reader.index] = head.index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from blobnet.blob import BlobLayout, Halo, Padding
+from blobnet.blob import FLOAT32, BlobLayout, Halo, Padding, StorageType
 from blobnet.graph import Graph, Vertex
 from blobnet.kernel_call import Blob
 from blobnet.planning.deltas import Deltas
@@ -18,10 +18,11 @@ HaloOf = tuple[int, str]
 
 @dataclass(frozen=True)
 class Layouts:
-    """The halo and the row pitch of every storage, by name, and what padding there is besides."""
+    """The halo, the row pitch and the type of every storage, by name, and what padding there is besides."""
 
     halos: Mapping[str, Halo]
     pitches: Mapping[str, int]
+    types: Mapping[str, StorageType]
     padding: Padding
 
     def blob(self, region: Region) -> Blob:
@@ -36,7 +37,7 @@ class Layouts:
             # NOTE: vectors would not gain by it: units of a single value lie side by side.
             padding=self.padding if storage.planes.width > 1 else replace(self.padding, align=1),
         )
-        return Blob(storage.name, layout)
+        return Blob(storage.name, layout, type=self.types[storage.name])
 
 
 def possible_halos(graph: Graph, places: Places, deltas: Deltas) -> dict[HaloOf, Halo]:
@@ -72,7 +73,11 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
         name: max(padding.pitch(widths[member], merged[member]) for member in members)
         for name, members in groups.items()
     }
-    return Layouts(merged, pitches, request.tuning.padding)
+    # Results are what users get; and deltas would be too small for halves.
+    results = {places.regions[index].storage.name for _, index in request.graph.exits}
+    narrow = FLOAT32 if request.training else request.tuning.storage
+    types = {name: FLOAT32 if name in results else narrow for name in widths}
+    return Layouts(merged, pitches, types, request.tuning.padding)
 
 
 def _around(vertex: Vertex, places: Places, deltas: Deltas) -> set[str]:

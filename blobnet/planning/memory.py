@@ -109,7 +109,7 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        limit = FLOAT32.itemsize * request.parameters.elements
+        limit = request.parameters.type.itemsize * request.parameters.elements
         slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in _to_clear(slot.members)):
@@ -230,7 +230,8 @@ def _persistent(request: Request) -> list[Buffer]:
         sizes["totals"] = (len(request.heads) * TOTALS, 0)
     for head in request.heads:
         sizes |= head.memory()
-    return [Buffer(name, *size) for name, size in sizes.items()]
+    types = {"parameters": request.parameters.type}
+    return [Buffer(name, *size, type=types.get(name, FLOAT32)) for name, size in sizes.items()]
 
 
 def _check_counts(request: Request, buffers: Iterable[Buffer]) -> None:

@@ -35,6 +35,10 @@ class Region:
         """All of a new storage."""
         return cls(Storage(name, planes), 0, planes.units)
 
+    def part(self, first: int, units: int) -> Region:
+        """Some of its units."""
+        return Region(self.storage, self.unit_offset + first, units)
+
     def overlaps(self, other: Region) -> bool:
         """Whether they have units in common."""
         return (
@@ -52,11 +56,13 @@ class Places:
         planes: the planes in memory, by vertex.
         regions: where they are, by vertex.
         in_place_of: for a vertex whose output lies where an input lay: the position of that input.
+        parts: for a vertex whose output is units of its input: the first of them.
     """
 
     planes: tuple[Shape, ...]
     regions: tuple[Region, ...]
     in_place_of: Mapping[int, int]
+    parts: Mapping[int, int]
 
 
 def place_outputs(request: Request, roles: Roles) -> Places:
@@ -64,10 +70,11 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     graph, planes = request.graph, _memory_planes(request.graph)
     regions: dict[int, Region] = {}
     in_place_of: dict[int, int] = {}
+    parts = _parts(request, roles, planes)
 
     def joins(source: int, region: Region, reader: Vertex) -> bool:
         """Puts ``source`` into ``region`` of its ``reader`` if no value is overwritten before its last read."""
-        if not request.share or source in regions or reader.inputs.count(source) > 1:
+        if not request.share or source in regions or source in parts or reader.inputs.count(source) > 1:
             return False
         if not same_plane(planes[source], planes[reader.index]):
             return False
@@ -76,7 +83,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             for index, other in regions.items()
             if index > source and other.overlaps(region) and roles.placements[index] is Placement.IN_PLACE
         )
-        overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, source)
+        overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
         # A layer that runs in place of one input may not read the same memory as another input too.
         if overwritten < last_read or overwritten == last_read != reader.index:
             return False
@@ -84,6 +91,8 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         return True
 
     for vertex in reversed(graph.vertices):
+        if vertex.index in parts:
+            continue
         own = Region.whole(f"{vertex.name} output", planes[vertex.index])
         region = regions.setdefault(vertex.index, own)
         placement = roles.placements[vertex.index]
@@ -99,7 +108,24 @@ def place_outputs(request: Request, roles: Roles) -> Places:
                 if joins(vertex.inputs[position], region, vertex):
                     in_place_of[vertex.index] = position
                     break
-    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of)
+    for index, first in parts.items():
+        regions[index] = regions[graph.vertices[index].inputs[0]].part(first, planes[index].units)
+    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts)
+
+
+def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[int, int]:
+    """The vertices whose outputs are units of their input, in order, and the first unit of each.
+
+    What would be the memory of its input is a part as well, of one.
+    """
+    graph, parts = request.graph, dict[int, int]()
+    for vertex in graph.vertices if request.share else ():
+        placement = roles.placements[vertex.index]
+        is_part = placement is Placement.PART or (placement is Placement.SHARED and vertex.inputs[0] in parts)
+        if is_part and len(vertex.inputs) == 1 and same_plane(planes[vertex.inputs[0]], planes[vertex.index]):
+            is_own = placement is Placement.PART
+            parts[vertex.index] = vertex.layer.first_unit(graph.input_shapes(vertex)) if is_own else 0
+    return parts
 
 
 def same_plane(first: Shape, second: Shape) -> bool:
@@ -128,14 +154,15 @@ def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
     )
 
 
-def _last_read(graph: Graph, roles: Roles, source: int) -> int:
-    """The last vertex that reads a blob; _NEVER if the backward pass or the caller does."""
+def _last_read(graph: Graph, roles: Roles, parts: Mapping[int, int], source: int) -> int:
+    """The last vertex that reads a blob, or a part of it; _NEVER if the backward pass or the caller does."""
     if graph.is_output(source):
         return _NEVER
     if roles.kept[source]:
         return _NEVER - 1
-    last = max(graph.readers[source], default=source)
-    if roles.placements[source] in (Placement.CONCAT, Placement.SHARED):
+    readers = graph.readers[source]
+    last = max((_last_read(graph, roles, parts, item) if item in parts else item for item in readers), default=source)
+    if source not in parts and roles.placements[source] in (Placement.CONCAT, Placement.SHARED):
         # Its inputs are the same memory, unless they have to be copied for what overwrites it.
-        last = max([last, *(_last_read(graph, roles, item) for item in graph.vertices[source].inputs)])
+        last = max([last, *(_last_read(graph, roles, parts, item) for item in graph.vertices[source].inputs)])
     return last

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from blobnet.ends import Losses, heads_of
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, for_model
@@ -100,8 +100,12 @@ class Plan(Request):
                 break
             if not fitting < batch < too_large:
                 batch = (fitting + too_large) // 2
-            plan = self.for_batch(batch)
-            fitting, too_large = (batch, too_large) if plan.fits(*room) else (fitting, batch)
+            try:
+                plan = self.for_batch(batch)
+                fits = plan.fits(*room)
+            except ShapeError:  # More elements than kernels can count.
+                fits = False
+            fitting, too_large = (batch, too_large) if fits else (fitting, batch)
         return fitting
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
@@ -142,7 +146,7 @@ def make_plan(
         raise OptionError("plan", "training needs a loss", loss=loss)
     for head in heads_of(graph, loss):
         head.loss.check(head.shape)
-    table, settings = parameters or parameter_table(graph), tuning or Tuning()
+    table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
     options = input_delta, sample_type, augmented, share, reuse, every_halo
     return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from blobnet.graph import Vertex
+from blobnet.graph import Graph, Vertex
 from blobnet.layers.base import Placement
 from blobnet.planning.request import Request
 
@@ -19,8 +19,8 @@ class Roles:
         frozen: the names of those that could be.
         in_training: whether it runs as in training.
         needs_delta: whether the delta of its output is wanted.
-        absorbed: the activations that the layer before them takes on in training, forward and backward, which are
-            nothing but names then: by their index, that layer's.
+        absorbed: functions of single values that a layer before them takes on in training, forward and backward, which
+            are nothing but names then: by their index, that layer's.
         kept: whether the backward pass reads its output.
         placements: where its output may lie.
     """
@@ -52,11 +52,10 @@ def assign_roles(request: Request) -> Roles:
     for vertex, own in zip(vertices, trained, strict=True):
         wanted = bool(own) or any(needs_delta[source] for source in vertex.inputs)
         needs_delta.append(wanted or (request.input_delta and vertex.layer.takes_samples))
-    absorbed = {
-        vertex.index + 1: vertex.index
-        for vertex, trains in zip(vertices, in_training, strict=True)
-        if trains and request.share and _absorbs_reader(request, vertex)
-    }
+    absorbed: dict[int, int] = {}
+    for vertex, trains in zip(vertices, in_training, strict=True):
+        if trains and request.share and vertex.layer.remakes_output:
+            absorbed |= dict.fromkeys(_functions_behind(graph, vertex.index), vertex.index)
 
     def keeps(vertex: Vertex, *, output: bool) -> bool:
         """Whether the backward calls of a vertex read its output, or what it reads."""
@@ -75,19 +74,27 @@ def assign_roles(request: Request) -> Roles:
             for vertex, readers in zip(vertices, graph.readers, strict=True)
         ),
         placements=tuple(
-            Placement.SHARED if vertex.index in absorbed else vertex.layer.placement(trains)
+            Placement.SHARED if vertex.index in absorbed else _placement(graph, vertex, trains)
             for vertex, trains in zip(vertices, in_training, strict=True)
         ),
     )
 
 
-def _absorbs_reader(request: Request, vertex: Vertex) -> bool:
-    """Whether a vertex in training takes on the activation behind it.
+def _placement(graph: Graph, vertex: Vertex, trains: bool) -> Placement:
+    placement = vertex.layer.placement(trains)
+    in_place = placement is Placement.SEPARATE and vertex.inputs and vertex.layer.in_place(graph.input_shapes(vertex))
+    return Placement.IN_PLACE if in_place else placement
 
-    Nobody else wants the value before, and nothing comes between the two in the backward pass that could change the
-    delta which both read.
+
+def _functions_behind(graph: Graph, index: int) -> Iterator[int]:
+    """The functions of single values behind a vertex, one behind the other: nobody else wants what is between.
+
+    Each comes right behind the one before in any order in which vertices follow their inputs depth first, so that
+    nothing comes between them in the backward pass that could change the delta which they share.
     """
-    behind = vertex.index + 1
-    graph = request.graph
-    alone = graph.readers[vertex.index] == (behind,) and not graph.is_output(vertex.index)
-    return vertex.layer.fuses_slope and alone and bool(graph.vertices[behind].layer.activates)
+    while len(graph.readers[index]) == 1 and not graph.is_output(index):
+        index = graph.readers[index][0]
+        step = graph.vertices[index].layer.step
+        if step is None or not step.slope:
+            return
+        yield index

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from blobnet.blob import FLOAT32
+from blobnet.cellwise import Step
 from blobnet.ends import Entry
 from blobnet.errors import KernelError
 from blobnet.graph import Vertex
@@ -22,7 +24,11 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
     outputs = [layouts.blob(region) for region in places.regions]
     wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
     entries = {entry.index: entry for entry in request.entries}
-    slopes = {source: vertices[index].layer.activates for index, source in roles.absorbed.items()}
+    behind: dict[int, tuple[Step, ...]] = {}
+    for index, head in sorted(roles.absorbed.items()):
+        step = vertices[index].layer.step
+        assert step is not None
+        behind[head] = (*behind.get(head, ()), step)
 
     def site(vertex: Vertex) -> Site:
         ends = [(vertex.index, position) for position in range(len(vertex.inputs))]
@@ -36,7 +42,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             accumulate=tuple(deltas.accumulate.get(end, False) for end in ends),
             training=roles.in_training[vertex.index],
             frozen=roles.frozen[vertex.index],
-            slope=slopes.get(vertex.index),
+            behind=behind.get(vertex.index, ()),
             in_place_of=places.in_place_of.get(vertex.index),
             batch_size=request.batch_size,
             sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
@@ -59,7 +65,8 @@ def _memory(
         if kind in ("parameter", "gradient"):
             piece = request.parameters.slices[vertex.parameter(name)]
             if kind == "parameter" or (name in trained and request.graph.places(vertex) == 1):
-                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+                of = request.parameters.type if kind == "parameter" else FLOAT32
+                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True, type=of)
             if name in trained:
                 return gradient_parts(request, vertex, name)
             name, elements = f"{name} gradient", piece.elements

@@ -12,26 +12,31 @@ from matplotlib.ticker import MaxNLocator
 
 from blobnet.plots.drawing import new_figure, text
 
-_PANELS = ("loss", "accuracy")
+_PANELS, _MOST_COLUMNS = ("loss", "accuracy"), 3
 #: The most classes of a matrix whose cells, and whose rows, are labelled.
 _MOST_NUMBERS, _MOST_NAMES = 30, 100
 _COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
 
 
 def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
-    """The loss and, where there is one, the accuracy of every epoch.
+    """The loss and, where there are some, the accuracies of every epoch; of several outputs also their losses.
 
     Args:
         history: values an epoch, by name, as Model.fit returns them.
         title: of the picture.
     """
-    names = [name for name in _PANELS if name in history]
-    figure = new_figure(5 * len(names), 4, title)
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+    names = [name for name in history if name.endswith(_PANELS) and not name.startswith("validation_")]
+    columns = min(len(names), _MOST_COLUMNS)
+    rows = -(-len(names) // columns)
+    figure = new_figure(5 * columns, 4 * rows, title)
+    panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(panels, names, strict=False):
         for part, values in (("training", history[name]), ("validation", history.get(f"validation_{name}", ()))):
             if len(values):
                 axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, color=_COLOURS[part], label=part)
-        axes.set_title(name)
+        axes.set_title(text(name.replace("_", " ")))
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)

@@ -10,6 +10,7 @@
  *   COUNT  samples in this batch
  * Macros:
  *   ACCUMULATE    1: add to INPUT_DELTA
+ *   SLOPE         f' of VALUE (blobnet/cellwise.py)
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -20,7 +21,6 @@
 #define PLANE VALUE
 #include "cells.h"
 #include "put.h"
-#include "activation/functions.h"
 
 __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta), MUTABLE_BLOB(input_delta),
                                   const int count)
@@ -40,7 +40,7 @@ __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
             EACH_CELL
             {
                 const real_t known = READ_VALUE(values, AT(VALUE));
-                const real_t delta = READ_VALUE(from, AT(OUTPUT_DELTA)) * ACTIVATION_SLOPE(known, known);
+                const real_t delta = READ_VALUE(from, AT(OUTPUT_DELTA)) * SLOPE(known);
                 results[i] = PLUS_OLD(delta, OLD(to + AT(INPUT_DELTA)));
             }
             EACH_CELL

@@ -1,5 +1,5 @@
 /*
- * Activation, forward: output = f(input), cell by cell; may run in place.
+ * Activation, forward: output = f(input), cell by cell, as FINISHED says; may run in place.
  *
  * Blobs, sizes as arguments:
  *   INPUT  read
@@ -15,9 +15,9 @@
 #include "blob.h"
 #define PLANE OUTPUT
 #include "cells.h"
-#include "activation/functions.h"
+#include "epilogue.h"
 
-__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const int count)
+__kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -33,7 +33,7 @@ __kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output), const
             EACH_CELL
             {
                 const real_t value = READ_VALUE(from, AT(INPUT));
-                results[i] = ACTIVATE(value);
+                results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL
             {

@@ -32,7 +32,7 @@ __kernel OF_VECTORS void blob_gather(READ_BLOB(input), WRITE_ARRAY(real_t, gathe
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(2);
     const int samples = min(LANES, count - first);
-    __global const real_t *from = input + BLOB_INDEX(INPUT, first, unit, 0, 0);
+    __global const input_t *from = input + BLOB_INDEX(INPUT, first, unit, 0, 0);
     const int run = unit / GROUP_UNITS * RUNS + unit % GROUP_UNITS / RUN;
     __global real_t *to =
         ARRAY(gathered) + ((size_t)run * POSITIONS * RUN + unit % GROUP_UNITS % RUN) * SAMPLES + first;

@@ -46,6 +46,7 @@
  *   units   COUNT
  */
 #include "blob.h"
+#include "put.h"
 #include "vector.h"
 
 #define DEPTH GROUP_OUTPUT_UNITS
@@ -57,7 +58,9 @@
 #define WEIGHT_UNIT_STRIDE (FILTER_HEIGHT * FILTER_WIDTH)
 #define WEIGHT_DEPTH_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNITS_DIVIDE (GROUP_INPUT_UNITS % BLOCK_UNITS == 0)
+#define source_t output_delta_t
 #include "convolution/direct.h"
+#include "convolution/order.h"
 
 #define BLOCKS ((GROUP_INPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #define PHASE_HEIGHT ((INPUT_DELTA_UNIT_HEIGHT - PHASE_Y + STRIDE_Y - 1) / STRIDE_Y)
@@ -102,7 +105,7 @@ __kernel OF_VECTORS void convolution_backward_data(READ_BLOB(output_delta), WRIT
             vector_t value = accumulators[u][v];
 #if FLAT_STORE
             if (q + LANES <= POSITIONS) {
-                __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, unit + u, 0, 0) + q;
+                __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, unit + u, 0, 0) + q;
 #if SOURCE_PITCH > INPUT_DELTA_UNIT_WIDTH
                 value = VECTOR_KEEP(value, (q + VECTOR_LANE_NUMBERS) % SOURCE_PITCH < INPUT_DELTA_UNIT_WIDTH);
 #endif
@@ -119,14 +122,10 @@ __kernel OF_VECTORS void convolution_backward_data(READ_BLOB(output_delta), WRIT
                 const int i = (q + lane) / SOURCE_PITCH;
                 const int j = (q + lane) % SOURCE_PITCH;
                 if (i < PHASE_HEIGHT && j < PHASE_WIDTH) {
-                    __global real_t *to = input_delta
-                                          + BLOB_INDEX(INPUT_DELTA, n, unit + u, i * STRIDE_Y + PHASE_Y,
-                                                       j * STRIDE_X + PHASE_X);
-#if ACCUMULATE
-                    *to += lanes[lane];
-#else
-                    *to = lanes[lane];
-#endif
+                    __global input_delta_t *to = input_delta
+                                                 + BLOB_INDEX(INPUT_DELTA, n, unit + u,
+                                                              i * STRIDE_Y + PHASE_Y, j * STRIDE_X + PHASE_X);
+                    PUT(lanes[lane], to);
                 }
             }
         }

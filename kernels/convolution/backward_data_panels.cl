@@ -40,6 +40,8 @@
 #define SOURCE_PITCH OUTPUT_DELTA_UNIT_MEMORY_WIDTH
 #define SOURCE_PLANE OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS
 #define SOURCE_SAMPLE OUTPUT_DELTA_MEMORY_ELEMENTS
+#define source_t output_delta_t
+#define target_t input_delta_t
 #include "convolution/panels.h"
 
 __kernel OF_VECTORS void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
@@ -52,7 +54,7 @@ __kernel OF_VECTORS void convolution_backward_data_panels(READ_BLOB(output_delta
     pieces_t pieces;
     find_pieces(&pieces, INPUT_DELTA_MEMORY_ELEMENTS, INPUT_DELTA_UNIT_MEMORY_WIDTH, 1, start, end);
     for (int u = 0; u < units; u++) {
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, 0, unit + u, 0, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, 0, unit + u, 0, 0);
         __local real_t *results = sums + u * TILE;
 #if ACCUMULATE
         load_tile(tile, to, &pieces);

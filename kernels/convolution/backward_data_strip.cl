@@ -50,7 +50,7 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
     }
     /* The last strip moves up to end with the last block; blocks that it shares are not stored. */
     const int first = min(strip, BLOCK_ROWS - STRIP);
-    __global const real_t *from =
+    __global const output_delta_t *from =
         output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, first, j);
     __global const real_t *factors =
         ARRAY(weight) + group * (GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH);
@@ -80,7 +80,8 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
                     const real_t factor = factors[(u * FILTER_HEIGHT + a) * FILTER_WIDTH + b];
 #pragma unroll
                     for (int r = 0; r < STRIP; r++) {
-                        const real_t delta = from[(r + row) * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + column];
+                        const real_t delta =
+                            READ_VALUE(from, (r + row) * OUTPUT_DELTA_UNIT_MEMORY_WIDTH + column);
                         sums[u][r * STRIDE_Y + y][x] =
                             MULTIPLY_ADD(factor, delta, sums[u][r * STRIDE_Y + y][x]);
                     }
@@ -92,7 +93,7 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
     }
 #pragma unroll
     for (int u = 0; u < GROUP_INPUT_UNITS; u++) {
-        __global real_t *to =
+        __global input_delta_t *to =
             input_delta
             + BLOB_INDEX(INPUT_DELTA, n, group * GROUP_INPUT_UNITS + u, first * STRIDE_Y, j * STRIDE_X);
 #pragma unroll

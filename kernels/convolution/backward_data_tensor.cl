@@ -4,7 +4,7 @@
  * (see backward_data.cl), as a product of packed weights and the delta at all positions (convolution/tensor.h).
  *
  * Blobs:
- *   OUTPUT_DELTA read   with a halo of zeros
+ *   OUTPUT_DELTA read float32 alone: with a halo of zeros
  *   INPUT_DELTA  update
  * Arrays:
  *   PACKED read   weights, see pack_weight_tensor.cl

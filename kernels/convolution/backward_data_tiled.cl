@@ -47,6 +47,7 @@
 #include "put.h"
 #include "convolution/splits.h"
 #include "convolution/phase_taps.h"
+#define source_t output_delta_t
 #include "convolution/tiled.h"
 #include "convolution/phase_positions.h"
 
@@ -56,7 +57,7 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
-    __global const real_t *columns[SOURCE_COLUMNS];
+    __global const output_delta_t *columns[SOURCE_COLUMNS];
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns,

@@ -104,9 +104,9 @@ __kernel OF_VECTORS void convolution_backward_weight(READ_BLOB(input), READ_BLOB
         const int end = min(start + PIECE, WHOLE);
         const int y = piece / PIECES % ROWS;
         const int n = piece / (PIECES * ROWS);
-        __global const real_t *values =
+        __global const input_t *values =
             input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS * PHASES, y, 0);
-        __global const real_t *deltas =
+        __global const output_delta_t *deltas =
             output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, 0);
         for (int q = start; q < end; q += LANES) {
             vector_t delta[BLOCK_UNITS];

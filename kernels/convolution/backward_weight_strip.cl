@@ -56,17 +56,19 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
         const int n = item / (OUTPUT_DELTA_UNIT_WIDTH * STRIPS);
         /* The last strip moves up to end with the last row; rows of the one before count once. */
         const int first = min(strip, OUTPUT_DELTA_UNIT_HEIGHT - STRIP);
-        __global const real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x);
-        __global const real_t *values =
+        __global const output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x);
+        __global const input_t *values =
             input + BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
-            const real_t delta = first + r >= strip ? deltas[r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH] : 0;
+            const real_t delta =
+                first + r >= strip ? READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH) : 0;
 #pragma unroll
             for (int tap = 0; tap < TAPS; tap++) {
                 const int row = r * STRIDE_Y + tap / FILTER_WIDTH * DILATION_Y;
                 const int column = tap % FILTER_WIDTH * DILATION_X;
-                sums[tap] = MULTIPLY_ADD(delta, values[row * INPUT_UNIT_MEMORY_WIDTH + column], sums[tap]);
+                sums[tap] = MULTIPLY_ADD(delta, READ_VALUE(values, row * INPUT_UNIT_MEMORY_WIDTH + column),
+                                         sums[tap]);
             }
         }
     }

@@ -6,8 +6,8 @@
  * Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs:
- *   INPUT        read  its halo is the padding
- *   OUTPUT_DELTA read
+ *   INPUT        read float32 alone: its halo is the padding
+ *   OUTPUT_DELTA read float32 alone
  * Arrays:
  *   PARTIALS write  (SPLITS, OIHW)
  * Scalars:

@@ -68,15 +68,15 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         const int n = p / POSITIONS;
         const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
         const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
-        __global const real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
-        __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
+        __global const output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
+        __global const input_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
-            next->deltas[run][i] = position < positions ? deltas[planes[i]] : 0;
+            next->deltas[run][i] = position < positions ? READ_VALUE(deltas, planes[i]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_LOADS; i++) {
-            next->inputs[run][i] = inputs[shifts[i]];
+            next->inputs[run][i] = READ_VALUE(inputs, shifts[i]);
         }
     }
 }

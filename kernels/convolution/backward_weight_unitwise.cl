@@ -120,7 +120,7 @@ __kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_d
             for (int y = row; y < row + (ONE_RUN ? piece_rows > 0 : piece_rows); y++) {
                 __global const real_t *from =
                     values + ((size_t)n * PHASES_ELEMENTS + y * PHASE_WIDTH) * PANEL_UNITS;
-                __global const real_t *deltas =
+                __global const output_delta_t *deltas =
                     output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, columns.x);
                 for (int x = 0; x < (ONE_RUN ? piece_rows * cells : cells); x++) {
                     vector_t value[BLOCK_VECTORS];
@@ -130,7 +130,7 @@ __kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_d
                     }
 #pragma unroll
                     for (int u = 0; u < BLOCK_UNITS; u++) {
-                        const real_t delta = deltas[planes[u] + x];
+                        const real_t delta = READ_VALUE(deltas, planes[u] + x);
 #pragma unroll
                         for (int v = 0; v < BLOCK_VECTORS; v++) {
                             sums[u][v] = MULTIPLY_ADD((vector_t)(delta), value[v], sums[u][v]);

@@ -31,10 +31,10 @@ __kernel void convolution_clear_phase(WRITE_BLOB(input_delta), const int count, 
     }
     for (int y = get_global_id(1) * STRIDE_Y + PHASE_Y; y < INPUT_DELTA_UNIT_HEIGHT;
          y += GLOBAL_HEIGHT * STRIDE_Y) {
-        __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, y, 0);
         for (int x = get_global_id(0) * STRIDE_X + PHASE_X; x < INPUT_DELTA_UNIT_WIDTH;
              x += GLOBAL_WIDTH * STRIDE_X) {
-            to[x] = 0;
+            WRITE_VALUE(to, x, 0);
         }
     }
 }

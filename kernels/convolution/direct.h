@@ -3,13 +3,11 @@
  *
  * accumulate[u][v] += sum over DEPTH source units and TAPS_Y x TAPS_X taps of weight * source at the tap's shift.
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
- * ROW_SHIFT(a) + COLUMN_SHIFT(b) cells away; source units are SOURCE_STEP apart. Weights are OIHW.
+ * ROW_SHIFT(a) + COLUMN_SHIFT(b) cells away; source units are SOURCE_STEP apart, numbers of source_t. Weights are OIHW.
  */
-#include "convolution/order.h"
-
-INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
-                            const int positions[BLOCK_VECTORS], __global const real_t *weight,
-                            const int units)
+INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
+                            __global const source_t *source, const int positions[BLOCK_VECTORS],
+                            __global const real_t *weight, const int units)
 {
     for (int depth = 0; depth < DEPTH; depth++) {
         for (int a = 0; a < TAPS_Y; a++) {

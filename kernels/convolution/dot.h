@@ -42,7 +42,7 @@ INLINE void store_sums(real_t sums[SUMS], const int n, const int group, const in
         const int y = item % POSITIONS / OUTPUT_UNIT_WIDTH;
         const int x = item % OUTPUT_UNIT_WIDTH;
         const real_t bias = UNIT_BIAS(unit);
-        const real_t value = CELL_EPILOGUE(PLUS_BIAS(sum, bias), n, unit, y, x);
-        output[BLOB_INDEX(OUTPUT, n, unit, y, x)] = ACTIVATE(value);
+        const real_t value = CELL_EPILOGUE(BIASED(sum, bias, unit), n, unit, y, x);
+        WRITE_VALUE(output, BLOB_INDEX(OUTPUT, n, unit, y, x), FINISHED(value, unit));
     }
 }

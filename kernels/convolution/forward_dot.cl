@@ -63,7 +63,7 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPIL
         const int unit = group * GROUP_OUTPUT_UNITS + min(first + u, GROUP_OUTPUT_UNITS - 1);
         factors[u] = (__global const vector_t *)(ARRAY(weight) + unit * COLUMNS);
     }
-    __global const real_t *from =
+    __global const input_t *from =
         input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT);
     real_t sums[SUMS];
     clear_sums(sums);
@@ -86,9 +86,10 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPIL
             for (int lane = 0; lane < LANES; lane++) {
                 const int column = run * LANES + lane;
                 const int tap = column % TAPS;
-                const real_t value = from[column / TAPS * INPUT_UNIT_MEMORY_ELEMENTS
-                                          + tap / FILTER_WIDTH * (DILATION_Y * INPUT_UNIT_MEMORY_WIDTH)
-                                          + tap % FILTER_WIDTH * DILATION_X];
+                const real_t value =
+                    READ_VALUE(from, column / TAPS * INPUT_UNIT_MEMORY_ELEMENTS
+                                         + tap / FILTER_WIDTH * (DILATION_Y * INPUT_UNIT_MEMORY_WIDTH)
+                                         + tap % FILTER_WIDTH * DILATION_X);
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
                     sums[u] = MULTIPLY_ADD(LANE_OF(ahead[i][u], lane), value, sums[u]);

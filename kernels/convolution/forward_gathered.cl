@@ -83,20 +83,20 @@ __kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOG
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
             const int n = (vector + v) * LANES;
-            vector_t value = PLUS_BIAS(sums[u][v], bias);
+            vector_t value = BIASED(sums[u][v], bias, unit + min(u, units - 1));
 #if HAS_CELL_TERM
             real_t terms[LANES];
             for (int lane = 0; lane < LANES; lane++) {
                 terms[lane] = CELL_TERM(min(n + lane, count - 1), unit + min(u, units - 1), y, x);
             }
-            value += VECTOR_LOAD(terms);
+            value = JOINED(value, VECTOR_LOAD(terms), unit + min(u, units - 1));
 #endif
-            value = ACTIVATE(value);
+            value = FINISHED(value, unit + min(u, units - 1));
             real_t lanes[LANES];
             VECTOR_STORE(value, lanes);
             for (int lane = 0; lane < LANES; lane++) {
                 if (u < units && n + lane < count) {
-                    output[BLOB_INDEX(OUTPUT, n + lane, unit + u, y, x)] = lanes[lane];
+                    WRITE_VALUE(output, BLOB_INDEX(OUTPUT, n + lane, unit + u, y, x), lanes[lane]);
                 }
             }
         }

@@ -39,6 +39,8 @@
 #define SOURCE_PITCH INPUT_UNIT_MEMORY_WIDTH
 #define SOURCE_PLANE INPUT_UNIT_MEMORY_ELEMENTS
 #define SOURCE_SAMPLE INPUT_MEMORY_ELEMENTS
+#define source_t input_t
+#define target_t output_t
 #include "convolution/panels.h"
 #include "convolution/epilogue.h"
 
@@ -63,23 +65,20 @@ __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB
     for (int u = 0; u < units; u++) {
         const real_t bias = UNIT_BIAS(unit + u);
         __local real_t *results = sums + u * TILE;
-#pragma unroll
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const vector_t value = VECTOR_LOAD(results + v * LANES);
-            VECTOR_STORE(PLUS_BIAS(value, bias), results + v * LANES);
-        }
 #if BIAS_MODE == 2
         load_tile(tile, ARRAY(bias) + (unit + u) * POSITIONS, &bias_pieces);
         add_tile(results, tile);
 #endif
 #if HAS_RESIDUAL
         load_tile(tile, residual + BLOB_INDEX(RESIDUAL, 0, unit + u, 0, 0), &residual_pieces);
-        add_tile(results, tile);
 #endif
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const vector_t value = VECTOR_LOAD(results + v * LANES);
-            VECTOR_STORE(ACTIVATE(value), results + v * LANES);
+            vector_t value = BIASED(VECTOR_LOAD(results + v * LANES), bias, unit + u);
+#if HAS_RESIDUAL
+            value = JOINED(value, VECTOR_LOAD(tile + v * LANES), unit + u);
+#endif
+            VECTOR_STORE(FINISHED(value, unit + u), results + v * LANES);
         }
         store_tile(results, output + BLOB_INDEX(OUTPUT, 0, unit + u, 0, 0), &pieces);
     }

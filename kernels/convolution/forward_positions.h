@@ -5,7 +5,7 @@
  */
 
 /* The input at this work-item's columns. */
-INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
+INLINE void find_columns(__global const input_t *columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
 {
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
@@ -72,17 +72,19 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
             const int y = p % POSITIONS / ROW_POSITIONS;
             const int x = p % POSITIONS % ROW_POSITIONS;
-            __global real_t *to =
+            __global SUM_TYPE(output) *to =
                 SUM_AT(OUTPUT, output, count, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
                 if (p < count * POSITIONS && x < OUTPUT_UNIT_WIDTH && unit < GROUP_OUTPUT_UNITS) {
-                    real_t value = PLUS_BIAS(staged[STAGED_AT(i, j)], biases[i]);
+                    real_t value =
+                        BIASED(staged[STAGED_AT(i, j)], biases[i], GROUP * GROUP_OUTPUT_UNITS + unit);
 #if HAS_CELL_TERM
-                    value += terms[pass][j][i];
+                    value = JOINED(value, terms[pass][j][i], GROUP * GROUP_OUTPUT_UNITS + unit);
 #endif
-                    to[unit * SUM_PLANE(OUTPUT)] = ACTIVATE(value);
+                    WRITE_VALUE(to, unit * SUM_PLANE(OUTPUT),
+                                FINISHED(value, GROUP * GROUP_OUTPUT_UNITS + unit));
                 }
             }
         }

@@ -44,9 +44,9 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
     }
     /* The last strip moves up to end with the last row; rows that it shares with the one before are not stored. */
     const int first = min(strip, OUTPUT_UNIT_HEIGHT - STRIP);
-    __global const real_t *from = input
-                                  + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS,
-                                               first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
+    __global const input_t *from = input
+                                   + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS,
+                                                first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
     __global const real_t *factors =
         ARRAY(weight) + group * (GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH);
     real_t sums[GROUP_OUTPUT_UNITS][STRIP];
@@ -70,7 +70,8 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
 #pragma unroll
                     for (int r = 0; r < STRIP; r++) {
                         sums[u][r] = MULTIPLY_ADD(
-                            factor, from[r * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + shift], sums[u][r]);
+                            factor, READ_VALUE(from, r * STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH + shift),
+                            sums[u][r]);
                     }
                 }
             }
@@ -81,12 +82,12 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
     for (int u = 0; u < GROUP_OUTPUT_UNITS; u++) {
         const int unit = group * GROUP_OUTPUT_UNITS + u;
         const real_t bias = UNIT_BIAS(unit);
-        __global real_t *to = output + BLOB_INDEX(OUTPUT, n, unit, first, x);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, unit, first, x);
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
             if (first + r >= strip) {
-                const real_t value = CELL_EPILOGUE(PLUS_BIAS(sums[u][r], bias), n, unit, first + r, x);
-                to[r * OUTPUT_UNIT_MEMORY_WIDTH] = ACTIVATE(value);
+                const real_t value = CELL_EPILOGUE(BIASED(sums[u][r], bias, unit), n, unit, first + r, x);
+                WRITE_VALUE(to, r * OUTPUT_UNIT_MEMORY_WIDTH, FINISHED(value, unit));
             }
         }
     }

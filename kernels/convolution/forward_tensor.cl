@@ -3,7 +3,7 @@
  * weight * input), as a product of packed weights and the input at all positions of the batch (convolution/tensor.h).
  *
  * Blobs:
- *   INPUT  read   its halo is the padding
+ *   INPUT  read float32 alone: its halo is the padding
  *   OUTPUT write
  * Arrays:
  *   PACKED read   weights, see pack_weight_tensor.cl

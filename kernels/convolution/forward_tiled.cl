@@ -37,6 +37,7 @@
 #include "convolution/epilogue.h"
 #include "convolution/splits.h"
 #include "convolution/forward_taps.h"
+#define source_t input_t
 #include "convolution/tiled.h"
 #include "convolution/forward_positions.h"
 
@@ -46,7 +47,7 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
-    __global const real_t *columns[SOURCE_COLUMNS];
+    __global const input_t *columns[SOURCE_COLUMNS];
     find_columns(columns, input, input_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns,

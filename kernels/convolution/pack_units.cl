@@ -45,7 +45,7 @@ __kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(re
     const int vector = get_global_id(0) % PANEL_VECTORS;
     const int n = get_global_id(2);
     const int first = (panel % GROUP_PANELS * PANEL_VECTORS + vector) * LANES;
-    __global const real_t *from =
+    __global const input_t *from =
         input + BLOB_INDEX(INPUT, n, panel / GROUP_PANELS * GROUP_INPUT_UNITS + first, 0, 0);
     __global real_t *to =
         ARRAY(panels) + ((size_t)panel * count + n) * PHASES_ELEMENTS * PANEL_UNITS + vector * LANES;

@@ -8,6 +8,7 @@
  * A panel has DEPTHS source units; sums stay in local memory from one panel to the next.
  */
 #include "blob.h"
+#define STRIDED_TYPE source_t
 #include "vector.h"
 
 #define TILE (BLOCK_VECTORS * LANES)
@@ -34,7 +35,7 @@
     __local real_t tile[TILE] __attribute__((aligned(64)))
 
 /* Copies the rows of `depths` source units from `source` on, the first sample's first cell. */
-INLINE void load_panel(__local real_t *panel, __global const real_t *source, const int depths,
+INLINE void load_panel(__local real_t *panel, __global const source_t *source, const int depths,
                        const pieces_t *pieces)
 {
     for (int depth = 0; depth < depths; depth++) {
@@ -91,7 +92,7 @@ INLINE void multiply_panel(__local real_t *sums, __local const real_t *panel, __
 }
 
 /* Makes the sums of a tile of `end` positions from `start` on, and of `units` units from `weight` on. */
-INLINE void multiply_panels(__local real_t *sums, __local real_t *panel, __global const real_t *source,
+INLINE void multiply_panels(__local real_t *sums, __local real_t *panel, __global const source_t *source,
                             __global const real_t *weight, const int units, const int start, const int end)
 {
     pieces_t pieces;

@@ -5,7 +5,7 @@
  */
 
 /* The delta at this work-item's columns. */
-INLINE void find_columns(__global const real_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
+INLINE void find_columns(__global const output_delta_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
                          const int count)
 {
 #pragma unroll
@@ -30,7 +30,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
             const int y = p % POSITIONS / ROW_POSITIONS;
             const int x = p % POSITIONS % ROW_POSITIONS;
-            __global real_t *to =
+            __global SUM_TYPE(input_delta) *to =
                 SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
                        y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
 #pragma unroll

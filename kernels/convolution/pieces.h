@@ -1,6 +1,8 @@
 /*
  * Tiles of dense positions: TILE positions of the result, one sample's behind the other's and none of them padding. In
- * memory a tile is pieces of up to LANES cells side by side: parts of rows, or of whole planes if rows follow each other.
+ * memory a tile is pieces of up to LANES cells side by side: parts of rows, or of whole planes if rows follow each
+ * other. Files that include it say what source_t and target_t are: the numbers of the blob that panels are made of, and
+ * of the result.
  */
 
 /* Piece p holds positions at[p] to at[p + 1] - 1 of a tile, offset[p] elements behind the first sample's first cell. */
@@ -37,34 +39,55 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     pieces->at[pieces->count] = end;
 }
 
-/* Copies `length` cells, as a vector if they fill one; a macro for either direction between the kinds of memory. */
-#define COPY_PIECE(from, to, length)         \
-    if ((length) == LANES) {                 \
-        VECTOR_STORE(VECTOR_LOAD(from), to); \
-    } else {                                 \
-        for (int i = 0; i < (length); i++) { \
-            (to)[i] = (from)[i];             \
-        }                                    \
+/* Copies the first and the last N of `length` cells, which may overlap. */
+#ifdef NARROW_STORAGE
+#define HAS_PARTS 0
+#define COPY_PARTS(N, from, to, length)
+#else
+#define HAS_PARTS 1
+#define COPY_PARTS(N, from, to, length)  \
+    vstore##N(vload##N(0, from), 0, to); \
+    vstore##N(vload##N(0, (from) + (length) - N), 0, (to) + (length) - N);
+#endif
+
+/*
+ * Copies `length` cells, as a vector if they fill one, or as two shorter ones; a macro for either direction between the
+ * kinds of memory.
+ */
+#define COPY_PIECE(from, to, length)                      \
+    if ((length) == LANES) {                              \
+        VECTOR_STORE(VECTOR_LOAD(from), to);              \
+    } else if (HAS_PARTS && LANES > 8 && (length) >= 8) { \
+        COPY_PARTS(8, from, to, length)                   \
+    } else if (HAS_PARTS && LANES > 4 && (length) >= 4) { \
+        COPY_PARTS(4, from, to, length)                   \
+    } else {                                              \
+        for (int i = 0; i < (length); i++) {              \
+            WRITE_VALUE((to), i, READ_VALUE((from), i));  \
+        }                                                 \
     }
 
 /* Reads a tile, and nothing that another work-item may be writing. */
-INLINE void load_tile(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
-{
-    for (int p = 0; p < pieces->count; p++) {
-        const int length = pieces->at[p + 1] - pieces->at[p];
-        COPY_PIECE(from + pieces->offset[p], tile + pieces->at[p], length)
+#define LOAD_TILE(type)                                                               \
+    INLINE void OVERLOADED load_tile(__local real_t *tile, __global const type *from, \
+                                     const pieces_t *pieces)                          \
+    {                                                                                 \
+        for (int p = 0; p < pieces->count; p++) {                                     \
+            const int length = pieces->at[p + 1] - pieces->at[p];                     \
+            COPY_PIECE(from + pieces->offset[p], tile + pieces->at[p], length)        \
+        }                                                                             \
     }
-}
+EACH_STORAGE(LOAD_TILE)
 
 /* Reads a tile of cells STRIDE_X apart, and up to LANES - 1 values of no meaning behind it. */
-INLINE void load_tile_strided(__local real_t *tile, __global const real_t *from, const pieces_t *pieces)
+INLINE void load_tile_strided(__local real_t *tile, __global const source_t *from, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
         VECTOR_STORE(VECTOR_LOAD_STRIDED(from + pieces->offset[p]), tile + pieces->at[p]);
     }
 }
 
-INLINE void store_tile(__local const real_t *tile, __global real_t *to, const pieces_t *pieces)
+INLINE void store_tile(__local const real_t *tile, __global target_t *to, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {
         const int length = pieces->at[p + 1] - pieces->at[p];

@@ -24,6 +24,7 @@
  *   units  units of PHASES * COUNT
  */
 #include "blob.h"
+#define STRIDED_TYPE input_t
 #include "vector.h"
 
 __kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
@@ -32,11 +33,11 @@ __kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(p
     const int unit = (int)get_global_id(2) % GLOBAL_UNITS;
     const int first_y = unit / PHASES_X % PHASES_Y - PAD_TOP;
     const int first_x = unit % PHASES_X - PAD_LEFT;
-    __global real_t *to = phases + BLOB_INDEX(PHASES, n, unit, 0, 0);
+    __global phases_t *to = phases + BLOB_INDEX(PHASES, n, unit, 0, 0);
     for (int row = 0; row < PHASES_UNIT_HEIGHT; row++) {
         const int y = first_y + row * STRIDE_Y;
         const bool has_data = y >= 0 && y < INPUT_UNIT_HEIGHT;
-        __global const real_t *from =
+        __global const input_t *from =
             input + BLOB_INDEX(INPUT, n, unit / (PHASES_Y * PHASES_X), has_data ? y : 0, first_x);
         /* Up to here columns have data: left of it the input's halo is 0. */
         const int end = has_data ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;

@@ -55,8 +55,8 @@ __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARR
             if (cell < RESULT_UNIT_ELEMENTS) {
                 const int y = QUOTIENT(cell, RESULT, UNIT_WIDTH);
                 const int x = REMAINDER(cell, RESULT, UNIT_WIDTH);
-                const real_t value = CELL_EPILOGUE(PLUS_BIAS(sums[i], bias), n, unit, y, x);
-                PUT(ACTIVATE(value), result + BLOB_INDEX(RESULT, n, unit, y, x));
+                const real_t value = CELL_EPILOGUE(BIASED(sums[i], bias, unit), n, unit, y, x);
+                PUT(FINISHED(value, unit), result + BLOB_INDEX(RESULT, n, unit, y, x));
             }
         }
     }

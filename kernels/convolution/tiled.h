@@ -61,7 +61,7 @@ INLINE int source_shift(const int tap, const int depth)
 }
 
 /* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
-INLINE void fetch(prefetch_t *next, const int step, __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void fetch(prefetch_t *next, const int step, __global const source_t *const columns[SOURCE_COLUMNS],
                   __global const real_t *packed)
 {
     const int item = get_local_id(0);
@@ -100,7 +100,7 @@ INLINE void fetch(prefetch_t *next, const int step, __global const real_t *const
 #endif
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            next->sources[i][j] = columns[j][shift];
+            next->sources[i][j] = READ_VALUE(columns[j], shift);
         }
     }
 }
@@ -127,7 +127,7 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 }
 
 /* sums[u][p] = sum over all rows of the split of packed weight * source. */
-INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void accumulate_tiles(sums_t sums, __global const source_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed,
                              __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])

@@ -45,7 +45,7 @@ __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, 
     const int y = FIRST_Y + p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
     const int x = FIRST_X + p % ROW_PATCHES * CELLS;
     const bool there = p < count * SAMPLE_PATCHES && unit < GROUP_UNITS;
-    __global const real_t *from =
+    __global const source_t *from =
         source + BLOB_INDEX(SOURCE, first + p / SAMPLE_PATCHES, group * GROUP_UNITS + unit, y, x);
     real_t cells[SIDE * SIDE];
 #pragma unroll
@@ -55,7 +55,7 @@ __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, 
         for (int j = 0; j < SIDE; j++) {
             /* Not the halo's zeros alone: patches reach beyond it, and what is there may be NaN. */
             cells[i * SIDE + j] = row_there && x + j >= 0 && x + j < SOURCE_UNIT_WIDTH
-                                      ? from[i * SOURCE_UNIT_MEMORY_WIDTH + j]
+                                      ? READ_VALUE(from, i * SOURCE_UNIT_MEMORY_WIDTH + j)
                                       : 0;
         }
     }

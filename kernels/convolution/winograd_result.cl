@@ -65,14 +65,14 @@ convolution_winograd_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_
         const int p = get_group_id(0) * LOCAL_WIDTH + cell / CELLS;
         const int y = p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
         const int x = p % ROW_PATCHES * CELLS + cell % CELLS;
-        __global real_t *to = result + BLOB_INDEX(RESULT, first + p / SAMPLE_PATCHES, unit, y, x);
+        __global result_t *to = result + BLOB_INDEX(RESULT, first + p / SAMPLE_PATCHES, unit, y, x);
         if (p < count * SAMPLE_PATCHES && x < RESULT_UNIT_WIDTH) {
 #pragma unroll
             for (int i = 0; i < CELLS; i++) {
                 if (y + i < RESULT_UNIT_HEIGHT) {
-                    const real_t value = CELL_EPILOGUE(PLUS_BIAS(staged[i][cell], bias),
+                    const real_t value = CELL_EPILOGUE(BIASED(staged[i][cell], bias, unit),
                                                        first + p / SAMPLE_PATCHES, unit, y + i, x);
-                    PUT(ACTIVATE(value), to + i * RESULT_UNIT_MEMORY_WIDTH);
+                    PUT(FINISHED(value, unit), to + i * RESULT_UNIT_MEMORY_WIDTH);
                 }
             }
         }

@@ -37,7 +37,7 @@ __kernel OF_VECTORS void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
-    __global const real_t *deltas[BLOCK_SAMPLES];
+    __global const output_delta_t *deltas[BLOCK_SAMPLES];
     vector_t sums[BLOCK_SAMPLES][BLOCK_VECTORS];
     /* Samples and vectors past the last one repeat it; their sums are not stored. */
 #pragma unroll
@@ -57,7 +57,7 @@ __kernel OF_VECTORS void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB
         }
 #pragma unroll
         for (int s = 0; s < BLOCK_SAMPLES; s++) {
-            const real_t delta = deltas[s][o * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS];
+            const real_t delta = READ_VALUE(deltas[s], o * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
 #pragma unroll
             for (int v = 0; v < BLOCK_VECTORS; v++) {
                 sums[s][v] = MULTIPLY_ADD((vector_t)(delta), factors[v], sums[s][v]);
@@ -72,8 +72,8 @@ __kernel OF_VECTORS void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB
             if (k >= VECTORS || first_sample + s >= count) {
                 continue;
             }
-            __global real_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, first_sample + s, 0, 0, 0)
-                                  + VECTOR_INDEX(INPUT_DELTA, k);
+            __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, first_sample + s, 0, 0, 0)
+                                         + VECTOR_INDEX(INPUT_DELTA, k);
             if ((k % CHUNKS + 1) * LANES <= ROW_ELEMENTS) {
 #if ACCUMULATE
                 sums[s][v] += VECTOR_LOAD(to);

@@ -49,7 +49,7 @@ __kernel OF_VECTORS void dense_backward_weight(READ_BLOB(input), READ_BLOB(outpu
         }
     }
     for (int n = 0; n < count; n++) {
-        __global const real_t *sample = input + BLOB_INDEX(INPUT, n, 0, 0, 0);
+        __global const input_t *sample = input + BLOB_INDEX(INPUT, n, 0, 0, 0);
         vector_t values[BLOCK_VECTORS];
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
@@ -60,7 +60,7 @@ __kernel OF_VECTORS void dense_backward_weight(READ_BLOB(input), READ_BLOB(outpu
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
             const int unit = min(first_unit + u, OUTPUT_DELTA_UNIT_COUNT - 1);
-            const real_t delta = output_delta[BLOB_INDEX(OUTPUT_DELTA, n, unit, 0, 0)];
+            const real_t delta = READ_VALUE(output_delta, BLOB_INDEX(OUTPUT_DELTA, n, unit, 0, 0));
             bias_sums[u] += delta;
 #pragma unroll
             for (int v = 0; v < BLOCK_VECTORS; v++) {

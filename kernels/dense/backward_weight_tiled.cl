@@ -25,6 +25,8 @@
 #define LEFT_STEP OUTPUT_DELTA_MEMORY_ELEMENTS
 #define RIGHT_AT(k) (k)
 #define RIGHT_STEP INPUT_MEMORY_ELEMENTS
+#define left_t output_delta_t
+#define right_t input_t
 #include "dense/tiled.h"
 
 #define COLUMN_TILES ((ELEMENTS + TILE_COLUMNS - 1) / TILE_COLUMNS)

@@ -32,15 +32,15 @@
 #include "blob.h"
 #include "vector.h"
 #include "group_sum.h"
-#include "activation/functions.h"
+#include "epilogue.h"
 #include "dense/rows.h"
 
 __kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                       READ_ARRAY(real_t, bias), const int count)
+                                       READ_ARRAY(real_t, bias) MORE_ARRAYS, const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int first_unit = get_global_id(1) * BLOCK_UNITS;
-    __global const real_t *samples[BLOCK_SAMPLES];
+    __global const input_t *samples[BLOCK_SAMPLES];
     __global const real_t *weights[BLOCK_UNITS];
     vector_t sums[BLOCK_SAMPLES][BLOCK_UNITS];
     /* Samples and units past the last one repeat it; their sums are not stored. */
@@ -88,7 +88,8 @@ __kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), REA
 #if HAS_BIAS
                 sum += ARRAY(bias)[first_unit + u];
 #endif
-                output[BLOB_INDEX(OUTPUT, first_sample + s, first_unit + u, 0, 0)] = ACTIVATE(sum);
+                WRITE_VALUE(output, BLOB_INDEX(OUTPUT, first_sample + s, first_unit + u, 0, 0),
+                            FINISHED(sum, first_unit + u));
             }
         }
     }

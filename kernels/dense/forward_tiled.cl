@@ -28,6 +28,8 @@
 #define LEFT_STEP 1
 #define RIGHT_AT(o) ((o) * ELEMENTS)
 #define RIGHT_STEP 1
+#define left_t input_t
+#define right_t real_t
 #include "dense/tiled.h"
 
 #define COLUMN_TILES ((UNITS + TILE_COLUMNS - 1) / TILE_COLUMNS)

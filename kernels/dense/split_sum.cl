@@ -18,13 +18,14 @@
  *   units  COUNT
  */
 #include "blob.h"
-#include "activation/functions.h"
+#include "epilogue.h"
 #include "put.h"
 
 #define ELEMENTS BLOB_ELEMENTS(RESULT)
 
-__kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials), READ_ARRAY(real_t, bias),
-                              const int count, const int splits, const int has_bias)
+__kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials),
+                              READ_ARRAY(real_t, bias) MORE_ARRAYS, const int count, const int splits,
+                              const int has_bias)
 {
     const int k = get_global_id(0);
     const int n = get_global_id(2);
@@ -38,5 +39,5 @@ __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials), 
     if (HAS_BIAS) {
         sum += ARRAY(bias)[k];
     }
-    PUT(ACTIVATE(sum), result + BLOB_INDEX(RESULT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(RESULT, k));
+    PUT(FINISHED(sum, k), result + BLOB_INDEX(RESULT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(RESULT, k));
 }

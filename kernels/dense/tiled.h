@@ -4,7 +4,7 @@
  * them, while the next TILE_DEPTH rows are on their way (convolution/local_product.h multiplies).
  *
  * A kernel says where its factors lie: LEFT_AT(u) and RIGHT_AT(c) are offsets of row 0, LEFT_STEP and RIGHT_STEP lead
- * from row to row. Where the rows of a factor are neighbours (a step of 1), work-items load runs of 8 of them, and a
+ * from row to row, and left_t and right_t are how they lie in memory. Where the rows of a factor are neighbours (a step of 1), work-items load runs of 8 of them, and a
  * pitch of 4 more keeps their stores in different banks; else they load neighbouring units or columns.
  */
 #define ITEM (int)get_local_id(0)
@@ -34,8 +34,8 @@ typedef struct {
 } prefetch_t;
 
 /* Rows from `first` on; those from `end` on count as 0. */
-INLINE void fetch(prefetch_t *next, const int first, const int end, __global const real_t *left,
-                  const int left_at[LEFT_SPANS], __global const real_t *right,
+INLINE void fetch(prefetch_t *next, const int first, const int end, __global const left_t *left,
+                  const int left_at[LEFT_SPANS], __global const right_t *right,
                   const int right_at[RIGHT_SPANS])
 {
 #pragma unroll
@@ -43,7 +43,7 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
         const int row = first + SPAN_ROW(LEFT_STEP, TILE_UNITS, i);
 #pragma unroll
         for (int s = 0; s < LEFT_SPANS; s++) {
-            next->left[s][i] = row < end ? left[left_at[s] + row * LEFT_STEP] : 0;
+            next->left[s][i] = row < end ? READ_VALUE(left, left_at[s] + row * LEFT_STEP) : 0;
         }
     }
 #pragma unroll
@@ -51,7 +51,7 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
         const int row = first + SPAN_ROW(RIGHT_STEP, TILE_COLUMNS, i);
 #pragma unroll
         for (int s = 0; s < RIGHT_SPANS; s++) {
-            next->right[s][i] = row < end ? right[right_at[s] + row * RIGHT_STEP] : 0;
+            next->right[s][i] = row < end ? READ_VALUE(right, right_at[s] + row * RIGHT_STEP) : 0;
         }
     }
 }
@@ -79,7 +79,7 @@ INLINE void put(const prefetch_t *next, __local real_t *left, __local real_t *ri
 /* The sums of the tile at (first_unit, first_column) over rows `row` to `end`. */
 INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int end, const int units,
                        const int columns, const int first_unit, const int first_column,
-                       __global const real_t *left, __global const real_t *right,
+                       __global const left_t *left, __global const right_t *right,
                        __local real_t left_tiles[2][TILE_DEPTH * UNIT_PITCH],
                        __local real_t right_tiles[2][TILE_DEPTH * COLUMN_PITCH])
 {

@@ -20,10 +20,13 @@ __kernel void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, 
     const int start = get_global_id(0) * RUN;
     const int end = min(start + RUN, ELEMENTS);
     for (int i = start; i < end; i++) {
+        // NOTE: no test before the first split. LLVM 16 keeps such a test's outcome in a register that it then uses for
+        // carries (gfx10 and gfx11, waves of 32): all elements of a work-item but its first came out as 0.
         accumulator_t sum = 0;
-        for (int split = 0; split < SPLITS; split++) {
+        int split = 0;
+        do {
             sum += ARRAY(partials)[(size_t)split * ELEMENTS + i];
-        }
+        } while (++split < SPLITS);
         ARRAY(gradient)[i] = sum;
     }
 }

@@ -37,9 +37,10 @@
 #define GRAY(red, green, blue) (0.299f * (red) + 0.587f * (green) + 0.114f * (blue))
 
 /* In a cell of put_sample's rectangle. */
-#define PUT(cell, value)                                                 \
-    if (y >= cells.x && x >= cells.y) {                                  \
-        cell = part == 1 ? (value) : (cell) + part * ((value) - (cell)); \
+#define PUT(at, value)                                                                                     \
+    if (y >= cells.x && x >= cells.y) {                                                                    \
+        WRITE_VALUE(to, at,                                                                                \
+                    part == 1 ? (value) : (READ_VALUE(to, at)) + part * ((value) - (READ_VALUE(to, at)))); \
     }
 
 /* The value at a position that is not outside; at the very cell if it is exact. */
@@ -66,7 +67,7 @@ INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bo
  * In the cells of a rectangle (first row and column, and those behind the last), `part` of what is there is replaced by
  * as much of plane z of a sample that is changed by a row. With a part of 1, nothing is read there.
  */
-INLINE void put_sample(__global real_t *to, __global const SAMPLE_TYPE *sample, const int z,
+INLINE void put_sample(__global output_t *to, __global const SAMPLE_TYPE *sample, const int z,
                        __global const real_t *row, __global const real_t *mean,
                        __global const real_t *deviation, const int4 cells, const real_t part)
 {
@@ -103,7 +104,7 @@ INLINE void put_sample(__global real_t *to, __global const SAMPLE_TYPE *sample, 
             for (int x = get_global_id(0); x < cells.w; x += GLOBAL_WIDTH) {
                 const real_t value =
                     is_inside && x >= first && x < end ? (SAMPLE(from, line + step * x) - shift) * scale : 0;
-                PUT(to[y * OUTPUT_UNIT_MEMORY_WIDTH + x], value)
+                PUT(y * OUTPUT_UNIT_MEMORY_WIDTH + x, value)
             }
         }
         return;
@@ -132,7 +133,7 @@ INLINE void put_sample(__global real_t *to, __global const SAMPLE_TYPE *sample, 
                 }
             }
             value = (value - shift) * scale;
-            PUT(to[y * OUTPUT_UNIT_MEMORY_WIDTH + x], value)
+            PUT(y * OUTPUT_UNIT_MEMORY_WIDTH + x, value)
         }
     }
 }

@@ -26,10 +26,10 @@ __kernel void input_constant(WRITE_BLOB(output), READ_ARRAY(real_t, value), cons
         return;
     }
     __global const real_t *from = ARRAY(value) + z * OUTPUT_PLANE_ELEMENTS;
-    __global real_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
+    __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            to[y * OUTPUT_UNIT_MEMORY_WIDTH + x] = from[y * OUTPUT_UNIT_WIDTH + x];
+            WRITE_VALUE(to, y * OUTPUT_UNIT_MEMORY_WIDTH + x, from[y * OUTPUT_UNIT_WIDTH + x]);
         }
     }
 }

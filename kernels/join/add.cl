@@ -19,9 +19,9 @@
 #define PLANE OUTPUT
 #include "cells.h"
 #include "in_place.h"
-#include "activation/functions.h"
+#include "epilogue.h"
 
-__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), const int count)
+__kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -38,7 +38,7 @@ __kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output), 
             EACH_CELL
             {
                 const real_t sum = READ_VALUE(from, AT(INPUT)) + READ_VALUE(terms, AT(ADDEND));
-                results[i] = ACTIVATE(sum);
+                results[i] = FINISHED(sum, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL
             {

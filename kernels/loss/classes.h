@@ -15,8 +15,8 @@
 #include "loss/partners.h"
 #include "loss/parts.h"
 
-INLINE void class_losses(__global const real_t *output, const int output_unit_offset,
-                         __global real_t *output_delta, const int output_delta_unit_offset,
+INLINE void class_losses(__global const output_t *output, const int output_unit_offset,
+                         __global output_delta_t *output_delta, const int output_delta_unit_offset,
                          __global const int *labels, __global const real_t *class_weights,
                          __global const real_t *partner_shares, __global const real_t *sample_weights,
                          __global real_t *sample_metrics, const real_t divisor, __local accumulator_t *group)
@@ -28,8 +28,8 @@ INLINE void class_losses(__global const real_t *output, const int output_unit_of
     for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
         accumulator_t row_sums[METRICS] = {0};
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
-            __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
-            __global real_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
+            __global const output_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
+            __global output_delta_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
             const real_t largest = largest_of(logits);
             bool has_class = false;
             for (int i = 0; i < labels_of_sample; i++) {

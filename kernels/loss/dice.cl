@@ -34,12 +34,12 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
         accumulator_t row_sums[METRICS] = {0};
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
             const int label = ARRAY(labels)[((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH + x];
-            __global real_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
+            __global output_delta_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
             if (!IS_CLASS(label)) {
                 CLEAR_DELTAS(deltas)
                 continue;
             }
-            __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
+            __global const output_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
             const real_t largest = largest_of(logits);
             int place;
             const accumulator_t sum = sum_and_place(logits, largest, label, &place);
@@ -50,13 +50,13 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
             accumulator_t mean = 0;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
-                mean += exp(logits[LOGIT(z)] - largest) * slope;
+                mean += exp(READ_VALUE(logits, LOGIT(z)) - largest) * slope;
             }
             mean /= sum;
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-                const real_t probability = exp(logits[LOGIT(z)] - largest) / sum;
+                const real_t probability = exp(READ_VALUE(logits, LOGIT(z)) - largest) / sum;
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
-                deltas[DELTA(z)] = probability * (slope - mean) * weight / divisor;
+                WRITE_VALUE(deltas, DELTA(z), probability * (slope - mean) * weight / divisor);
             }
 #endif
         }

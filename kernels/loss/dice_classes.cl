@@ -31,14 +31,15 @@ loss_dice_classes(SHARED_BLOB(output), READ_ARRAY(int, labels), READ_ARRAY(real_
     accumulator_t all = 0;
     for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
         const size_t first = ((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH;
-        __global const real_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, z, row, 0);
+        __global const output_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, z, row, 0);
         /* NOTE: sums of rows first, so that a large output does not lose small terms. */
         accumulator_t row_common = 0;
         accumulator_t row_all = 0;
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
             __global const real_t *sums = ARRAY(softmax_sums) + 2 * (first + x);
             const int label = ARRAY(labels)[first + x];
-            const real_t probability = IS_CLASS(label) ? exp(logits[x] - sums[0]) / sums[1] : 0.0f;
+            const real_t probability =
+                IS_CLASS(label) ? exp(READ_VALUE(logits, x) - sums[0]) / sums[1] : 0.0f;
             row_common += label == z ? probability : 0;
             row_all += probability + (label == z ? 1 : 0);
         }

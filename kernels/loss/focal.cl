@@ -24,26 +24,27 @@ INLINE accumulator_t focal_term(const real_t shifted, const accumulator_t sum, c
     return -factor * logarithm;
 }
 
-INLINE accumulator_t position_loss(__global const real_t *logits, const real_t largest,
-                                   const accumulator_t sum, const int label, __global real_t *deltas,
+INLINE accumulator_t position_loss(__global const output_t *logits, const real_t largest,
+                                   const accumulator_t sum, const int label, __global output_delta_t *deltas,
                                    const real_t scale, const bool adds)
 {
     accumulator_t others = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        others += z == label ? 0 : exp(logits[LOGIT(z)] - largest);
+        others += z == label ? 0 : exp(READ_VALUE(logits, LOGIT(z)) - largest);
     }
     others /= sum;
     const real_t target = 1 - LABEL_SMOOTHING + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     const real_t smoothed = LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     real_t own_slope;
-    accumulator_t loss = target * focal_term(logits[LOGIT(label)] - largest, sum, others, &own_slope);
+    accumulator_t loss =
+        target * focal_term(READ_VALUE(logits, LOGIT(label)) - largest, sum, others, &own_slope);
     const real_t own = target * own_slope;
     accumulator_t rest = 0;
     if (LABEL_SMOOTHING > 0) {
         for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
             if (z != label) {
                 real_t slope;
-                const real_t shifted = logits[LOGIT(z)] - largest;
+                const real_t shifted = READ_VALUE(logits, LOGIT(z)) - largest;
                 loss += smoothed * focal_term(shifted, sum, 1 - exp(shifted) / sum, &slope);
                 rest += smoothed * slope;
             }
@@ -51,7 +52,7 @@ INLINE accumulator_t position_loss(__global const real_t *logits, const real_t l
     }
 #if HAS_DELTA
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t shifted = logits[LOGIT(z)] - largest;
+        const real_t shifted = READ_VALUE(logits, LOGIT(z)) - largest;
         const real_t probability = exp(shifted) / sum;
         real_t delta = -probability * (own + rest);
         if (z == label) {

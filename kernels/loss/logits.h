@@ -8,24 +8,24 @@
  * largest, so that a common offset costs no digits.
  * NOTE: not a struct of both, which Oclgrind 21.10 does not take.
  */
-INLINE real_t largest_of(__global const real_t *logits)
+INLINE real_t largest_of(__global const output_t *logits)
 {
-    real_t largest = logits[0];
+    real_t largest = READ_VALUE(logits, 0);
     for (int z = 1; z < OUTPUT_UNIT_COUNT; z++) {
-        largest = fmax(largest, logits[LOGIT(z)]);
+        largest = fmax(largest, READ_VALUE(logits, LOGIT(z)));
     }
     return largest;
 }
 
 /* The sum; and how many classes come before the label's: those of larger logits, and of equal ones the first. */
-INLINE accumulator_t sum_and_place(__global const real_t *logits, const real_t largest, const int label,
+INLINE accumulator_t sum_and_place(__global const output_t *logits, const real_t largest, const int label,
                                    int *place)
 {
-    const real_t own = logits[LOGIT(label)];
+    const real_t own = READ_VALUE(logits, LOGIT(label));
     accumulator_t sum = 0;
     int better = 0;
     for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
-        const real_t logit = logits[LOGIT(z)];
+        const real_t logit = READ_VALUE(logits, LOGIT(z));
         sum += exp(logit - largest);
         better += logit > own || (logit == own && z < label);
     }
@@ -37,8 +37,9 @@ INLINE accumulator_t sum_and_place(__global const real_t *logits, const real_t l
 /* For a position without a class. */
 #define CLEAR_DELTAS(deltas)                                   \
     for (int z = 0; HAS_DELTA && z < OUTPUT_UNIT_COUNT; z++) { \
-        deltas[DELTA(z)] = 0;                                  \
+        WRITE_VALUE(deltas, DELTA(z), 0);                      \
     }
 
 /* For position_loss(): the delta of class z, which the first label of a position writes, and another one adds to. */
-#define PUT_DELTA(z, value) deltas[DELTA(z)] = adds ? deltas[DELTA(z)] + (value) : (value);
+#define PUT_DELTA(z, value) \
+    WRITE_VALUE(deltas, DELTA(z), adds ? READ_VALUE(deltas, DELTA(z)) + (value) : (value));

@@ -19,7 +19,7 @@ __kernel void loss_softmax_sums(SHARED_BLOB(output), WRITE_ARRAY(real_t, softmax
     const int n = get_global_id(2);
     __global real_t *sums = ARRAY(softmax_sums) + (size_t)n * OUTPUT_UNIT_ELEMENTS * 2;
     for (int i = get_global_id(0); i < OUTPUT_UNIT_ELEMENTS; i += GLOBAL_WIDTH) {
-        __global const real_t *logits =
+        __global const output_t *logits =
             output + BLOB_INDEX(OUTPUT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(OUTPUT, i);
         const real_t largest = largest_of(logits);
         int unused;

@@ -14,8 +14,8 @@
 
 #define BETWEEN(own, other) ((own) + partner_share * ((other) - (own)))
 
-INLINE void sample_loss(__global const real_t *output, const int output_unit_offset,
-                        __global real_t *output_delta, const int output_delta_unit_offset,
+INLINE void sample_loss(__global const output_t *output, const int output_unit_offset,
+                        __global output_delta_t *output_delta, const int output_delta_unit_offset,
                         __global const real_t *labels, __global const real_t *partner_shares,
                         __global const real_t *sample_weights, __global real_t *sample_metrics,
                         const real_t divisor, __local accumulator_t *group)
@@ -30,19 +30,19 @@ INLINE void sample_loss(__global const real_t *output, const int output_unit_off
     for (int row = FIRST_ROW; row < END_ROW; row += ROW_STEP) {
         const int z = row / OUTPUT_UNIT_HEIGHT;
         const int y = row % OUTPUT_UNIT_HEIGHT;
-        __global const real_t *values = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
+        __global const output_t *values = output + BLOB_INDEX(OUTPUT, n, z, y, 0);
         __global const real_t *own = labels + ((size_t)n * ROWS + row) * OUTPUT_UNIT_WIDTH;
         __global const real_t *other = labels + ((size_t)partner * ROWS + row) * OUTPUT_UNIT_WIDTH;
 #if HAS_DELTA
-        __global real_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
+        __global output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, 0);
 #endif
         /* NOTE: sums of rows first, so that a large output does not lose small terms. */
         accumulator_t row_sum = 0;
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
             real_t slope;
-            row_sum += loss_term(values[x], BETWEEN(own[x], other[x]), &slope);
+            row_sum += loss_term(READ_VALUE(values, x), BETWEEN(own[x], other[x]), &slope);
 #if HAS_DELTA
-            deltas[x] = slope * scale / divisor;
+            WRITE_VALUE(deltas, x, slope * scale / divisor);
 #endif
         }
         sum += row_sum;

@@ -19,6 +19,7 @@
  * Macros:
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
+ *   SLOPE         f' of what the norm gave (blobnet/cellwise.py)
  * Tunables:
  *   CELLS loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -66,7 +67,7 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
             EACH_CELL
             {
                 const real_t normalized = NORMALIZED(centred[i]);
-                const real_t delta = THROUGH_ACTIVATION(deltas[i], normalized);
+                const real_t delta = THROUGH_SLOPE(deltas[i], normalized);
                 const real_t result = factor * MULTIPLY_ADD(-slope, centred[i], delta - delta_mean);
                 WRITE_VALUE(to, AT(INPUT_DELTA), PLUS_OLD(result, olds[i]));
             }

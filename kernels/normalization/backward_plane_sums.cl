@@ -15,6 +15,7 @@
  *   COUNT  samples in this batch
  * Macros:
  *   LOCAL_UNITS  planes of a work-group
+ *   SLOPE        f' of what the norm gave (blobnet/cellwise.py)
  * Tunables:
  *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
  * Global:
@@ -52,7 +53,7 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
             const vector_t centred = CENTRED(STEP_LOAD(plane, INPUT));
             const vector_t output_deltas = STEP_LOAD(delta_plane, OUTPUT_DELTA);
             const vector_t normalized = NORMALIZED(centred);
-            const vector_t deltas = THROUGH_ACTIVATION(output_deltas, normalized);
+            const vector_t deltas = THROUGH_SLOPE(output_deltas, normalized);
             sums += WITHIN_PLANE(deltas);
             products += WITHIN_PLANE(deltas * centred);
         }

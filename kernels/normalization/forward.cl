@@ -1,10 +1,10 @@
 /*
  * Batch normalization, forward in training, last stage, cell by cell:
- * output = f((input - mean) / sqrt(variance + epsilon) * scale + shift + residual).
+ * output = epilogue((input - mean) / sqrt(variance + epsilon) * scale + shift).
  *
  * Blobs, sizes as arguments:
  *   INPUT    read
- *   RESIDUAL read   with HAS_RESIDUAL
+ *   RESIDUAL read   if HAS_RESIDUAL
  *   OUTPUT   write
  * Arrays:
  *   STATISTICS  read  (3, units): mean, what its rounding lost, 1 / sqrt(variance + epsilon)
@@ -12,8 +12,6 @@
  *   SHIFT       read  (units)
  * Scalars:
  *   COUNT  samples in this batch
- * Macros:
- *   HAS_RESIDUAL  1: add RESIDUAL
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:
@@ -24,11 +22,11 @@
 #define PLANE OUTPUT
 #include "cells.h"
 #include "normalization/normalized.h"
-#include "normalization/residual.h"
+#include "joined.h"
 
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                     READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                    READ_ARRAY(real_t, shift), const int count)
+                                    READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -45,9 +43,10 @@ __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = PLUS_RESIDUAL(NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT)))),
-                                                   READ_VALUE(terms, AT(RESIDUAL)));
-                results[i] = ACTIVATE(value);
+                const real_t normalized = NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT))));
+                const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
+                                                   READ_VALUE(terms, AT(RESIDUAL)), UNIT_OF(OUTPUT, z));
+                results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL
             {

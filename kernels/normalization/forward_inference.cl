@@ -4,7 +4,7 @@
  *
  * Blobs, sizes as arguments:
  *   INPUT    read
- *   RESIDUAL read   with HAS_RESIDUAL
+ *   RESIDUAL read   if HAS_RESIDUAL
  *   OUTPUT   write
  * Arrays:
  *   RUNNING_MEAN      read  (units)
@@ -14,7 +14,6 @@
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
- *   HAS_RESIDUAL  1: add RESIDUAL
  *   EPSILON       added to the variance
  *   IN_PLACE      1: INPUT is OUTPUT
  * Tunables:
@@ -27,14 +26,13 @@
 #define PLANE OUTPUT
 #include "cells.h"
 #include "in_place.h"
-#include "activation/functions.h"
-#include "normalization/residual.h"
+#include "joined.h"
 #include "normalization/running.h"
 
 __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                               READ_ARRAY(real_t, running_mean),
                                               READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
-                                              READ_ARRAY(real_t, shift), const int count)
+                                              READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -51,9 +49,10 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
             real_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = PLUS_RESIDUAL(NORMALIZE(READ_VALUE(from, AT(INPUT)), norm),
-                                                   READ_VALUE(terms, AT(RESIDUAL)));
-                results[i] = ACTIVATE(value);
+                const real_t normalized = NORMALIZE(READ_VALUE(from, AT(INPUT)), norm);
+                const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
+                                                   READ_VALUE(terms, AT(RESIDUAL)), UNIT_OF(OUTPUT, z));
+                results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL
             {

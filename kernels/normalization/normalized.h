@@ -3,10 +3,8 @@
  * rounding lost, 1 / sqrt(variance + epsilon).
  *
  * LOAD_STATISTICS declares those of plane z's unit, with which
- * CENTRED is a cell minus the mean, NORMALIZED what the layer made of it, and ACTIVATION follows that.
+ * CENTRED is a cell minus the mean, NORMALIZED what the layer made of it.
  */
-#include "activation/functions.h"
-
 #define LOAD_STATISTICS(z)                                                                       \
     const accumulator_t mean = ARRAY(statistics)[UNIT_OF(INPUT, z)];                             \
     const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + (UNIT_OF(INPUT, z))];        \
@@ -17,4 +15,4 @@
 #define NORMALIZED(centred) MULTIPLY_ADD(centred, factor, term)
 
 /* dL/d normalized, from dL/d f(normalized): f's slope follows from the value that forward had. */
-#define THROUGH_ACTIVATION(delta, normalized) ((delta) * ACTIVATION_SLOPE(normalized, ACTIVATE(normalized)))
+#define THROUGH_SLOPE(delta, normalized) ((delta) * SLOPE(normalized))

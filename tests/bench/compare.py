@@ -4,6 +4,8 @@ Machines that others share change their speed within seconds, so that runs one a
 processes, one for each tree, take turns burst by burst; what is printed is the median of the ratios of neighbours.
 
     python tests/bench/compare.py REVISION CASE... [--phase forward] [--batch-size 8] [--device NAME] [--repeats 15]
+
+A case is as for `blobnet bench conv`: a shape, or a suite (anchors).
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-
+# NOTE: what workers import must be in every revision.
+PHASES = ("forward", "backward data", "backward weights")
 FOLDERS = ("blobnet", "kernels", "models", "datasets")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,8 +64,10 @@ def unpack(revision: str, into: Path) -> None:
 class Worker:
     """A process that measures with one tree."""
 
-    def __init__(self, tree: Path) -> None:
-        command = [sys.executable, "-W", "ignore", __file__, "--worker", *sys.argv[1:]]
+    def __init__(self, tree: Path, arguments: argparse.Namespace) -> None:
+        command = [sys.executable, "-W", "ignore", __file__, "--worker", arguments.revision, *arguments.cases]
+        command += ["--phase", arguments.phase, "--batch-size", str(arguments.batch_size)]
+        command += ["--device", arguments.device] if arguments.device else []
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -100,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="what git calls it")
     parser.add_argument("cases", nargs="+", metavar="CASE", help="as for blobnet bench conv")
-    parser.add_argument("--phase", default=FORWARD, choices=(FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS))
+    parser.add_argument("--phase", default=PHASES[0], choices=PHASES)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--device")
     parser.add_argument("--repeats", type=int, default=15)
@@ -109,18 +113,24 @@ def main() -> None:
     if arguments.worker:
         work(arguments)
         return
+    from blobnet.bench import shapes
+    from blobnet.bench.timing import geometric_mean
+
+    arguments.cases = [str(case) for name in arguments.cases for case in shapes.named(name)]
     with tempfile.TemporaryDirectory() as folder:
         trees = [Path(folder) / name for name in ("old", "new")]
         for tree, revision in zip(trees, (arguments.revision, ""), strict=True):
             tree.mkdir()
             unpack(revision, tree)
-        old, new = (Worker(tree) for tree in trees)
+        old, new = (Worker(tree, arguments) for tree in trees)
+        ratios = []
         for case in arguments.cases:
             kernels = [worker.answer() for worker in (old, new)]
             length = int(old.answer(0))
             pairs = [(float(old.answer(length)), float(new.answer(length))) for _ in range(arguments.repeats)]
             before, after = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
             ratio = statistics.median(first / second for first, second in pairs)
+            ratios.append(ratio)
             changed = "" if kernels[0] == kernels[1] else f" (before: {kernels[0]})"
             print(
                 f"{case} {arguments.phase}: {before:.4g} to {after:.4g} ms, {ratio:.3f} times as fast; "
@@ -131,6 +141,7 @@ def main() -> None:
                 worker.tell("")
         for worker in (old, new):
             worker.end()
+    print(f"{arguments.phase}: geometric mean of {len(ratios)} {geometric_mean(ratios):.3f}")
 
 
 if __name__ == "__main__":

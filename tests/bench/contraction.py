@@ -91,9 +91,13 @@ def main() -> None:
     device = Device(options.device)
     ratios: dict[str, list[float]] = {}
     for case in [case for name in options.cases for case in shapes.named(name)]:
+        try:
+            hand = CaseBench(device, case, options.batch_size)
+        except BlobnetError as error:
+            print(f"{case!s:28} FAILED {str(error)[:300]}", flush=True)
+            continue
         for phase in PHASES if options.phase is None else (options.phase,):
             try:
-                hand = CaseBench(device, case, options.batch_size)
                 mine = Rival(
                     device, program(case, options.batch_size, phase), min(hand.sets, options.sets), options.schedule
                 )

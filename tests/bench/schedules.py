@@ -1,114 +1,267 @@
-"""The ideas of the seeds (docs/sources.md) as schedules of the contraction compiler, against what a device could do.
+"""The ladders of the seeds (docs/sources.md) as schedules of the contraction compiler, against what a device could do.
 
     python tests/bench/schedules.py [CASE...] [--seed 000 002 004] [--device NAME] [--batch-size 1] [--show]
+    python tests/bench/schedules.py 64x57x57:50k5s2p2 --seed 000 --bias position --activation "P > 0 ? P : P / 8"
 
-A case is as for `blobnet bench conv`; each seed has its own by default: 002 the suite unet1d. Beside every schedule
-stand its time, the rates at which it computes and moves each byte once, and the part that this is of the device's
-roofline (theory), measured before; the last line of a case is the schedule that the compiler chooses.
+A case is as for `blobnet bench conv`; each seed has its own by default, 002 the suite unet1d. A rung is a schedule, in
+the layout of its seed: 000 has weights as [i, o, a, b], 004 units innermost. Beside it stand its time, the rates at
+which it computes and moves each byte once, the part that this is of the device's roofline (theory, measured before),
+and how many times as fast it is as the rung before (step) and as the first (climb). Then come the schedule that the
+compiler chooses, and the kernels of a Conv layer (production). Sets of buffers take turns, so that caches do not
+flatter; on GPUs times are the device's own.
 
-What the ladder (`blobnet bench ladder`) has and schedules do not: partial sums that are exchanged within a work-group
-(here they go through memory: `split`), and input units unrolled by 4.
+Seed 002 ends with its table: for every shape the best of its rungs, in theory and actually.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import contextlib
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from blobnet.bench import shapes
+from blobnet.bench import shapes, timing
 from blobnet.bench.roofline import Roofline, measure
+from blobnet.command_line.bench_text import short
 from blobnet.contraction import function
+from blobnet.contraction.calls import launches
 from blobnet.contraction.execution import Compiled, compiled
 from blobnet.contraction.form import Program
+from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.search import best_schedule
+from blobnet.contraction.table import Table
 from blobnet.device import Device
+from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError
+from blobnet.geometry import WindowAxis, pair, window_axes
+from blobnet.implementations.base import FORWARD
+from blobnet.kernel_call import Array
+from blobnet.tables import Table as Lines
 
 CASES = {"000": ["64x56x56:64k3p1"], "002": ["unet1d"], "004": ["240x28x28:240k1"]}
-#: Work-items side by side along the columns, or the units.
-SIDE_BY_SIDE = 32
+TITLES = {
+    "000": "portable convolution layers",
+    "002": "1-D convolution, channels a thread",
+    "004": "1x1 convolution as an outer product",
+}
+#: Work-items side by side along the columns, or the units; units that one makes in seed 000, and in seed 004.
+SIDE_BY_SIDE, BLOCK, VECTOR = 32, 16, 4
+#: Seed 002: input units a work-item; positions of a group; work-items of it; bytes of its local memory.
+CHANNELS, POSITIONS, MOST_ITEMS, LOCAL_BYTES = (1, 2, 4, 8, 16), 8, 1024, 48 << 10
+#: Buffers that take turns at most.
+MOST_SETS = 12
 
 
-def program(case: shapes.Case, batch_size: int) -> Program:
-    """A convolution's forward pass, along its own axes."""
+@dataclass(frozen=True)
+class Rung:
+    """A schedule, and what it does that those before do not."""
+
+    name: str
+    adds: str
+    schedule: str
+
+
+def obstacle(seed: str, case: shapes.Case) -> str | None:
+    """Why a seed has no rungs for a case; None if it has."""
     layer: Any = case.layer
-    names = "yx"[-layer.rank :]
-    taps, strides, paddings = (
-        [value] * layer.rank if isinstance(value, int) else list(value)
-        for value in (layer.kernel_size, layer.stride, layer.padding)
-    )
-    window = zip(strides, names, "ab", paddings, strict=False)
-    place = ", ".join(f"{stride}*{name} + {tap} - {before}" for stride, name, tap, before in window)
-    own = ", ".join("ab"[: layer.rank])
-    sizes = ", ".join(map(str, case.output.dimensions))
-    outer = ", ".join(names)
-    text = f"R[n, o, {outer} : {batch_size}, {sizes}] = +(I[n, i, {place}] * W[o, i, {own}])"
-    shape = (case.output.units, case.input.units, *taps)
-    return function(text).program(I=(batch_size, *case.input.dimensions), W=shape)
+    if layer.kind not in shapes.CONVOLUTIONS or layer.groups > 1:
+        return "it must be a convolution of one group"
+    if seed == "002" and layer.rank != 1:
+        return "a convolution must have 1 axis"
+    if seed == "004" and any(axis.kernel > 1 for axis in axes(case)):
+        return "a filter must have 1 tap"
+    return None
 
 
-def ideas(seed: str, case: shapes.Case) -> dict[str, str]:
-    """The schedules of a seed, by what each adds."""
+def program(
+    seed: str, case: shapes.Case, batch_size: int, bias: str = "", activation: str = "", preactivation: bool = False
+) -> Program:
+    """A convolution's forward pass in the layout of a seed: R of the input I, the weights W and the bias B.
+
+    Args:
+        seed: whose layout.
+        case: the convolution, of one or two axes.
+        batch_size: samples.
+        bias: "", "unit" or "position".
+        activation: of P, which is the sum and its bias; "": none.
+        preactivation: whether P is an output as well.
+    """
     layer: Any = case.layer
-    width, units = case.output.width, case.input.units
+    rank = layer.rank
+    names = ["y", "x"][-rank:]
+    windows = axes(case)
+    taps = [axis.kernel for axis in windows]
+    places = [
+        f"{axis.stride}*{name} + {axis.dilation}*{tap} - {axis.padding[0]}"
+        for name, tap, axis in zip(names, "ab", windows, strict=False)
+    ]
+    tap_names, output = list("ab"[:rank]), case.output
+    sizes = dict(zip(["o", *names], output.dimensions, strict=True))
+    cell = ["n", *names, "o"] if seed == "004" else ["n", "o", *names]
+    read = ["n", *places, "i"] if seed == "004" else ["n", "i", *places]
+    units = ["i", "o"] if seed == "000" else ["o", "i"]
+    extents = [str(sizes[name]) for name in cell[1:]]
+    total = f"S[{', '.join(cell)} : {batch_size}, {', '.join(extents)}] = "
+    total += f"+(I[{', '.join(read)}] * W[{', '.join([*units, *tap_names])}])"
+    shape = list(case.input.dimensions)
+    known = {
+        "I": (batch_size, *(shape[1:] + shape[:1] if seed == "004" else shape)),
+        "W": (*[{"i": case.input.units, "o": output.units}[name] for name in units], *taps),
+    }
+    if bias:
+        flat = {"unit": [sizes[name] if name == "o" else 1 for name in cell[1:]]}
+        known["B"] = tuple(flat.get(bias, [sizes[name] for name in cell[1:]]))
+    heads = {"I": cell, "W": [*units, *tap_names], "B": cell[1:]}
+    inputs = ", ".join(f"{name}[{', '.join(f'{name}{axis}' for axis, _ in enumerate(heads[name]))}]" for name in known)
+    outputs = "R, P" if preactivation else "R"
+    steps = [total, f"P = S{' + B' if bias else ''}", f"R = {activation or 'P'}"]
+    return function(f"function ({inputs}) -> ({outputs}) {{ {'; '.join(steps)}; }}").program(**known)
+
+
+def axes(case: shapes.Case) -> tuple[WindowAxis, ...]:
+    """The window along each axis."""
+    layer: Any = case.layer
+    names, sizes = ("kernel_size", "stride", "dilation"), (case.input.height, case.input.width)
+    kernel, stride, dilation = (pair(layer.subject, name, getattr(layer, name), layer.rank) for name in names)
+    return window_axes(kernel, stride, dilation, layer.padding, sizes, layer.rank)[-layer.rank :]
+
+
+def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:
+    """The rungs of a seed for a case on a device, in the order of the seed; each is built on the one before."""
+    layer: Any = case.layer
+    width, units, outputs = case.output.width, case.input.units, case.output.units
     taps = " ".join("ab"[: layer.rank])
     columns = f"tile x {min(width, SIDE_BY_SIDE)}x1x1"
-    pairs = f"tile x {max(1, min(width // 2, SIDE_BY_SIDE))}x1x2"
     if seed == "000":
-        found = {"a value an item": columns, "filters in registers": f"{columns}; unroll {taps}"}
-        for lanes in (2, 4):
-            vector = f"tile x {max(1, min(width // lanes, SIDE_BY_SIDE))}x1x{lanes}; vector x {lanes}"
-            found[f"{lanes} columns as a vector"] = f"{vector}; unroll {taps}"
-        block = f"tile o 1x1x16; vector o 16; pack W; unroll {taps}"
-        return found | {"16 units": f"{columns}; {block}", "16 units, 2 columns": f"{pairs}; {block}"}
-    if seed == "004":
-        block = f"tile o 1x1x4; vector o 4; pack W; unroll {taps}"
-        outer = {"4 units": f"{columns}; {block}", "4 units, 2 columns": f"{pairs}; {block}"}
-        return {"a value an item": columns, **outer}
-    tile = f"tile o {min(case.output.units, SIDE_BY_SIDE)}x1x1; tile x 1x1x{min(width, 8)}; unroll {taps}"
-    parts = [units // channels for channels in (8, 16, 32, 64, 128, 256) if units % channels == 0]
-    return {f"{units // count} units an item": f"{tile}; split i {count}" for count in parts if count > 1} | {
-        f"{units} units an item": tile
-    }
+        block = f"tile o 1x1x{min(outputs, BLOCK)}"
+        pairs = f"tile x {min(max(1, width // 2), SIDE_BY_SIDE)}x1x{min(width, 2)}"
+        lanes = f"tile o 1x1x{BLOCK}; vector o {BLOCK}; pack W"
+        yield Rung("concise", "a work-item an output value", columns)
+        yield Rung("weight vectors", "weights of an input unit as vectors", f"{columns}; unroll {taps}; wide W")
+        yield Rung("input vectors", "rows of the input as vectors", f"{columns}; unroll {taps}; wide W I")
+        yield Rung("16 units", "loads across depths", f"{columns}; {block}; unroll {taps}; wide W I")
+        yield Rung("16 units, 2 columns", "2 columns a work-item", f"{pairs}; {block}; unroll {taps}; wide W I")
+        yield Rung("packed", "lanes side by side in memory", f"{pairs}; {lanes}; unroll {taps}")
+    elif seed == "004":
+        vectors = max(1, outputs // VECTOR)
+        count = max(count for count in range(1, SIDE_BY_SIDE + 1) if vectors % count == 0)
+        block = f"tile o {count}x1x{VECTOR}; vector o {VECTOR}; pack W"
+        pairs = f"{block}; tile x 1x1x{min(width, 2)}"
+        step = next(size for size in (4, 3, 2, 1) if units % size == 0)
+        yield Rung("concise", "a work-item an output value", f"tile o {min(outputs, SIDE_BY_SIDE)}x1x1")
+        yield Rung("4 units", "4 output units a work-item", block)
+        yield Rung("4 units, 2 columns", "2 columns a work-item: an outer product", pairs)
+        steps = f"{pairs}; cut i {step}; unroll i_cut; wide I"
+        yield Rung(f"{step} input units a step", "the loop over input units unrolled, inputs as vectors", steps)
+    else:
+        positions = f"tile x 1x1x{min(width, POSITIONS)}"
+        items = min(units, model.group_size, MOST_ITEMS)
+        beside = f"tile o {min(outputs, SIDE_BY_SIDE)}x1x1; tile x {min(width, POSITIONS)}x1x1"
+        yield Rung("concise", "a work-item an output value", beside)
+        shared = f"{positions}; share i {items}; unroll {taps}"
+        yield Rung("shared units", "a group an output unit, an item an input one", shared)
+        for channels in CHANNELS:
+            if units % channels == 0:
+                name, adds = f"{channels} channels", f"{channels} input units a work-item"
+                if channels == 1:
+                    name, adds = "local memory", "both come through local memory"
+                yield Rung(name, adds, f"{positions}; {staged(case, channels, model)}; unroll i_cut {taps}; local I W")
 
 
-def seconds(made: Compiled, repeats: int) -> float:
-    """The least time of one launch of all, of bursts of 5."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        for _ in range(5):
-            made.launch()
-        made.device.finish()
-        times.append((time.perf_counter() - start) / 5)
-    return min(times[1:])
+def staged(case: shapes.Case, channels: int, model: DeviceModel) -> str:
+    """How work-items share ``channels`` input units each, as many at a time as local memory has room for."""
+    (axis,) = axes(case)
+    positions = min(case.output.width, POSITIONS)
+    run = (positions - 1) * axis.stride + axis.span
+    each = (channels * (run | 1) | 1) + (channels * (axis.kernel | 1) | 1)
+    room, turns = min(model.local_memory, LOCAL_BYTES) // 4 - 64, case.input.units // channels
+    items = min(turns, model.group_size, MOST_ITEMS)
+    while items > 1 and items * (each + positions) > room:
+        items //= 2
+    chunk = min(turns, max(1, (room - items * positions) // each // items) * items)
+    return f"cut i {channels}; share i {items}" + (f"; chunk i {chunk}" if chunk < turns else "")
 
 
-def report(device: Device, roof: Roofline, seed: str, case: shapes.Case, options: argparse.Namespace) -> None:
-    """Prints a table of a case."""
-    work = case.work("forward", options.batch_size)
+def chooser(schedule: str, model: DeviceModel) -> Callable[[Table], Schedule]:
+    """What gives the sum a schedule, if there is one, and other tables the compiler's own."""
+    forced = Schedule.parse(schedule)
+    return lambda table: forced if schedule and table.reductions else best_schedule(table, model)
+
+
+class Bench:
+    """A program under a schedule, or the compiler's own, with several sets of buffers that take turns."""
+
+    def __init__(self, device: Device, text: Program, sets: int, schedule: str) -> None:
+        first = compiled(device, text, chooser(schedule, device.model))
+        self.device = device
+        self.sets = [first] + [Compiled(device, first.lowered) for _ in range(sets - 1)]
+        values = {tensor.name: timing.values_like(tensor.elements).reshape(tensor.shape) for tensor in text.inputs}
+        for item in self.sets:
+            item.write(values)
+
+    def seconds(self, repeats: int) -> float:
+        """Those of a pass, the median: of the wall on a CPU, else the device's own."""
+        rounds = [item.launches for item in self.sets]
+        if not self.device.is_host:
+            timing.burst_seconds(self.device, rounds, len(rounds))
+            return sum(timing.launch_seconds(self.device, rounds, repeats))
+        length = timing.burst_length(timing.burst_seconds(self.device, rounds, 1), self.device)
+        return statistics.median(timing.burst_seconds(self.device, rounds, length) for _ in range(repeats))
+
+
+def build(device: Device, programs: Iterable[tuple[Program, str]]) -> None:
+    """Builds programs under schedules side by side; those that do not fit are left for who measures them."""
+    sources = []
+    for text, schedule in programs:
+        with contextlib.suppress(BlobnetError):
+            lowered = lower(text, chooser(schedule, device.model))
+            operands = {name: Array(name, size) for name, size in lowered.elements.items()}
+            names = ", ".join(tensor.name for tensor in text.outputs)
+            sources += [call.assemble() for call in launches(lowered, operands, f"contraction {names}")]
+    device.build_ahead(dict.fromkeys(sources))
+
+
+_ROW = "  {:<22}{:>10}{:>9}{:>9}{:>7}{:>8}{:>8}  {}"
+
+
+def report(device: Device, roof: Roofline, seed: str, case: shapes.Case, options: argparse.Namespace) -> list[str]:
+    """Prints the ladder of a case; the line of its best rung for a table of theory and what is."""
+    work = case.work(FORWARD, options.batch_size)
     floor, limit = roof.floor(work.flops, work.bytes)
-    print(f"\nseed {seed}, {case}: {work.flops / 1e6:.4g} MFLOP, {work.bytes / 1e6:.4g} MB", end="")
-    print(f", in theory {floor * 1e6:.1f} us ({limit})")
-    text = program(case, options.batch_size)
-    rng = np.random.default_rng(0)
-    arrays = {tensor.name: rng.standard_normal(tensor.shape) for tensor in text.inputs}
-    for name, schedule in [*ideas(seed, case).items(), ("chosen", "")]:
-        forced = Schedule.parse(schedule)
+    print(f"\nseed {seed}, {TITLES[seed]}: {case}, batch {options.batch_size}")
+    print(f"{work.flops / 1e6:.4g} MFLOP, {work.bytes / 1e6:.4g} MB, in theory {floor * 1e6:.1f} us ({limit})")
+    print(_ROW.format("", "us", "GFLOPS", "GB/s", "theory", "step", "climb", "what it adds"))
+    hand = timing.CaseBench(device, case, options.batch_size)
+    text = program(seed, case, options.batch_size, options.bias, options.activation, options.preactivation)
+    taken: list[tuple[float, str]] = []
+
+    def line(name: str, took: float, remark: str) -> None:
+        taken.append((took, name))
+        gains = [f"{before / took:.2f}x" if len(taken) > 1 else "" for before, _ in (taken[-2:][0], taken[0])]
+        rates = f"{took * 1e6:.1f}", f"{work.flops / took / 1e9:.1f}", f"{work.bytes / took / 1e9:.1f}"
+        print(_ROW.format(name, *rates, f"{floor / took:.0%}", *gains, remark).rstrip(), flush=True)
+
+    chosen = Rung("chosen", "by the compiler's model", "")
+    best: tuple[float, str] = (float("inf"), "none")
+    for rung in [*rungs(seed, case, device.model), chosen]:
         try:
-            made = compiled(device, text, (lambda _, forced=forced: forced) if schedule else None)
+            made = Bench(device, text, min(hand.sets, MOST_SETS), rung.schedule)
+            line(rung.name, made.seconds(options.repeats), rung.adds)
         except BlobnetError as error:
-            print(f"  {name:26} {str(error)[:120]}")
+            print(f"  {rung.name:<22}skipped: {str(error).splitlines()[0]}")
             continue
-        made.write(arrays)
-        took = seconds(made, options.repeats)
-        rates = f"{work.flops / took / 1e9:8.1f} GFLOPS {work.bytes / took / 1e9:8.1f} GB/s"
-        print(f"  {name:26} {took * 1e6:10.1f} us {rates} {floor / took:6.1%} of theory", flush=True)
+        best = min(best, taken[-1]) if rung is not chosen else best
         if options.show:
-            print("".join(f"      {step.schedule}\n" for step in made.lowered.steps), end="")
+            print("".join(f"      {step.schedule}\n" for step in made.sets[0].lowered.steps), end="")
+    result = timing.measure(hand, FORWARD, roof, options.repeats)
+    line("production", result.seconds, result.main.kernel)
+    took, name = best
+    figures = work.flops / 1e6, work.bytes / 1e6, work.flops / work.bytes, floor * 1e6, took * 1e6
+    rates = work.flops / took / 1e9, work.bytes / took / 1e9, 100 * floor / took
+    return [str(case), name, *map(short, (*figures, *rates))]
 
 
 def main() -> None:
@@ -118,14 +271,39 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--bias", choices=("unit", "position"), default="")
+    parser.add_argument("--activation", default="", metavar="TEXT", help="a function of P, in the compiler's language")
+    parser.add_argument("--preactivation", action="store_true", help="also store P, what the activation is applied to")
     parser.add_argument("--show", action="store_true", help="print schedules")
     options = parser.parse_args()
     device = Device(options.device)
     roof = measure(device)
     print(f"{device.info}: {roof.flops / 1e9:.0f} GFLOPS, {roof.bandwidth / 1e9:.1f} GB/s")
-    for seed in options.seed:
-        for case in [case for name in options.cases or CASES[seed] for case in shapes.named(name)]:
-            report(device, roof, seed, case, options)
+    cases = {
+        seed: [case for name in options.cases or CASES[seed] for case in shapes.named(name)] for seed in options.seed
+    }
+    epilogue = options.bias, options.activation, options.preactivation
+    build(
+        device,
+        [
+            (program(seed, case, options.batch_size, *epilogue), schedule)
+            for seed, climbed in cases.items()
+            for case in climbed
+            if obstacle(seed, case) is None
+            for schedule in ["", *(rung.schedule for rung in rungs(seed, case, device.model))]
+        ],
+    )
+    for seed, climbed in cases.items():
+        found = []
+        for case in climbed:
+            reason = obstacle(seed, case)
+            if reason is None:
+                found.append(report(device, roof, seed, case, options))
+            else:
+                print(f"\nseed {seed}: {case} skipped: {reason}")
+        if found and seed == "002":
+            header = ("shape", "best", "MFLOP", "MB", "flops/byte", "theory us", "actual us", "GFLOPS", "GB/s", "%")
+            print(f"\n{Lines(header, found, '<<>>>>>>>>')}")
 
 
 if __name__ == "__main__":

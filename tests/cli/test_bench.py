@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import re
@@ -16,16 +15,15 @@ import numpy as np
 import pytest
 
 from blobnet import initializers, layers, plots
-from blobnet.bench import ladder, public, roofline, shapes, timing, torch_twin
+from blobnet.bench import public, roofline, shapes, timing, torch_twin
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Work, parse
 from blobnet.blob import Shape
-from blobnet.cli import make_parser
-from blobnet.command_line import bench, bench_ladder, first_step
+from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device import Device
-from blobnet.errors import BlobnetError, BuildError
+from blobnet.errors import BlobnetError
 from blobnet.graph import sequential
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense
@@ -423,76 +421,6 @@ def test_first_steps(net, run, device: Device, monkeypatch: pytest.MonkeyPatch) 
         first_step.seconds("none.py:net", (1, 6, 6), 3, 2, device.info.address)
 
 
-# -- the ladder --------------------------------------------------------------------------------------------------------
-
-
-def test_a_ladder(run, known_roofline) -> None:
-    arguments = ["bench", "ladder", "3x5x7:5k1", "--batch-size", "2", "--repeats", "1", "--activation", "relu6"]
-    result = run(*arguments, "--bias", "position", "--preactivation")
-    assert (result.status, result.err) == (0, "")
-    lines = result.out.splitlines()
-    assert widest(lines) <= 120
-    for seed, title in (("000", "portable convolution layers"), ("004", "1x1 convolution as an outer product")):
-        line = f"seed {seed}, {title}; bias a position, relu6, stored before the activation, batch 2"
-        first = lines.index(line) + 3
-        rungs = [rung.name for rung in ladder.LADDERS[seed].rungs]
-        assert [item[2:22].strip() for item in lines[first : first + len(rungs) + 1]] == [*rungs, "production"]
-    assert "seed 002" not in result.out
-
-
-def test_a_ladder_as_json(run, known_roofline) -> None:
-    arguments = ["bench", "ladder", "3x7:5k3p1", "--seed", "002", "--batch-size", "2", "--repeats", "1", "--json"]
-    found = json.loads(run(*arguments, "--preactivation").out)
-    assert "batch_size" not in found
-    (climb,) = found["ladders"]
-    assert (climb["seed"], climb["shape"], climb["batch_size"]) == ("002", "3x7:5k3p1", 2)
-    assert (climb["bias"], climb["activation"], climb["preactivation"]) == (False, None, True)
-    assert [rung["rung"] for rung in climb["rungs"]] == [rung.name for rung in ladder.LADDERS["002"].rungs]
-    output = 2 * 5 * 7
-    first, *others = [*climb["rungs"], climb["production"]]
-    assert first["step"] is first["climb"] is None
-    before = first
-    for rung in others:
-        assert set(rung) - {"rung", "adds", "skipped"} == {*JSON_FIELDS, "step", "climb"}
-        assert rung["step"] == pytest.approx(before["ms"] / rung["ms"])
-        assert rung["climb"] == pytest.approx(first["ms"] / rung["ms"])
-        assert rung["flops"] == 2 * output * 3 * 3
-        before = rung
-    # Input, weights and output, and the output once more where it is stored before the activation.
-    assert {rung["bytes"] for rung in climb["rungs"]} == {4 * (2 * 21 + 45 + 2 * output)}
-    assert climb["production"]["bytes"] == 4 * (2 * 21 + 45 + output)
-    assert climb["production"]["kernel"].startswith("convolution/")
-    assert climb["rungs"][-1]["tile"] == {"POSITIONS": 7, "CHANNELS": 16}
-
-
-def test_rungs_that_are_skipped(run, known_roofline, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["bench", "ladder", "2x13x13:3k12", "--batch-size", "1", "--repeats", "1"]
-    lines = run(*arguments).out.splitlines()
-    reason = "skipped: a filter must have at most 128 taps to fit registers, not 144"
-    assert [line[2:22].strip() for line in lines if line.endswith(reason)] == [
-        rung.name for rung in ladder.LADDERS["000"].rungs[1:]
-    ]
-    found = json.loads(run(*arguments, "--json").out)["ladders"][0]
-    assert found["production"]["step"] == pytest.approx(found["rungs"][0]["ms"] / found["production"]["ms"])
-
-    def refuse(*_: object) -> None:
-        raise BuildError("kernel ladder/concise", "the device must build the kernel", log="\nno\n")
-
-    monkeypatch.setattr(timing, "measure", refuse)
-    with pytest.raises(BuildError):  # The production kernel must run.
-        bench_ladder.run(_prepared(*arguments), Roofline(1e9, 1e9, 1e9), lines.append)
-    assert lines[-1] == f"  {'16 units, 2 columns':<20}{reason}"
-    assert (
-        "  concise             skipped: kernel ladder/concise: the device must build the kernel. Received log=" in lines
-    )
-
-
-def _prepared(*arguments: str) -> argparse.Namespace:
-    options = make_parser()[0].parse_args(arguments)
-    bench.prepare(options)
-    return options
-
-
 # -- PyTorch -----------------------------------------------------------------------------------------------------------
 
 
@@ -589,20 +517,9 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["model", "lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet."),
         (["model", "lenet5", "--direction", "forward"], "--direction: this option is not for bench model."),
         (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),
-        (["conv", "4x5x5:4k3", "--seed", "000"], "--seed: this option is not for bench conv."),
-        (["ladder", "--seed", "001"], "argument --seed: unknown name '001'"),
         (["model", "lenet5", "--augment", "flip"], "--augment: this option is not for bench model."),
         (["fit", "lenet5", "--augment", "saturation"], "Saturation: the model's input must have three units"),
-        (["ladder", "--against", "torch"], "--against: this option is not for bench ladder."),
-        (["ladder", "resnet50"], "shape: it must be written <units>x<height>x<width>:<layer>. Received text=resnet50."),
-        (["ladder", "4x5x5:norm"], "SUBJECT: a seed must have kernels for it. Received shape=4x5x5:norm, seed 000=it "
-                                   "must be a convolution"),
-        (["ladder", "4x5x5:4k3", "--seed", "004"], "seed 004=a filter must have 1 tap, such as "),
-        (["ladder", "4x5x5:4k7"], "Conv2D: the dilated filter must fit the padded input."),
-        (["ladder", "--activation", "softmax"], "--activation: it must be a function of single values"),
-        (["ladder", "--activation", "rleu"], "Activation: the activation must be a known function. Received "
-                                             "function=rleu. Hint: did you mean 'relu'"),
-        (["ladder", "--bias", "many"], "argument --bias: unknown name 'many'"),
+        (["ladder"], "argument WHAT: unknown name 'ladder'"),
     ],
 )  # fmt: skip
 def test_refused(run, arguments, message) -> None:

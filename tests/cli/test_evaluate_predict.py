@@ -245,7 +245,7 @@ def test_predict_escapes_what_a_terminal_might_obey(run, images) -> None:
         (
             [bn.layers.Input(1, 8, 8), bn.layers.Conv2D(2, 3)],
             "the model must give a value for each class. Received output=(2, 6, 6). Hint: --masks DIR writes the "
-            "classes of an image's positions; in Python, Model.predict gives all.",
+            "classes of an image's positions, --npz FILE all values as arrays.",
         ),
     ],
 )

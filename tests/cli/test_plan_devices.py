@@ -169,6 +169,13 @@ def test_plan_options(run, no_devices, net, trained) -> None:
     assert re.search(r"^logits output +7x1x1 ", shaped, re.MULTILINE)
     assert "optimizer" not in run("plan", "lenet5", "--optimizer", "sgd").out.split("hyperparameters")[0][:-10]
     assert run("plan", net).out.startswith("net.py:net, training")
+    sizes = []
+    for storage in ("float32", "float16"):
+        shown = run("plan", "lenet5", "--inference", "--input-shape", "1,200,200", "--storage", storage).out
+        found = re.search(r"^input output .* ([0-9.]+) MiB +[0-9.]+% +([0-9.]+) MiB$", shown, re.MULTILINE)
+        assert found, shown
+        sizes.append(float(found.group(1)))
+    assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.02)
     from_file = run("plan", trained).out
     assert from_file.startswith(f"{trained}, training")
     assert re.search(r"^input output +1x8x8 ", from_file, re.MULTILINE)
@@ -184,6 +191,8 @@ def test_plan_options(run, no_devices, net, trained) -> None:
         (["no.h5", "--classes", "3"], "MODEL: a model in a file has its shape: --input-shape and --classes are for "
                                       "others. Received file=no.h5."),
         (["lenet5", "--classes", "1"], "CrossEntropy: the model's output must be one logit for each of at least 2"),
+        (["lenet5", "--storage", "float16"], "--storage: training keeps float32 between layers. Received "
+                                             "storage=float16. Hint: add --inference."),
         (["lenet5", "--device", "zzz"], "--device: the device must be one that OpenCL lists. Received device=zzz."),
     ],
 )  # fmt: skip

@@ -8,8 +8,8 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,12 +23,11 @@ from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.executor import plan_for
 from blobnet.graph import Graph, sequential
 from blobnet.implementations import tensor
-from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Candidate, Implementation
+from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.direct import Direct
-from blobnet.implementations.operation import Operation
 from blobnet.inference import Evaluator
 from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.kernel_source import Macro
+from blobnet.kernel_source import Definition, Macro
 from blobnet.loader import IndexedReader
 from blobnet.model import Model
 from blobnet.parameters import DeviceParameters
@@ -74,45 +73,50 @@ class OddWay(Implementation):
     """Looks the cheapest, and launches the plain kernel with other macros."""
 
     lanes = False
-    forward = "convolution/forward_flat"
+    directions = (FORWARD,)
+    cost = 0.0
+    macros: ClassVar[dict[str, Macro]] = {}
 
-    def __init__(self, name: str, **macros: Macro) -> None:
-        self.name, self.macros = name, macros
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return Direct.kernel_of(direction)
 
-    def candidates(self, operation: Operation) -> Iterator[Candidate]:
-        plain = min(Direct().candidates(operation), key=lambda item: item.cost)
-        yield Candidate(Way.parse(self.name), 0.0, partial(self.calls, plain))
-
-    def calls(self, plain: Candidate) -> list[KernelCall]:
-        *copies, product = plain.calls()
+    def calls(self) -> list[KernelCall]:
+        *copies, product = min(Direct.candidates(self.operation), key=lambda item: item.cost).calls()
         return [*copies, dataclasses.replace(product, macros={**product.macros, **self.macros})]
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: Implementation) -> None:
+def odd_way(name: str, **macros: Macro) -> type[OddWay]:
+    """One with a name of its own."""
+    way = Way.parse(name)
+    made: type[OddWay] = type("Odd", (OddWay,), {"way": way, "variants": (way.variant,), "macros": macros})
+    return made
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, device: Device, *ways: type[Implementation]) -> None:
     """Offers a CPU only these ways forward."""
-    if device.kind != "cpu":
+    if not device.is_host:
         pytest.skip("the ways of CPUs are replaced")
     other = {name: backward_alone(item) for name, item in KNOWN.items() if is_replaced(item)}
     offered = {f"way {number}": way for number, way in enumerate(ways)}
     monkeypatch.setattr(implementations, "IMPLEMENTATIONS", {**KNOWN, **other, **offered})
 
 
-def is_replaced(item: Implementation) -> bool:
+def is_replaced(item: type[Implementation]) -> bool:
     """Whether it computes convolutions, and not on GPUs alone."""
     return not item.lanes and "convolution" in item.families
 
 
-def backward_alone(item: Implementation) -> Implementation:
+def backward_alone(item: type[Implementation]) -> type[Implementation]:
     """The same without the forward pass."""
-    members = {"forward": "", "__module__": type(item).__module__}
-    made: Implementation = type("BackwardAlone", (type(item),), members)()
-    return made
+    directions = tuple(direction for direction in item.directions if direction != FORWARD)
+    return type("BackwardAlone", (item,), {"directions": directions, "variants": item.variants})
 
 
 #: The driver cannot build it; its result is not that of the convolution.
-torn = OddWay("torn 1", ACTIVATION="ACTIVATION_that_is_not_there")
-wrong = OddWay("wrong 1", ACTIVATION="ACTIVATION_relu")
-fine = OddWay("fine 1")
+torn = odd_way("torn 1", FINISHED=Definition("(value, unit) that_is_not_there"))
+wrong = odd_way("wrong 1", FINISHED=Definition("(value, unit) fmax(value, 0.0f)"))
+fine = odd_way("fine 1")
 FINE = Way("fine", "1")
 
 
@@ -155,7 +159,7 @@ def forward_candidates(device: Device) -> set[str]:
 
 
 def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, torn, wrong, fine, Direct())
+    offer(monkeypatch, fresh, torn, wrong, fine, Direct)
     times(monkeypatch, wrong=0.1, fine=0.5)
     with pytest.warns(BlobnetWarning) as caught:
         announced = tune(fresh)
@@ -183,7 +187,7 @@ def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: 
 
 def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, expected in ((0.99, "fine 1"), (0.97, "direct")):
-        offer(monkeypatch, fresh, fine, Direct())
+        offer(monkeypatch, fresh, fine, Direct)
         fresh.tunings.path.unlink(missing_ok=True)
         del fresh.tunings
         with monkeypatch.context() as patch:
@@ -198,7 +202,7 @@ def test_the_default_stays_unless_another_is_clearly_faster(fresh: Device, monke
 def test_chance_on_a_busy_machine_is_no_win(
     fresh: Device, monkeypatch: pytest.MonkeyPatch, rival: float, expected: str
 ) -> None:
-    offer(monkeypatch, fresh, fine, OddWay("rival 1"))
+    offer(monkeypatch, fresh, fine, odd_way("rival 1"))
     times(monkeypatch)
     measure, rounds = _Arena.seconds, iter([1.0, 2.0, 2.0, 1.0, *[2.0] * 4])
 
@@ -212,7 +216,7 @@ def test_chance_on_a_busy_machine_is_no_win(
 
 
 def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, OddWay("lost 1"), fine, Direct())
+    offer(monkeypatch, fresh, odd_way("lost 1"), fine, Direct)
     times(monkeypatch, fine=0.5)
     measure = _Arena.seconds
 
@@ -260,7 +264,7 @@ def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkey
 
 
 def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, OddWay("a 1"), OddWay("a 2"), OddWay("b 1"), Direct())
+    offer(monkeypatch, fresh, odd_way("a 1"), odd_way("a 2"), odd_way("b 1"), Direct)
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
     names = {name: [str(item.way) for item in problem.references(job.task, Way.parse(name))] for name in ("a 1", "b 1")}
@@ -303,7 +307,7 @@ def test_scratch_holds_all_parts_of_an_array() -> None:
 
 
 def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, wrong, fine, Direct())
+    offer(monkeypatch, fresh, wrong, fine, Direct)
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
     arena = _Arena(fresh, problem, {job.task: [Way("wrong", "1"), FINE]})
@@ -313,7 +317,7 @@ def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.Monk
 
 
 def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, fresh, OddWay("large 1"), fine, Direct())
+    offer(monkeypatch, fresh, odd_way("large 1"), fine, Direct)
     times(monkeypatch, large=0.1, fine=0.5)
     verify = _Arena.verify
 
@@ -456,7 +460,7 @@ def test_suites_and_shapes(run) -> None:
 def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = tiny_model(), digits(5)[0]
     wanted = model.predict(x, device=fresh)
-    offer(monkeypatch, fresh, torn, Direct())
+    offer(monkeypatch, fresh, torn, Direct)
     model = tiny_model()
     with pytest.warns(BlobnetWarning) as caught:
         found = model.predict(x, device=fresh)
@@ -471,7 +475,7 @@ def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: py
 
 
 def test_a_cache_that_cannot_be_written_stops_nobody(fresh: Device, folder: Path, monkeypatch) -> None:
-    offer(monkeypatch, fresh, torn, Direct())
+    offer(monkeypatch, fresh, torn, Direct)
     folder.mkdir()
     monkeypatch.setattr(tuning, "write_atomically", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
     with pytest.warns(BlobnetWarning, match=r"^torn \(convolution forward\): "):
@@ -547,7 +551,7 @@ def test_the_table(run, net, folder: Path, device: Device) -> None:
     assert run(*arguments).out == result.out, "what is known is not measured again"
     assert "2 tuned\n" in run("devices").out
     # GPUs have two ways for the dense layer in inference, whose input then has no halo.
-    inference = 1 if device.kind == "cpu" else 2
+    inference = 1 if device.is_host else 2
     assert run("tune", net, "--batch-size", "4", "--inference").out.count(" batch 4  ") == inference
 
 

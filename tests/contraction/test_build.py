@@ -76,7 +76,9 @@ def test_mistakes() -> None:
     a, O = names("a O")  # noqa: E741, N806
     with pytest.raises(OptionError, match=r"^a < 3: a term is neither true nor false\. Hint: build\.choice"):
         bool(a < 3)
-    with pytest.raises(OptionError, match=r"^expp: the language has no such function\. Hint: did you mean 'exp'\?"):
+    with pytest.raises(
+        OptionError, match=r"^expp: the language has no such function\. Hint: did you mean 'exp' or 'expm1'\?"
+    ):
         build.apply("expp", a)
     with pytest.raises(OptionError, match=r"^aggregation: must be one of \+ \* > <\. Received received=max\.$"):
         build.contraction("max", O[a], None, a)

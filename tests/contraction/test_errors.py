@@ -172,7 +172,7 @@ WRONG = {
     ),
     "function": (
         "R = expp(A)",
-        "there is no function 'expp'. Hint: did you mean 'exp'?",
+        "there is no function 'expp'. Hint: did you mean 'exp' or 'expm1'?",
         "    ^^^^",
     ),
     "chain": (

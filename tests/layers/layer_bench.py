@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import BlobLayout, FloatArray, Halo, Padding, Shape
+from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
+from blobnet.cellwise import SUM, Step, c_text, norm
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.base import Epilogue, Layer, Norm, ParameterSpec, Placement, Site
+from blobnet.layers.activation import Activation
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
 from tests.reference.activation import named
 
-#: A quiet NaN that no computation makes.
-POISON = 0x7FC0DEAD
+#: Quiet NaNs that no computation makes.
+POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D}
 PHASES = ("forward", "backward parameters", "backward data")
 Any4 = npt.NDArray[Any]
 
@@ -47,6 +49,8 @@ class Arrangement:
         wanted: the inputs that need a delta; None: all.
         training: whether this is a training plan.
         norm, residual, activation: for the epilogue of a layer that fuses them.
+        chain: another epilogue: ``norm``, ``prelu`` (a slope for each unit), ``residual``, ``gate`` (times another
+            blob), and activations, in any order.
     """
 
     name: str
@@ -62,6 +66,23 @@ class Arrangement:
     norm: bool = False
     residual: bool = False
     activation: str | None = None
+    chain: tuple[str, ...] = ()
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The epilogue, as a chain."""
+        fixed = ("norm",) * self.norm + ("residual",) * self.residual
+        return self.chain or (*fixed, *([self.activation] if self.activation else []))
+
+    @property
+    def reads_blob(self) -> bool:
+        """Whether the epilogue reads another blob."""
+        return bool({"residual", "gate"} & set(self.links))
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether it reads numbers of units."""
+        return bool({"norm", "prelu"} & set(self.links))
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,7 @@ class Problem:
     shared: Mapping[str, Any4]
     seed: int = 0
     ordinal: int = 0
+    storage: StorageType = FLOAT32
 
     @property
     def output_shape(self) -> Shape:
@@ -112,8 +134,12 @@ def make_problem(
     delta: npt.ArrayLike | None = None,
     shared: Mapping[str, Any4] | None = None,
     ordinal: int = 0,
+    storage: StorageType = FLOAT32,
 ) -> Problem:
-    """A problem with normally distributed data, but for the data given; every layer in a plan has a name."""
+    """A problem with normally distributed data, but for the data given; every layer in a plan has a name.
+
+    What lies in blobs is rounded to ``storage``.
+    """
     generator = np.random.default_rng(seed)
     named = layer if layer.name else replace(layer, name="tested")
 
@@ -127,17 +153,19 @@ def make_problem(
         values[name] = np.asarray(value, np.float32).reshape(values[name].shape)
     old = tuple(normal(shape) for shape in shapes)
     given = made if inputs is None else [np.asarray(value, np.float32) for value in inputs]
+    made_delta = made_delta if delta is None else np.asarray(delta, np.float32).reshape(made_delta.shape)
     return Problem(
         layer=named,
         shapes=tuple(shapes),
         count=count,
-        inputs=tuple(value.reshape(like.shape) for value, like in zip(given, made, strict=True)),
-        delta=made_delta if delta is None else np.asarray(delta, np.float32).reshape(made_delta.shape),
-        old_deltas=old,
+        inputs=tuple(rounded(value, storage).reshape(like.shape) for value, like in zip(given, made, strict=True)),
+        delta=rounded(made_delta, storage),
+        old_deltas=tuple(rounded(values, storage) for values in old),
         parameters=values,
         shared={"step": np.zeros(STEP_WORDS, np.uint32), "rows": np.arange(count, dtype=np.int32), **(shared or {})},
         seed=seed,
         ordinal=ordinal,
+        storage=storage,
     )
 
 
@@ -160,14 +188,41 @@ class EpilogueValues:
     def __init__(self, problem: Problem) -> None:
         generator = np.random.default_rng([problem.seed, 3])
         shape, roles = problem.output_shape, ("RUNNING_MEAN", "RUNNING_VARIANCE", "SCALE", "SHIFT")
-        self.residual = generator.standard_normal((problem.count, *in_memory(shape)), np.float32)
+        residual = generator.standard_normal((problem.count, *in_memory(shape)), np.float32)
+        self.residual = rounded(residual, problem.storage)
         self.statistics = generator.standard_normal((4, shape.units), np.float32)
         self.statistics[1] = generator.uniform(0.25, 2, shape.units)
         arrays = {
             role: Array("norm", shape.units, offset=place * shape.units, persistent=True)
             for place, role in enumerate(roles)
         }
-        self.norm = Norm(arrays, self.EPSILON)
+        self.norm = norm(arrays, self.EPSILON)
+
+    def steps(self, links: Sequence[str], blob: Blob | None) -> tuple[Step, ...]:
+        """The epilogue of a chain, whose other blob is this one."""
+        known = {
+            "norm": self.norm,
+            "prelu": Step("x > 0.0 ? x : SCALE * x", numbers=self.norm.numbers[2:3]),
+            "residual": Step(SUM, blob),
+            "gate": Step("x * r", blob),
+        }
+        return tuple(known.get(link) or function_step(link) for link in links)
+
+    def finished(self, values: npt.NDArray[np.float64], links: Sequence[str]) -> npt.NDArray[np.float64]:
+        """What the chain makes of values (count, units[, depth], height, width), in float64."""
+        for link in links:
+            if link == "norm":
+                values = self.normalized(values)
+            elif link == "prelu":
+                slopes = self.statistics[2].astype(np.float64).reshape(-1, *(1,) * (values.ndim - 2))
+                values = np.where(values > 0, values, slopes * values)
+            elif link == "residual":
+                values = values + self.residual
+            elif link == "gate":
+                values = values * self.residual
+            else:
+                values = named(link)[0](values)
+        return values
 
     def normalized(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Values (count, units[, depth], height, width) after the norm."""
@@ -190,6 +245,8 @@ class Bench:
         salt = zlib.crc32(arrangement.name.encode())
         self._generator = np.random.default_rng([problem.seed, salt])
         self._arrays: dict[str, Array] = {}
+        #: What the numbers of all blobs are, in training too.
+        self.type = problem.storage
         blobs = self._blobs()
         inputs = range(len(problem.shapes))
         self.inputs = tuple(blobs["input", position] for position in inputs)
@@ -204,6 +261,7 @@ class Bench:
         )
         layer = problem.layer
         assert layer.name is not None
+        steps = self.epilogue.steps(arrangement.links, self.residual)
         self.site = Site(
             name=layer.name,
             inputs=self.inputs,
@@ -213,12 +271,8 @@ class Bench:
             output_delta=self.output_delta if arrangement.training else None,
             accumulate=tuple(arrangement.accumulate for _ in inputs),
             training=arrangement.training,
-            epilogue=Epilogue(
-                norm=self.epilogue.norm if arrangement.norm else None,
-                residual=self.residual,
-                activation=arrangement.activation,
-            ),
-            slope=arrangement.activation if layer.fuses_slope and not arrangement.residual else None,
+            epilogue=steps,
+            behind=steps if layer.remakes_output and all(step.slope for step in steps) else (),
             in_place_of=self._in_place_of(),
             batch_size=problem.count,
             tuning=tuning or device.tuning,
@@ -260,7 +314,7 @@ class Bench:
         layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
         output = self.problem.output_shape
         planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
-        if arrangement.residual:
+        if arrangement.reads_blob:
             planes["residual", 0] = output
         halos: dict[tuple[str, int], Halo] = {}
         for position, shape in enumerate(shapes):
@@ -286,7 +340,7 @@ class Bench:
         for key, (owner, first) in places.items():
             planes_in_memory = planes[owner] if self._is_shared(key) else planes[key]
             layout = layouts[owner].slice_units(first, planes_in_memory.units)
-            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout)
+            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout, type=self.type)
         return blobs
 
     def _is_shared(self, key: tuple[str, int]) -> bool:
@@ -374,7 +428,7 @@ class Bench:
     def _make_buffers(self) -> dict[str, Buffer]:
         buffers = {}
         for blob in self._all_blobs():
-            buffers[blob.storage] = Buffer(blob.storage, 0, blob.layout.memory_elements)
+            buffers[blob.storage] = Buffer(blob.storage, 0, blob.layout.memory_elements, type=blob.type)
         for array in self._arrays.values():
             buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
         for name, values in self.problem.shared.items():
@@ -382,7 +436,7 @@ class Bench:
         size = max((offset + spec.elements for offset, spec in self._slices.values()), default=1)
         for name in ("parameters", "gradients"):
             buffers[name] = Buffer(name, size, 0)
-        if self.arrangement.norm:
+        if self.arrangement.reads_numbers:
             buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0)
         return buffers
 
@@ -418,14 +472,18 @@ class Bench:
 
     def _elements(self, storage: str) -> int:
         """Elements of a buffer, those included that only vector loads may touch."""
-        return self._buffers[storage].bytes(self.capacity) // 4
+        buffer = self._buffers[storage]
+        return buffer.bytes(self.capacity) // buffer.type.itemsize
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Fills all buffers: data and parameters where they belong, zeros in halos, poison everywhere else."""
         # NOTE: each buffer has a NaN of its own: a sum over one buffer's, written to another, is seen there.
-        self.mirror = {name: poison(self._elements(name), number) for number, name in enumerate(self._buffers)}
+        self.mirror = {
+            name: poison(self._elements(name), number, buffer.type)
+            for number, (name, buffer) in enumerate(self._buffers.items())
+        }
         problem = self.problem
         for blob in self._all_blobs():
             self._clear_halo(blob)
@@ -433,7 +491,7 @@ class Bench:
             self._data(blob)[...] = values.reshape(self._data(blob).shape)
         if self.residual:
             self._data(self.residual)[...] = self.epilogue.residual
-        if self.arrangement.norm:
+        if self.arrangement.reads_numbers:
             self.mirror["norm"][: self.epilogue.statistics.size] = self.epilogue.statistics.reshape(-1)
         for name, values in problem.parameters.items():
             offset, spec = self._slices[name]
@@ -450,7 +508,7 @@ class Bench:
         kept += [self.output] if layer.backward_reads_output else []
         for blob in (*self.inputs, self.output):
             if blob not in kept:
-                self._data(blob)[...] = poison(1)[0]
+                self._data(blob)[...] = poison(1, 0, blob.type)[0]
                 changed.add(blob.storage)
         if self.arrangement.accumulate:
             for target, values in zip(self.input_deltas, self.problem.old_deltas, strict=True):
@@ -503,7 +561,7 @@ class Bench:
         self.executor.run(phase, self.problem.count)
         self.device.finish()
         for name in self._buffers:
-            after = self.device.read(self.executor.buffers[name], self._elements(name))
+            after = self.device.read(self.executor.buffers[name], self._elements(name), self._buffers[name].type.name)
             self._check(phase, name, after)
             self.mirror[name] = after
 
@@ -527,7 +585,7 @@ class Bench:
                 allowed[offset : offset + spec.elements] = True
         where = f"{self.name}: {phase}: buffer '{name}'"
         self._require_none(halo & (after != 0), "must be 0 in every halo cell", where, name, before, after)
-        changed = before.view(np.uint32) != after.view(np.uint32)
+        changed = bits(before) != bits(after)
         rule = "must keep what is not the phase's to write"
         self._require_none(changed & ~allowed & ~halo, rule, where, name, before, after)
 
@@ -557,18 +615,24 @@ class Bench:
 
     def finished(self, output: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """What the arrangement's epilogue makes of a layer's own output, in float64."""
-        if self.arrangement.norm:
-            output = self.epilogue.normalized(output)
-        if self.arrangement.residual:
-            output = output + self.epilogue.residual
-        if self.arrangement.activation:
-            output = named(self.arrangement.activation)[0](output)
-        return output
+        return self.epilogue.finished(output, self.arrangement.links)
 
     def parameter(self, buffer: str, name: str) -> FloatArray:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
         offset, spec = self._slices[name]
         return self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape).copy()
+
+
+def function_step(function: str) -> Step:
+    """The step that an activation is."""
+    step = Activation(function).step
+    assert step is not None
+    return step
+
+
+def finishing(function: str) -> str:
+    """The macro with which a kernel activates."""
+    return "(value, unit) " + c_text(function_step(function).expression, {"x": "(value)"})
 
 
 def placed(layer: Layer, training: bool) -> Placement:
@@ -578,6 +642,16 @@ def placed(layer: Layer, training: bool) -> Placement:
     return Placement.SEPARATE if placement is Placement.IN_PLACE and keeps else placement
 
 
-def poison(elements: int, number: int = 0) -> FloatArray:
+def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:
     """``elements`` NaNs with bits of their own, others for each ``number``."""
-    return np.full(elements, POISON + number, np.uint32).view(np.float32)
+    return np.full(elements, POISON[kind] + number, f"u{kind.itemsize}").view(kind.name)
+
+
+def bits(values: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """Numbers as they lie in memory."""
+    return values.view(f"u{values.itemsize}")
+
+
+def rounded(values: FloatArray, kind: StorageType) -> FloatArray:
+    """What is left of numbers in memory."""
+    return values.astype(kind.name).astype(np.float32)

@@ -15,7 +15,7 @@ from blobnet.errors import OptionError
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Placement
-from tests.kinds import tuning_for
+from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_bench import in_memory
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation as reference
@@ -47,7 +47,7 @@ def contract(
         relative=1e-5,
         absolute=2e-6,
         arrangements=arrangements,
-        tuning=tuning_for(device_class or device.kind),
+        tuning=tuning_for(device_class or kind_of(device)),
     )
 
 

@@ -23,7 +23,7 @@ from blobnet.augment import (
     Saturation,
     rows_for,
 )
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import FLOAT16, FLOAT32, FloatArray, Shape, StorageType
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.model import Sequential
@@ -50,12 +50,15 @@ def entered(
     mean: FloatArray,
     deviation: FloatArray,
     device_class: str,
+    storage: StorageType = FLOAT32,
 ) -> FloatArray:
     """What the input layer leaves of the chosen samples: with rows of augmentation, or without."""
-    model = Sequential([layers.Input(*samples.shape[1:], name="input"), layers.Conv2D(1, 3, padding=1)])
+    entry = layers.Input.of(Shape(*samples.shape[1:]), name="input")
+    filters = (layers.Conv2D if samples.ndim == 4 else layers.Conv3D)(1, 3, padding=1)
+    model = Sequential([entry, filters])
     model.set_normalization(mean, deviation)
     settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None}
-    plan = make_plan(model.graph, len(samples), tuning=tuning_for(device_class), **settings)
+    plan = make_plan(model.graph, len(samples), tuning=tuning_for(device_class, storage=storage), **settings)
     executor = Executor(device, plan, debug=True)
     executor.write_array("parameters", plan.parameters.pack(model.weights))
     executor.feed("samples", samples)
@@ -103,6 +106,43 @@ def test_rows_against_the_reference(
         wanted = augmented(samples[chosen], rows, mean.astype(np.float64), deviation.astype(np.float64))
         assert_close(output, wanted, relative=1e-5, absolute=5e-5, what=str(some))
         assert np.mean(wanted == 0) < 0.9
+
+
+@CLASSES
+@pytest.mark.parametrize("sample_type", ["uint8", "float32"])
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7), (2, 3, 4, 6)], ids=str)
+def test_all_planes_of_a_volume_change_alike(
+    device: Device, shape: tuple[int, int, int, int], sample_type: str, device_class: str
+) -> None:
+    """Each plane is what it would be as a picture of its own; a cell's gray is that of its plane."""
+    samples, chosen = samples_of(sample_type, shape), np.array([6, 0, 3, 3, 1], np.int32)
+    mean, deviation = statistics(shape[0])
+    everything = EVERYTHING if shape[0] == 3 else WITHOUT_GRAY
+    for some in (everything, [RandomCrop(3), Flip(vertical=True)], [*everything, Mixup(1, 0.8), CutMix(1, 0.8)]):
+        rows = rows_for(some, Shape(*shape), seed=4, epoch=2, samples=np.arange(COUNT))
+        output = entered(device, samples, chosen, rows, mean, deviation, device_class)
+        planes = [
+            augmented(samples[chosen][:, :, z], rows, mean.astype(np.float64), deviation.astype(np.float64))
+            for z in range(shape[1])
+        ]
+        wanted = np.stack(planes, axis=2)
+        assert_close(output, wanted, relative=1e-5, absolute=5e-5, what=str(some))
+        assert not np.allclose(wanted[:, :, 0], wanted[:, :, 1])
+
+
+@CLASSES
+def test_samples_become_halves(device: Device, device_class: str) -> None:
+    """What is pasted from a partner is rounded twice."""
+    samples, chosen = samples_of("uint8", (3, 7, 11)), np.array([6, 0, 3, 3, 1], np.int32)
+    mean, deviation = statistics(3)
+    for some in ([], EVERYTHING, [*EVERYTHING, Mixup(1, 0.8)]):
+        rows = rows_for(some, Shape(3, 7, 11), seed=4, epoch=2, samples=np.arange(COUNT)) if some else None
+        found = entered(device, samples, chosen, rows, mean, deviation, device_class, FLOAT16)
+        exact = entered(device, samples, chosen, rows, mean, deviation, device_class)
+        assert_close(found, exact, relative=1e-3, absolute=1e-3, what=str(some))
+        assert (found != exact).any()
+        if len(some) <= len(EVERYTHING):
+            np.testing.assert_array_equal(found, exact.astype(np.float16))
 
 
 @CLASSES

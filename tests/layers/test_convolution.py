@@ -16,9 +16,8 @@ from blobnet.implementations.blocking import reads
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Conv1D, Conv2D
 from blobnet.layers.activation import ACTIVATIONS
-from blobnet.layers.base import Layer
-from tests.kinds import only, tuning_for
-from tests.layers.layer_bench import Arrangement, Bench
+from tests.kinds import kind_of, only, tuning_for
+from tests.layers.layer_bench import Arrangement, Bench, finishing
 from tests.layers.layer_contract import (
     ContractReport,
     Float64Array,
@@ -94,10 +93,9 @@ def contract(
     layer: Conv1D | Conv2D,
     shape: Shape,
     arrangements: Sequence[str | Arrangement] | None = None,
-    stand_in: Layer | None = None,
     **options: Any,
 ) -> ContractReport:
-    """The layer contract of ``layer``, or of what computes the same, against the reference.
+    """The layer contract of ``layer`` against the reference.
 
     ``options`` are those of run_layer_contract.
     """
@@ -128,7 +126,7 @@ def contract(
 
     return run_layer_contract(
         device,
-        stand_in or layer,
+        layer,
         [shape],
         reference_forward=forward,
         reference_backward=backward,
@@ -224,6 +222,7 @@ def random_case(rank: int, number: int) -> Case:
             "MAXIMUM_COLUMNS": one_of(generator, 1, 2, 3, 4),
             "MAXIMUM_SPLITS": one_of(generator, 1, 1, 2, 4),
             "MAXIMUM_ACCUMULATORS": 8,
+            "TARGET_ITEMS": 1,
         }
 
     return Case(
@@ -297,6 +296,9 @@ def traits(case: Case, bench: Bench) -> Traits:
             found.add((call.kernel, ("positions left over", lanes > 1 and run % lanes > 0)))
             found.add((call.kernel, ("several vectors", int(macros["BLOCK_VECTORS"]) > 1)))
             found.add((call.kernel, ("split", stride != (1, 1))))
+            found.add((call.kernel, ("several blocks", int(macros["BLOCKS_AT_ONCE"]) > 1)))
+            rows = not macros["FLAT"] and lanes > 1
+            found.add((call.kernel, ("rows overlap", rows and output.width > lanes and output.width % lanes > 0)))
         if direction == "backward_weight":
             found.add((call.kernel, ("split and flat", (stride != (1, 1), bool(macros["FLAT"])))))
             columns = shape.units // layer.groups * kernel[0] * kernel[1]
@@ -335,7 +337,7 @@ def wanted_traits() -> Traits:
         wanted |= {(name, ("lanes", lanes)) for lanes in (1, 2, 4, 8, 16)}
         wanted |= {(name, (question, answer)) for question in ("one pitch", "units left over") for answer in answers}
     wanted |= {("convolution/forward_flat", ("BIAS_MODE", mode)) for mode in (0, 1, 2)}
-    for question in ("positions left over", "several vectors", "split"):
+    for question in ("positions left over", "several vectors", "split", "several blocks", "rows overlap"):
         wanted |= {("convolution/forward_flat", (question, answer)) for answer in answers}
     wanted |= {("convolution/backward_weight", ("FLAT", flat)) for flat in (0, 1)}
     wanted |= {("convolution/backward_weight", ("split and flat", (s, flat))) for s in answers for flat in answers}
@@ -363,14 +365,14 @@ def test_every_arrangement(device: Device) -> None:
     report = contract(device, layer, shape)
     assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
     for run in report.runs.values():
-        check_kernels(layer, shape, run, device.kind)
+        check_kernels(layer, shape, run, kind_of(device))
 
 
 @pytest.mark.parametrize(("function", "stride"), [*((name, 1) for name in FUSIBLE), ("gelu", 2), ("sigmoid", 2)])
 def test_every_activation_in_the_epilogue(device: Device, function: str, stride: int) -> None:
     report = contract(device, Conv2D(3, 3, stride=stride, padding=1), Shape(2, 5, 7), [], fused=[function])
     (run,) = report.runs.values()
-    assert run.calls["forward"][-1].macros["ACTIVATION"] == f"ACTIVATION_{function}"
+    assert run.calls["forward"][-1].macros["FINISHED"] == finishing(function)
 
 
 #: Sizes at which something is as small, as large or as empty as it gets.
@@ -393,13 +395,13 @@ EDGES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
 def test_edges(device: Device, edge: str) -> None:
     layer, shape, count = EDGES[edge]
     report = contract(device, layer, shape, ["tight"], count=count, absolute=4e-5)
-    check_kernels(layer, shape, report.runs["tight"], device.kind)
+    check_kernels(layer, shape, report.runs["tight"], kind_of(device))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) -> None:
     layer, shape = Conv2D(10, 3, stride=stride, padding="same", groups=2), Shape(6, 7, 19)
-    tuning = tuning_for("gpu" if device.kind == "cpu" else "cpu")
+    tuning = tuning_for("gpu" if device.is_host else "cpu")
     report = contract(device, layer, shape, ["one pitch"], tuning=direct(tuning))
     check_kernels(layer, shape, report.runs["one pitch"], tuning.model.name)
 

@@ -74,6 +74,16 @@ def test_planes_go_in_parts_where_they_are_few(device: Device) -> None:
     assert call.macros["ROWS"] * call.dimensions[1] >= 19
 
 
+def test_small_planes_go_together_where_they_are_many(device: Device) -> None:
+    layer, shape = Conv2D(170, 3, padding=1, groups=170), Shape(170, 3, 5)
+    tuning = tuning_for("cpu", only=TUNING.choices.only, compute_units=2)
+    report = contract(device, layer, shape, ["tight", "own pitches"], count=2, tuning=tuning)
+    for run in report.runs.values():
+        (call,) = run.calls["forward"]
+        assert call.macros["UNITS_AT_ONCE"] > 1
+        assert call.macros["UNITS_AT_ONCE"] * call.dimensions[2] == 170
+
+
 def test_only_units_that_are_apart(device: Device) -> None:
     """Others have other kernels, also where these are the fastest that there are."""
     for layer in (Conv2D(4, 3, groups=2), Conv2D(2, 3), Conv2D(4, 8, groups=4)):

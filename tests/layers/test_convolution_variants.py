@@ -12,7 +12,7 @@ from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.implementations import strip, tiled
 from blobnet.implementations.tile import Tile
-from blobnet.implementations.tiled import TILES, WEIGHT_TILES, PackedWeights
+from blobnet.implementations.tiled import TILES, WEIGHT_TILES, Tiled
 from blobnet.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.planning import make_plan
@@ -89,7 +89,7 @@ def kernels(run: Run, phase: str) -> list[str]:
 
 def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Splits the rows of all products, and the positions of gradients of weights."""
-    monkeypatch.setattr(PackedWeights, "splits", lambda *_: iter([count]))
+    monkeypatch.setattr(Tiled, "row_splits", lambda *_: iter([count]))
     monkeypatch.setattr(tiled, "powers_of_two", lambda _: iter([count]))
 
 

@@ -13,7 +13,7 @@ from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.implementations import winograd
-from blobnet.implementations.base import Candidate
+from blobnet.implementations.base import Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.winograd import TILES, WEIGHT_TILES
@@ -53,8 +53,8 @@ def check(
     patch, layer, shape = case
     candidates = winograd.Winograd.candidates
 
-    def planned(self: winograd.Winograd, operation: Operation) -> Iterator[Candidate]:
-        return candidates(self, replace(operation, batch_size=batch_size or operation.batch_size))
+    def planned(operation: Operation) -> Iterator[Implementation]:
+        return candidates(replace(operation, batch_size=batch_size or operation.batch_size))
 
     monkeypatch.setattr(winograd.Winograd, "candidates", planned)
     monkeypatch.setattr(winograd, "PATCH_SIZES", (patch,))

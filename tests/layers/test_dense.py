@@ -19,7 +19,7 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
 from blobnet.task import Choices, Task, Way
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
+from tests.layers.layer_bench import Arrangement, Bench, finishing, make_problem
 from tests.layers.layer_contract import (
     ContractReport,
     Float64Array,
@@ -191,7 +191,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_an_activation_in_the_epilogue(device: Device, function: str) -> None:
     report = contract(device, Dense(5), Shape.flat(13), [], fused=[function])
     (run,) = report.runs.values()
-    assert run.calls["forward"][0].macros["ACTIVATION"] == f"ACTIVATION_{function}"
+    assert run.calls["forward"][0].macros["FINISHED"] == finishing(function)
 
 
 #: (units, input, samples): sizes at which something is as small or as large as it gets.
@@ -214,7 +214,7 @@ def test_edges(device: Device, edge: str) -> None:
 
 @pytest.mark.parametrize("shape", [Shape.flat(203), Shape(3, 5, 9), Shape(2, 3, 2, 9)], ids=str)
 def test_the_defaults_of_the_other_class_of_device(device: Device, shape: Shape) -> None:
-    tuning = tuning_for("gpu" if device.kind == "cpu" else "cpu")
+    tuning = tuning_for("gpu" if device.is_host else "cpu")
     contract(device, Dense(21), shape, ["one pitch"], count=10, tuning=tuning)
 
 

@@ -102,6 +102,19 @@ def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
     assert_usable(device)
 
 
+def test_any_number_of_bytes_is_cleared(device: Device) -> None:
+    """Not only whole words: halves may be an odd number."""
+    for size in (6, 7, 8, 4099):
+        buffer = device.allocate(size)
+        assert buffer.size >= size
+        assert not device.read(buffer, size, np.uint8).any()
+        device.write(buffer, np.full(buffer.size, 7, np.uint8))
+        device.fill_zero(buffer, size - 2)
+        np.testing.assert_array_equal(
+            device.read(buffer, buffer.size, np.uint8), np.repeat([0, 7], [size - 2, buffer.size - size + 2])
+        )
+
+
 @pytest.mark.parametrize("without_event", [False, True])
 def test_launches_with_and_without_an_event(
     device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool

@@ -15,7 +15,7 @@ from blobnet.errors import OptionError
 from blobnet.executor import Executor
 from blobnet.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout
-from tests.kinds import tuning_for
+from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import dropout
 from tests.reference.compare import assert_close
@@ -86,7 +86,7 @@ def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
 
 @pytest.mark.parametrize("rate", [0, 0.1, 0.999999])
 def test_rates(device: Device, rate: float) -> None:
-    report = contract(device, Shape(3, 4, 5), rate, tuning_for(device.kind), count=1, arrangements=["tight"])
+    report = contract(device, Shape(3, 4, 5), rate, tuning_for(kind_of(device)), count=1, arrangements=["tight"])
     if rate == 0:
         assert np.all(report.runs["tight"].output != 0)
 
@@ -133,7 +133,7 @@ class Model:
             count,
             loss=losses.MeanSquaredError(),
             training=True,
-            tuning=tuning_for(device.kind),
+            tuning=tuning_for(kind_of(device)),
             input_delta=True,
         )
         self.device = device

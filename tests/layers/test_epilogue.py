@@ -1,15 +1,24 @@
-"""Epilogues of convolutions: a batch norm, a residual and an activation in the launch, for every forward kernel."""
+"""Epilogues: what kernels do to single values before they store them, in any order, for every forward kernel."""
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
+
+import numpy as np
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.blob import BlobLayout, Shape
+from blobnet.cellwise import SUM, Step
 from blobnet.device import Device
-from blobnet.layers import Conv1D, Conv2D
+from blobnet.kernel_call import Blob
+from blobnet.kernel_source import load
+from blobnet.layers import Activation, BatchNorm, Conv1D, Conv2D, Dense, GroupNorm
+from blobnet.layers.base import Layer
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement
+from tests.layers.layer_bench import Arrangement, Bench, function_step, make_problem
 from tests.layers.test_convolution import contract
+from tests.reference.compare import assert_close
 
 #: Layers by the kernel that they should choose, the class of device it is for, and their input's shape.
 LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
@@ -41,6 +50,10 @@ RESIDUAL = Arrangement("residual", same_pitch=True, training=False, residual=Tru
 NORM = Arrangement("norm", same_pitch=True, training=False, norm=True)
 
 
+BLOB = Blob("other", BlobLayout.padded(Shape(5, 6, 7)))
+RELU = (function_step("relu"),)
+
+
 def check(device: Device, kernel: str, layer: Conv1D | Conv2D, *arrangements: Arrangement) -> None:
     _, kind, shape = LAYERS[kernel]
     tuning = tuning_for(kind, only=ONLY.get(kernel, ()))
@@ -68,5 +81,77 @@ def test_each_alone(device: Device, kernel: str) -> None:
 def test_residual_behind_a_bias_for_each_position(device: Device, kernel: str) -> None:
     layer = LAYERS[kernel][0]
     positioned = type(layer)(layer.filters, layer.kernel_size, 1, layer.padding, groups=layer.groups, bias="position")
-    assert "norm" not in positioned.fuses
+    total, gate = Step(SUM, BLOB), Step("x * r", BLOB)
+    assert positioned.fuses((total, *RELU))
+    # It is added with the bias.
+    assert not positioned.fuses((*RELU, total))
+    assert not positioned.fuses((gate,))
     check(device, kernel, positioned, RESIDUAL)
+
+
+# -- in any order ------------------------------------------------------------------------------------------------------
+
+LINKS = ("norm", "prelu", "relu", "leaky_relu(0.3)", "sigmoid", "tanh", "hard_swish", "softplus")
+
+
+def random_chain(random: np.random.Generator, blobs: int = 1) -> tuple[str, ...]:
+    """Two to four links, of which so many at most read another blob."""
+    links = [str(link) for link in random.choice(LINKS, int(random.integers(2, 5)))]
+    if blobs and random.random() < 0.8:
+        links[int(random.integers(len(links)))] = str(random.choice(["residual", "gate"]))
+    return tuple(links)
+
+
+def chained(random: np.random.Generator, blobs: int = 1) -> Arrangement:
+    chain = random_chain(random, blobs)
+    return Arrangement(" ".join(chain), same_pitch=bool(random.integers(2)), training=False, chain=chain)
+
+
+@pytest.mark.parametrize("kernel", LAYERS)
+def test_chains_in_any_order(device: Device, kernel: str) -> None:
+    random = np.random.default_rng([31, zlib.crc32(kernel.encode())])
+    layer, kind, shape = LAYERS[kernel]
+    tuning = tuning_for(kind, only=ONLY.get(kernel, ()))
+    for arrangement in (chained(random), chained(random)):
+        report = contract(device, layer, shape, (arrangement,), tuning=tuning, absolute=1e-4)
+        (run,) = report.runs.values()
+        call = run.calls["forward"][-1]
+        assert call.kernel == f"convolution/{kernel.partition(',')[0]}"
+        # A norm in front becomes part of the weights; the numbers of others are arrays of the kernel's.
+        folds = [one.kernel for one in run.calls["forward"]].count("normalization/fold")
+        assert folds == (arrangement.chain[0] == "norm")
+        numbers = {"norm": 4, "prelu": 1}
+        wanted = sum(numbers.get(link, 0) for link in arrangement.chain[folds:])
+        assert len(call.arrays) - len(load(call.kernel).arrays) == wanted
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "blobs", "kind"),
+    [
+        (Dense(11), Shape(3, 4), 0, "cpu"),
+        (Dense(130), Shape(37), 0, "gpu"),
+        (Activation("silu"), Shape(3, 5, 7), 0, "cpu"),
+        (Activation("tanh"), Shape(3, 5, 7), 0, "gpu"),
+        (BatchNorm(), Shape(3, 5, 7), 1, "cpu"),
+        (BatchNorm(), Shape(3, 9), 1, "gpu"),
+        (GroupNorm(1), Shape(4, 3, 5), 1, "cpu"),
+    ],
+    ids=str,
+)
+def test_other_layers_take_chains_too(device: Device, layer: Layer, shape: Shape, blobs: int, kind: str) -> None:
+    random = np.random.default_rng([32, zlib.crc32(f"{layer}{kind}".encode())])
+    named = dataclasses.replace(layer, name="head")
+    for arrangement in (chained(random, blobs), chained(random, blobs)):
+        problem = make_problem(named, [shape])
+        bench = Bench(device, problem, arrangement, tuning_for(kind))
+        plain = Bench(device, problem, Arrangement("plain", training=False), tuning_for(kind))
+        results = []
+        for one in (bench, plain):
+            one.load()
+            one.run("forward")
+            results.append(one.values(one.output).astype(np.float64))
+        # What it does alone has tests of its own.
+        assert_close(results[0], bench.finished(results[1]), relative=1e-5, absolute=2e-5, what=arrangement.name)
+        assert len(bench.calls["forward"]) == len(plain.calls["forward"]) + (
+            isinstance(layer, Dense) and arrangement.chain[0] == "norm"
+        )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.implementations import IMPLEMENTATIONS, candidates, dense_tiled, tensor, tiled, winograd
@@ -30,13 +30,15 @@ from tests.layers.test_convolution import contract
 
 ROOT = Path(__file__).parents[2]
 PHASES = {FORWARD: "forward", BACKWARD_DATA: "backward data", BACKWARD_WEIGHTS: "backward parameters"}
+#: Those that copy blobs as they lie.
+FLOAT32_ALONE = {"tensor"}
 Drawn = tuple[Conv1D | Conv2D | Dense, Shape, int]
 
 
-def tuning_of(name: str) -> Tuning:
+def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     """Of a device that has what the implementation needs, and shall use nothing else."""
-    kind = "gpu" if IMPLEMENTATIONS[name].lanes else "cpu"
-    return tuning_for(kind, compute_units=2, only={name}, precision="tf32" if name == "tensor" else "fp32")
+    kind, precision = "gpu" if IMPLEMENTATIONS[name].lanes else "cpu", "tf32" if name == "tensor" else "fp32"
+    return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
 
 def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
@@ -79,36 +81,36 @@ def directions(name: str, layer: Conv1D | Conv2D | Dense, shape: Shape, count: i
     return {direction for direction, items in found.items() if variants & {item.way.variant for item in items}}
 
 
-def cases(name: str) -> Iterator[Drawn]:
-    """Random ones, until each direction was there twice."""
+def cases(name: str, times: int = 2) -> Iterator[Drawn]:
+    """Random ones, until each direction was there so many times."""
     item, generator = IMPLEMENTATIONS[name], np.random.default_rng(zlib.crc32(name.encode()))
     reached: Counter[str] = Counter()
-    known = {direction for direction, kernel in item.kernels.items() if kernel}
+    known = set(item.directions)
     for _ in range(500):
         case = draw(generator, item.families)
         taken = directions(name, *case)
-        if any(reached[direction] < 2 for direction in taken):
+        if any(reached[direction] < times for direction in taken):
             reached.update(taken)
             yield case
-        if all(reached[direction] >= 2 for direction in known):
+        if all(reached[direction] >= times for direction in known):
             return
     pytest.fail(f"{name} takes too few of the random operations: {dict(reached)}")
 
 
-def check(device: Device, name: str, case: Drawn) -> ContractReport:
+def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32) -> ContractReport:
     """The layer contract of a case on one implementation."""
     layer, shape, count = case
-    settings = {"count": count, "tuning": tuning_of(name), "absolute": 5e-5}
+    settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5}
     if isinstance(layer, Dense):
         return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
-    if name == "tensor":
+    if name == "tensor" and storage == FLOAT32:
         return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count)
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_random_odd_shapes(device: Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Small tiles, and patches, which drivers for CPUs build in little time.
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles, and patches, which drivers for CPUs build in little time."""
     for module in (tiled, winograd):
         monkeypatch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
         monkeypatch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
@@ -116,11 +118,33 @@ def test_random_odd_shapes(device: Device, name: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
     monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
     monkeypatch.setattr(winograd, "PATCH_SIZES", (4,))
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.usefixtures("small_tiles")
+def test_random_odd_shapes(device: Device, name: str) -> None:
     item, reached = IMPLEMENTATIONS[name], set()
     for case in cases(name):
-        for run in check(device, name, case).runs.values():
-            reached |= {phase for phase, calls in run.calls.items() if any(is_of(name, call) for call in calls)}
-    assert reached == {PHASES[direction] for direction, kernel in item.kernels.items() if kernel}
+        reached |= phases_of(name, check(device, name, case))
+    assert reached == {PHASES[direction] for direction in item.directions}
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.usefixtures("small_tiles")
+def test_blobs_of_halves(device: Device, name: str) -> None:
+    """Results are rounded once, gradients of weights not at all; what cannot take halves is given none."""
+    item, reached = IMPLEMENTATIONS[name], set()
+    takes = name not in FLOAT32_ALONE
+    for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
+        reached |= phases_of(name, check(device, name, case, FLOAT16))
+    wanted = {PHASES[direction] for direction in item.directions}
+    assert reached == (wanted if takes else set())
+
+
+def phases_of(name: str, report: ContractReport) -> set[str]:
+    """In which the implementation was at work."""
+    runs = report.runs.values()
+    return {phase for run in runs for phase, calls in run.calls.items() if any(is_of(name, call) for call in calls)}
 
 
 def is_of(name: str, call: KernelCall) -> bool:
@@ -139,16 +163,16 @@ def test_each_has_a_test_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_each_names_kernels_that_there_are(name: str) -> None:
-    for kernel in filter(None, IMPLEMENTATIONS[name].kernels.values()):
+    for kernel in map(IMPLEMENTATIONS[name].kernel_of, IMPLEMENTATIONS[name].directions):
         assert kernel == "generated" or load(kernel)
 
 
 def test_the_table_of_implementations_is_that_of_the_registry() -> None:
     rows = []
     for name, item in IMPLEMENTATIONS.items():
-        known = ", ".join(direction for direction, kernel in item.kernels.items() if kernel)
+        known = ", ".join(item.directions)
         where = {None: "all", True: "lanes", False: "loops"}[item.lanes]
-        summary = (type(item).__doc__ or "").partition("\n")[0].rstrip(".")
+        summary = (item.__doc__ or "").partition("\n")[0].rstrip(".")
         families = ", ".join(item.families)
         rows.append(f"| `{name}.py` | {', '.join(item.variants)} | {families} | {known} | {where} | {summary} |")
     text = (ROOT / "docs/implementations.md").read_text(encoding="utf-8")

@@ -23,7 +23,6 @@ from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
-from tests.layers import test_ladder
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
 from tests.two_ends import LOSSES as TWO_LOSSES
@@ -74,8 +73,6 @@ def compared_calls() -> Iterator[KernelCall]:
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
         yield from loss.calls(output, output, Tuning(), 3)
-    # What no plan but that of a benchmark launches is compared layer by layer.
-    yield from test_ladder.compared_calls()
 
 
 def test_every_kernel_is_in_a_plan_that_is_tested() -> None:

@@ -99,6 +99,21 @@ def test_central_differences_find_a_wrong_slope(device: Device, monkeypatch: pyt
         check_central_differences(device, ToyLayer(), [SHAPE])
 
 
+@pytest.mark.parametrize("bits", [1, 255])
+def test_central_differences_know_what_rounding_does(
+    device: Device, monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """An output that is 1 but for its last bits has no slope, as the first row of a causal attention has none."""
+    rounded = f"as_float(as_int(1.0f) + (as_int(input[BLOB_INDEX(INPUT, n, z, y, x)]) & {bits}))"
+    forward = FORWARD.replace("2 * input[BLOB_INDEX(INPUT, n, z, y, x)]", rounded)
+    use_kernels(monkeypatch, forward, BACKWARD.replace("slope = 2", "slope = 0"))
+    if bits == 1:
+        check_central_differences(device, ToyLayer(), [SHAPE], coordinates=60)
+    else:
+        with pytest.raises(AssertionError, match=r"slope of input 0 at .*: computed 0, by differences"):
+            check_central_differences(device, ToyLayer(), [SHAPE], coordinates=60)
+
+
 @dataclass(frozen=True)
 class _Wrong(ToyLayer):
     """A toy layer with a wrong declaration."""

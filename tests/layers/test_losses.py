@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import Model, Sequential, graph, layers, load
-from blobnet.blob import BlobLayout, FloatArray, Halo, Shape
+from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.executor import Executor
@@ -33,8 +33,8 @@ from blobnet.losses import (
 )
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
-from tests.kinds import tuning_for
-from tests.layers.layer_bench import in_memory, poison
+from tests.kinds import kind_of, tuning_for
+from tests.layers.layer_bench import bits, in_memory, poison
 from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
@@ -52,15 +52,23 @@ class LossBench:
     """A loss alone, on blobs with random halos, slack and neighbours, NaN wherever it has no business."""
 
     def __init__(
-        self, device: Device, loss: Loss, shape: Shape, *, delta: bool = True, capacity: int = 6, kind: str = ""
+        self,
+        device: Device,
+        loss: Loss,
+        shape: Shape,
+        *,
+        delta: bool = True,
+        capacity: int = 6,
+        kind: str = "",
+        storage: StorageType = FLOAT32,
     ) -> None:
         self.device, self.loss, self.capacity = device, loss, capacity
         self._generator = np.random.default_rng(shape.elements)
-        self.output, self.delta = (Blob(name, self._layout(shape)) for name in ("output", "delta"))
-        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or device.kind), capacity)
+        self.output, self.delta = (Blob(name, self._layout(shape), type=storage) for name in ("output", "delta"))
+        calls = loss.calls(self.output, self.delta if delta else None, tuning_for(kind or kind_of(device)), capacity)
         buffers = {
-            "output": Buffer("output", 0, self.output.layout.memory_elements),
-            "delta": Buffer("delta", 0, self.delta.layout.memory_elements),
+            "output": Buffer("output", 0, self.output.layout.memory_elements, type=storage),
+            "delta": Buffer("delta", 0, self.delta.layout.memory_elements, type=storage),
             **{name: Buffer(name, *sizes) for name, sizes in loss.memory(shape).items()},
         }
         for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
@@ -69,7 +77,7 @@ class LossBench:
             graph=Graph(()),
             batch_size=capacity,
             training=True,
-            tuning=tuning_for(device.kind),
+            tuning=tuning_for(kind_of(device)),
             calls=tuple(("loss", call) for call in calls),
             buffers=buffers,
             placed={name: name for name in buffers},
@@ -79,7 +87,7 @@ class LossBench:
         )
         self.executor = Executor(device, plan, debug=True)
         for name in buffers:
-            self._write(name, poison(self._elements(name)))
+            self._write(name, poison(self._elements(name), 0, buffers[name].type))
         self._write("totals", np.zeros(SUMS + 1, np.float32))
 
     def _layout(self, shape: Shape) -> BlobLayout:
@@ -87,14 +95,15 @@ class LossBench:
         return BlobLayout.padded(shape, halo, slack=3, unit_offset=2, unit_memory_count=shape.units + 3)
 
     def _elements(self, name: str) -> int:
-        return self.executor.plan.buffers[name].bytes(self.capacity) // 4
+        buffer = self.executor.plan.buffers[name]
+        return buffer.bytes(self.capacity) // buffer.type.itemsize
 
     def _write(self, name: str, values: npt.NDArray[Any]) -> None:
         self.device.write(self.executor.buffers[name], values)
 
     def _clear(self, blob: Blob, count: int) -> FloatArray:
         """A buffer with NaN in all but the halo of the blob's own units."""
-        layout, memory = blob.layout, poison(self._elements(blob.storage))
+        layout, memory = blob.layout, poison(self._elements(blob.storage), 0, blob.type)
         units = memory[: count * layout.memory_elements].reshape(count, layout.unit_memory_count, -1)
         units[:, layout.unit_offset : layout.unit_offset + layout.unit_count, layout.halo_mask()] = 0
         return memory
@@ -128,12 +137,12 @@ class LossBench:
         self.device.finish()
         metrics = self.device.read(self.executor.buffers["sample_metrics"], size).reshape(self.capacity, -1, SUMS)
         assert np.isnan(metrics[count:]).all(), "samples that are not in the batch must keep their metrics"
-        after = self.device.read(self.executor.buffers["output"], memory.size)
-        assert np.array_equal(after.view(np.uint32), memory.view(np.uint32)), "the output must not change"
-        after = self.device.read(self.executor.buffers["delta"], before.size)
+        after = self.device.read(self.executor.buffers["output"], memory.size, memory.dtype)
+        assert np.array_equal(bits(after), bits(memory)), "the output must not change"
+        after = self.device.read(self.executor.buffers["delta"], before.size, before.dtype)
         delta = self.delta.layout.data(after, count).copy()
         self.delta.layout.data(after, count)[...] = self.delta.layout.data(before, count)
-        assert np.array_equal(after.view(np.uint32), before.view(np.uint32)), "only the delta's data may change"
+        assert np.array_equal(bits(after), bits(before)), "only the delta's data may change"
         return metrics[:count].sum(axis=1), delta.reshape(np.shape(values))
 
     def totals(self) -> FloatArray:
@@ -453,6 +462,31 @@ def test_weights_of_batches() -> None:
     assert CrossEntropy().weight(labels[:1]) == 1
     assert MeanSquaredError().weight(labels) == 2
     assert MeanSquaredError().weight(labels, samples) == Dice().weight(labels, samples, classes) == 5
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("loss", "function"),
+    [
+        (CrossEntropy(0.2), partial(reference.cross_entropy, label_smoothing=0.2)),
+        (Focal(), reference.focal),
+        (Dice(), reference.dice),
+        (MeanSquaredError(), reference.mean_squared_error),
+    ],
+    ids=_name,
+)
+def test_outputs_and_deltas_of_halves(device: Device, loss: Loss, function: Any, kind: str) -> None:
+    """The loss is that of the halves, in float32; deltas are rounded."""
+    shape, count = Shape(3, 7, 11), 4
+    values, targets = random_batch(shape, count, seed=3)
+    values = values.astype(np.float16).astype(np.float32)
+    labels = np.argmax(targets, axis=1) if loss.takes_classes else targets
+    metrics, delta = LossBench(device, loss, shape, kind=kind, storage=FLOAT16).run(values, labels)
+    expected, slope = function(values, labels)
+    assert delta.dtype == np.float16
+    assert_close(metrics[:, LOSS].mean(), np.float64(expected), relative=5e-6, absolute=0, what="loss")
+    # Below 6e-5 halves have fewer bits: 3e-8 is half of what tells two of them apart.
+    assert_close(delta, slope, relative=6e-4, absolute=4e-8, what="delta")
 
 
 # -- losses of targets -------------------------------------------------------------------------------------------------

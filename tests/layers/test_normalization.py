@@ -18,7 +18,7 @@ from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import ParameterSpec, Placement, Site
-from tests.kinds import tuning_for
+from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_bench import Arrangement
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import activation, normalization
@@ -165,7 +165,7 @@ def test_residual_and_activation(device: Device, training: bool, tuning: Tuning)
 
 @pytest.mark.parametrize(("momentum", "epsilon"), [(0, 1), (1, 1e-3), (0.01, 1e-8)])
 def test_momentum_and_epsilon(device: Device, momentum: float, epsilon: float) -> None:
-    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), tuning_for(device.kind), arrangements=["tight"])
+    contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), tuning_for(kind_of(device)), arrangements=["tight"])
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
@@ -215,7 +215,7 @@ def test_a_single_value_has_variance_0(device: Device, shape: Shape, tuning: Tun
 
 def test_a_constant_unit_is_shifted_only(device: Device) -> None:
     values = np.broadcast_to(np.array([0.1, -3e5, 0.0]).reshape(1, 3, 1, 1), (3, 3, 7, 5))
-    layer, shape, tuning = BatchNorm(epsilon=1e-30), Shape(3, 7, 5), tuning_for(device.kind)
+    layer, shape, tuning = BatchNorm(epsilon=1e-30), Shape(3, 7, 5), tuning_for(kind_of(device))
     contract(device, layer, shape, tuning, inputs=values, training=False, arrangements=["tight"])
     report = run_layer_contract(
         device,
@@ -250,7 +250,7 @@ class _Frozen(BatchNorm):
         return self.frozen_reads_inputs
 
     @property
-    def fuses_slope(self) -> bool:
+    def remakes_output(self) -> bool:
         return False
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
@@ -317,7 +317,7 @@ class Trained:
             4,
             loss=losses.MeanSquaredError() if training else None,
             training=training,
-            tuning=tuning_for(device.kind),
+            tuning=tuning_for(kind_of(device)),
             input_delta=training,
         )
         self.device = device

@@ -23,7 +23,7 @@ from blobnet.layers.base import ParameterSpec
 from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.schedules import Constant, Cosine
-from tests.kinds import tuning_for
+from tests.kinds import kind_of, tuning_for
 from tests.reference import optimizers as reference
 from tests.reference.compare import assert_close
 
@@ -292,7 +292,7 @@ def test_against_torch(device: Device, optimizer: Optimizer) -> None:
         for group in oracle.param_groups:
             group["lr"] = rate
         oracle.step()
-    parameters = run_steps(device, optimizer, device.kind).read("parameters")
+    parameters = run_steps(device, optimizer, kind_of(device)).read("parameters")
     for tensor, mask in zip(tensors, masks, strict=True):
         assert_close(parameters[mask], tensor.detach().numpy(), relative=5e-6, absolute=5e-6, what="parameters")
 

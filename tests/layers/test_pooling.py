@@ -26,7 +26,7 @@ from blobnet.layers import (
 )
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from tests.kinds import tuning_for
+from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     Float64Array,
@@ -207,7 +207,7 @@ def test_forms_of_padding_and_long_rows(device: Device, layer: Pool, shape: Shap
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_all_lanes(device: Device, lanes: int) -> None:
     kernels = ("max_forward_training", "max_backward", "average_forward", "average_backward")
-    tuning = tuning_for(device.kind, {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
+    tuning = tuning_for(kind_of(device), {f"pooling/{kernel}": {"MAXIMUM_LANES": lanes} for kernel in kernels})
     check_once(device, MaxPool2D(3, 2, 1), Shape(2, 3, 41), ((1, 1), (1, 1)), tuning=tuning)
     check_once(device, AveragePool2D((2, 3), 1), Shape(2, 3, 20), NO_PADDING, tuning=tuning)
 

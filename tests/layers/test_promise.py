@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import FLOAT16, BlobLayout, Shape
 from blobnet.device import Device
 from blobnet.errors import PromiseError
 from blobnet.executor import check_promise
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.kernel_source import load
 from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.toy_layer import BACKWARD, FORWARD, ToyLayer, use_kernels
 
@@ -135,3 +137,15 @@ def test_arrays_and_what_lies_behind_them() -> None:
         message = rf"metrics \(loss/accumulate\): a launch may change only .* storage={name}, cell={index}, value=7.0"
         with pytest.raises(PromiseError, match=message):
             check_promise(call, before, bad, 2, 3)
+
+
+def test_halves_are_compared_bit_by_bit() -> None:
+    arrays = {role: Array(name, 3, persistent=True, type=FLOAT16) for role, name in (("INPUT", "a"), ("OUTPUT", "b"))}
+    source = replace(load("loss/accumulate"), blobs={}, arrays={"INPUT": "read", "OUTPUT": "write"})
+    call = KernelCall("copy", "halves", GlobalSize(1), arrays=arrays, generated=source)
+    before = {name: np.full(5, np.nan, np.float16) for name in "ab"}
+    good = {"a": before["a"], "b": np.float16([1, 2, 3, np.nan, np.nan])}
+    check_promise(call, before, good, 1, 1)
+    bad = {"a": before["a"], "b": np.float16([1, 2, 3, np.nan, -0.0])}
+    with pytest.raises(PromiseError, match=r"halves \(copy\): .* storage=b, cell=4, value=-0.0"):
+        check_promise(call, before, bad, 1, 1)

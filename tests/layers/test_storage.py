@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,32 +12,27 @@ import pytest
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.device import Device
 from blobnet.errors import KernelError
-from blobnet.executor import Executor
-from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.kernel_source import load
 from blobnet.layers import (
     Activation,
     Add,
     AveragePool2D,
     BatchNorm,
     Concat,
-    Dense,
     Dropout,
     GlobalAveragePool,
     MaxPool2D,
 )
-from blobnet.layers.base import Layer, Site
-from blobnet.parameters import ParameterTable
-from blobnet.planning import Plan
-from blobnet.planning.memory import Buffer, occupants, zero_halo
+from blobnet.layers.base import Layer
+from blobnet.planning.memory import Buffer
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import in_memory
-from tests.reference import activation, joins, normalization, pooling
+from tests.layers import test_normalization, test_operators
+from tests.layers.layer_contract import run_layer_contract
+from tests.layers.torch_contract import run_torch_contract
+from tests.reference import activation, joins, pooling
 
-COUNT = 2
 Float64Array = npt.NDArray[np.float64]
-#: Parameters of a norm of three units; and what its buffers hold.
-SCALE, SHIFT = np.array([0.5, 1, 2]), np.array([1, 0, -1.0])
 LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array, list[Float64Array]]]]] = {
     "tanh": (
         Activation("tanh"),
@@ -77,14 +72,6 @@ LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array
             [pooling.avg_pool2d_backward(x, delta, (2, 3), (2, 3), ((0, 0), (0, 0)))],
         ),
     ),
-    "norm": (
-        BatchNorm(),
-        [Shape(3, 5, 7)],
-        lambda delta, x: (
-            normalization.batch_norm_training(x, SCALE, SHIFT, SHIFT, SCALE)[0],
-            [normalization.batch_norm_backward(x, SCALE, delta)[0]],
-        ),
-    ),
     "mean of all": (
         GlobalAveragePool(),
         [Shape(4, 5, 13)],
@@ -94,116 +81,47 @@ LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array
 
 
 def blob_of(name: str, shape: Shape, kind: StorageType) -> Blob:
-    halo = Halo((1, 1), (2, 1), (1, 2)) if shape.rank == 3 else Halo((2, 1), (1, 2))
-    layout = BlobLayout.padded(shape, halo, slack=3, unit_offset=1, unit_memory_count=shape.units + 2)
-    return Blob(name, layout, type=kind)
-
-
-def memory_of(kind: str, name: str, elements: int, per_sample: int) -> Array:
-    """What Site asks for: a gradient is not its parameter."""
-    return Array(f"{name} gradient" if kind == "gradient" else name, elements or 4, per_sample)
-
-
-class Half:
-    """A layer whose blobs are of float16, on a device."""
-
-    def __init__(self, device: Device, layer: Layer, shapes: Sequence[Shape], tuning_kind: str) -> None:
-        self.device, self.layer = device, replace(layer, name="tested")
-        output = layer.output_shape(shapes)
-        self.inputs = tuple(blob_of(f"input {place}", shape, FLOAT16) for place, shape in enumerate(shapes))
-        self.deltas = tuple(blob_of(f"input delta {place}", shape, FLOAT16) for place, shape in enumerate(shapes))
-        self.output, self.delta = (blob_of(name, output, FLOAT16) for name in ("output", "output delta"))
-        site = Site(
-            name="tested",
-            inputs=self.inputs,
-            output=self.output,
-            array=memory_of,
-            input_deltas=self.deltas,
-            output_delta=self.delta,
-            accumulate=(False,) * len(shapes),
-            training=True,
-            tuning=tuning_for(tuning_kind),
-            batch_size=COUNT,
-        )
-        blobs = (*self.inputs, *self.deltas, self.output, self.delta)
-        phased = [("clear", zero_halo(replace(blob, layout=whole(blob.layout)), site.tuning.model)) for blob in blobs]
-        phased += [("forward", call) for call in self.layer.forward(site)]
-        phased += [("backward", call) for call in self.layer.backward_parameters(site)]
-        phased += [("backward", call) for call in self.layer.backward_data(site)]
-        buffers = {
-            item.name: Buffer(item.name, item.elements, item.per_sample, type=item.type) for item in occupants(phased)
-        }
-        plan = Plan(
-            graph=Graph(()),
-            batch_size=COUNT,
-            training=True,
-            tuning=site.tuning,
-            calls=tuple(phased),
-            buffers=buffers,
-            placed={name: name for name in buffers},
-            parameters=ParameterTable({}, (), 1),
-            outputs={},
-            deltas={},
-        )
-        self.executor = Executor(device, plan, debug=False)
-
-    def write(self, blob: Blob, values: Float64Array) -> None:
-        memory = self.read_all(blob)
-        data = blob.layout.data(memory, COUNT)
-        data[...] = values.reshape(data.shape)
-        self.device.write(self.executor.buffers[blob.storage], memory)
-
-    def read_all(self, blob: Blob) -> npt.NDArray[np.float16]:
-        found: npt.NDArray[np.float16] = self.device.read(
-            self.executor.buffers[blob.storage], COUNT * blob.layout.memory_elements, np.float16
-        )
-        return found
-
-    def read(self, blob: Blob) -> Float64Array:
-        """The data; all else that a kernel may not have touched is as it was."""
-        memory = self.read_all(blob)
-        found = blob.layout.data(memory, COUNT).astype(np.float64)
-        blob.layout.data(memory, COUNT)[...] = 0
-        units = memory.reshape(COUNT, blob.layout.unit_memory_count, -1)
-        assert not units[:, :, blob.layout.halo_mask()].any(), "halos are 0"
-        assert np.isnan(units[:, [0, -1]][..., ~blob.layout.halo_mask()]).any(), "the slack of others is as it was"
-        return found
-
-
-def whole(layout: BlobLayout) -> BlobLayout:
-    return replace(layout, unit_offset=0, unit_count=layout.unit_memory_count)
+    return Blob(name, BlobLayout.padded(shape, Halo((2, 1), (1, 2)), slack=3), type=kind)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_blobs_of_halves(device: Device, name: str, kind: str) -> None:
-    """Results are those of the reference on the same halves, rounded once."""
+    """The layer contract holds, and results are those of the reference on the same halves, rounded."""
     layer, shapes, reference = LAYERS[name]
-    half = Half(device, layer, shapes, kind)
-    generator = np.random.default_rng(3)
-    for blob in (*half.inputs, *half.deltas, half.output, half.delta):
-        garbage = np.full(COUNT * blob.layout.memory_elements, np.nan, np.float16)
-        device.write(half.executor.buffers[blob.storage], garbage)
-    half.executor.run("clear", COUNT)
-    for name_of, start in (("scale", SCALE), ("shift", SHIFT), ("running_mean", SHIFT), ("running_variance", SCALE)):
-        if name_of in half.executor.buffers:
-            device.write(half.executor.buffers[name_of], start.astype(np.float32))
-    xs = [
-        generator.standard_normal((COUNT, *in_memory(shape))).astype(np.float16).astype(np.float64) for shape in shapes
-    ]
     output = layer.output_shape(shapes)
-    delta = generator.standard_normal((COUNT, *in_memory(output))).astype(np.float16).astype(np.float64)
-    for blob, values in zip(half.inputs, xs, strict=True):
-        half.write(blob, values)
-    half.write(half.delta, delta)
-    half.executor.run("forward", COUNT)
-    half.executor.run("backward", COUNT)
-    device.finish()
-    expected, deltas = reference(delta, *xs)
-    # NOTE: what follows from the rounded output, or is added up in two steps, is rounded more than once.
-    np.testing.assert_allclose(half.read(half.output).reshape(np.shape(expected)), expected, rtol=2e-3, atol=1e-3)
-    for blob, values in zip(half.deltas, deltas, strict=True):
-        np.testing.assert_allclose(half.read(blob).reshape(np.shape(values)), values, rtol=2e-3, atol=2e-3)
+
+    def forward(inputs: Sequence[Float64Array], _: object) -> Float64Array:
+        return reference(np.zeros((len(inputs[0]), *output.dimensions)), *inputs)[0]
+
+    run_layer_contract(
+        device,
+        layer,
+        shapes,
+        reference_forward=forward,
+        reference_backward=lambda inputs, _, delta: (reference(delta, *inputs)[1], {}),
+        # NOTE: what follows from the rounded output, or is added up in several steps, is rounded more than once.
+        relative=1e-3,
+        absolute=2e-3,
+        fused=(),
+        tuning=tuning_for(kind, storage=FLOAT16),
+    )
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_norms_of_halves(device: Device, kind: str) -> None:
+    tuning = tuning_for(kind, storage=FLOAT16)
+    arrangements = ["tight", "own pitches", "own zeros"]
+    test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=arrangements, fused=["relu"])
+    test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=["tight"], training=False)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", ["layer_norm", "conv_transpose_2d", "upsample_bilinear", "multiply", "conv_3d"])
+def test_compiled_layers_of_halves(device: Device, name: str, kind: str) -> None:
+    layer, shapes, module = test_operators.case(name, 0)
+    settings: dict[str, Any] = {"tuning": tuning_for(kind, storage=FLOAT16), "arrangements": ["own pitches"]}
+    run_torch_contract(device, layer, shapes, module, relative=1e-3, absolute=1e-3, fused=(), **settings)
 
 
 def test_bytes_follow_the_type() -> None:
@@ -227,15 +145,23 @@ def test_bytes_follow_the_type() -> None:
 
 
 def test_kernels_that_take_float32_alone_say_so() -> None:
-    shape = Shape(2, 3, 4)
-    site = Site(
-        name="dense",
-        inputs=(blob_of("in", shape, FLOAT16),),
-        output=blob_of("out", Shape(3), FLOAT16),
-        array=lambda kind, name, elements, per_sample: Array(name, elements, per_sample),
-        tuning=tuning_for("cpu"),
-    )
-    (call,) = Dense(3, name="dense").forward(site)
-    rule = "the kernel takes float32 alone, until it reads and writes by what is in kernels/storage.h"
-    with pytest.raises(KernelError, match=rf"kernel dense/forward: {rule}. Received types="):
+    blobs = {
+        "INPUT": blob_of("in", Shape(2, 3, 4), FLOAT16),
+        "OUTPUT": blob_of("out", Shape(2, 3, 4), FLOAT16),
+        "RESIDUAL": blob_of("out", Shape(2, 3, 4), FLOAT16),
+    }
+    macros = dict.fromkeys(load("convolution/forward_tensor").macros, 1)
+    arrays = {role: Array(role, 1) for role in ("PACKED", "BIAS", "PARTIALS")}
+    call = KernelCall("convolution/forward_tensor", "product", GlobalSize(1), blobs, arrays, macros)
+    rule = "the kernel takes some of its roles in float32 alone"
+    with pytest.raises(KernelError, match=rf"kernel convolution/forward_tensor: {rule}. Received types=.*INPUT"):
         call.assemble()
+    copy = KernelCall(
+        "input/constant",
+        "constant",
+        GlobalSize(1),
+        {"OUTPUT": blobs["OUTPUT"]},
+        {"VALUE": Array("value", 24, type=FLOAT16)},
+    )
+    with pytest.raises(KernelError, match=rf"kernel input/constant: {rule}. Received types=.*VALUE"):
+        copy.assemble()

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 
 from blobnet import layers
+from blobnet.cellwise import FUNCTIONS, SUM, Norm, Step
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import CONSTANT
@@ -60,7 +61,9 @@ def test_the_gradient_of_a_frozen_parameter_is_work_space() -> None:
 def test_the_slope_of_an_absorbed_activation_is_its_norms() -> None:
     chain = [layers.Conv2D(2, 1), layers.BatchNorm(name="norm"), layers.Activation("relu", name="relu")]
     found = stages(request_for(sequential([layers.Input(2, 6, 5), *chain, layers.Conv2D(1, 1)])))
-    assert [site.slope for site in found.fusion.sites] == [None, None, "relu", None, None]
+    (step,) = found.fusion.sites[2].behind
+    assert step == layers.Activation("relu").step
+    assert not any(site.behind for index, site in enumerate(found.fusion.sites) if index != 2)
 
 
 # -- fusion ------------------------------------------------------------------------------------------------------------
@@ -71,9 +74,10 @@ def test_the_layers_in_place_behind_a_product_are_its_epilogue() -> None:
     first, second, norm, total, relu = (inference.index(name) for name in ("first", "second", "norm", "sum", "relu"))
     assert inference.fusion.computed_by == {norm: second, total: second, relu: second}
     epilogue = inference.fusion.sites[second].epilogue
-    assert epilogue.stages == ("norm", "residual", "activation")
-    assert epilogue.residual == inference.fusion.sites[first].output
-    assert not any(site.epilogue.stages for index, site in enumerate(inference.fusion.sites) if index != second)
+    assert [type(step) for step in epilogue] == [Norm, Step, Step]
+    assert [step.expression for step in epilogue[1:]] == [SUM, FUNCTIONS["relu"].value]
+    assert epilogue[1].blob == inference.fusion.sites[first].output
+    assert not any(site.epilogue for index, site in enumerate(inference.fusion.sites) if index != second)
     assert stages(request_for(block())).fusion.computed_by == {total: norm, relu: norm}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from blobnet import layers
 from blobnet.graph import Graph, from_nodes
 from tests.planning.stages import Stages, request_for, stages
@@ -69,3 +71,33 @@ def test_an_absorbed_activation_has_the_delta_of_its_norm() -> None:
     graph = from_nodes(images, layers.Conv2D(1, 1)(layers.Activation("relu", name="relu")(norm)))
     found = where(stages(request_for(graph)))
     assert found["norm"] == found["relu"]
+
+
+def cut(*ends: tuple[int, int]) -> Graph:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Conv2D(6, 1, name="node")(images)
+    parts = [layers.Slice((end,), name=f"part {place}")(node) for place, end in enumerate(ends)]
+    convolved = [layers.Conv2D(2, 1, name=f"of {part.layer.name}")(part) for part in parts]
+    return from_nodes(images, layers.Concat(name="join")(convolved))
+
+
+def test_deltas_of_slices_lie_in_that_of_their_input_if_they_are_all_of_it() -> None:
+    found = stages(request_for(cut((0, 2), (4, 6), (2, 4))))
+    places = where(found)
+    assert [places[f"part {place}"] for place in range(3)] == [("node delta", first, 2) for first in (0, 4, 2)]
+    assert places["node"] == ("node delta", 0, 6)
+    assert not any(found.deltas.accumulate.values())
+    assert not [item.call.label for item in found.calls if item.call.label.startswith("part")]
+
+
+@pytest.mark.parametrize("ends", [((0, 2), (2, 5)), ((0, 4), (3, 6)), ((0, 6), (0, 6))], ids=str)
+def test_other_slices_add_to_the_delta_of_their_input(ends: tuple[tuple[int, int], ...]) -> None:
+    found = stages(request_for(cut(*ends)))
+    places = where(found)
+    assert {places[f"part {place}"][0] for place in range(2)} == {"part 0 delta", "part 1 delta"}
+    first, second = (found.index(f"part {place}") for place in range(2))
+    assert (found.deltas.accumulate[second, 0], found.deltas.accumulate[first, 0]) == (False, True)
+    labels = {item.call.label.split(":")[0] for item in found.calls}
+    assert {label for label in labels if label.startswith("part")} == {
+        f"part {place} backward data" for place in range(2)
+    }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from blobnet import layers
-from blobnet.blob import Halo
+from blobnet.blob import FLOAT16, FLOAT32, Halo
 from blobnet.graph import Graph, from_nodes
+from blobnet.planning import make_plan
 from blobnet.planning.layout import lay_out, possible_halos
 from tests.kinds import tuning_for
 from tests.planning.stages import request_for, stages
@@ -52,6 +53,21 @@ def test_one_pitch_for_the_planes_that_a_layer_connects_on_a_cpu() -> None:
     assert set(pitches.values()) == {5 + 3}
     apart = stages(request_for(graph(), tuning=tuning_for("gpu"))).layouts.pitches
     assert apart["images output"] == 5 < apart["node output"]
+
+
+def test_halves_lie_between_the_layers_of_inference() -> None:
+    tuning = tuning_for("cpu", storage=FLOAT16)
+    plan = make_plan(graph(), 3, tuning=tuning)
+    assert {name: blob.type for name, blob in plan.outputs.items()} == {
+        **dict.fromkeys(("images", "node", "small"), FLOAT16),
+        **dict.fromkeys(("large", "sum"), FLOAT32),  # The sum is made where the second one lies.
+    }
+    wide = make_plan(graph(), 3, tuning=tuning_for("cpu"))
+    storage = plan.placed["images output"]
+    assert 2 * plan.buffers[storage].bytes(3) == wide.buffers[storage].bytes(3)
+    assert 2 * plan.phase("forward")[1].bytes(3) < 2 * wide.phase("forward")[1].bytes(3)
+    training = stages(request_for(graph(), tuning=tuning)).layouts
+    assert set(training.types.values()) == {FLOAT32}
 
 
 def test_a_blob_is_the_units_of_its_region() -> None:

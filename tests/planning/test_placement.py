@@ -83,3 +83,45 @@ def test_a_flat_vertex_keeps_planes_if_its_readers_can_do_with_them() -> None:
     assert read_by_dense.planes[2] == Shape(3, 4, 5)
     result, _ = places_of(from_nodes(images, flat))
     assert result.planes[2] == Shape(60)
+
+
+def cut() -> Graph:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Conv2D(7, 1, name="node")(images)
+    whole, rest = layers.Slice(((0, -2), None), name="most")(node), layers.Slice(((-2, None),), name="rest")(node)
+    part = layers.Activation("tanh", name="part")(layers.Slice(((1, 4),), name="some")(whole))
+    dropped = layers.Dropout(0.5, name="dropped")(rest)
+    strip = layers.Slice((None, (1, 3)), name="strip")(node)
+    ends = [layers.Conv2D(1, 1, name=f"of {node.layer.name}")(node) for node in (part, dropped)]
+    return from_nodes(images, layers.Concat(name="ends")([*ends, layers.Conv2D(1, 1, padding=((1, 1), (0, 0)))(strip)]))
+
+
+def test_units_side_by_side_are_read_where_they_lie() -> None:
+    places, where = places_of(cut(), training=False)
+    names = [vertex.name for vertex in cut().vertices]
+    assert {names[index]: first for index, first in places.parts.items()} == {
+        "most": 0,
+        "some": 1,
+        "rest": 5,
+        "dropped": 0,
+    }
+    assert where["most"] == ("node output", 0, 5)
+    assert where["some"] == ("node output", 1, 3)
+    # What is nothing in inference is nothing to a part either.
+    assert where["rest"] == where["dropped"] == ("node output", 5, 2)
+    # No part is overwritten: others may read these units.
+    assert where["part"] == ("part output", 0, 3)
+    assert where["strip"] == ("strip output", 0, 7)
+    assert places_of(cut(), share=False)[0].parts == {}
+
+
+def test_a_blob_is_not_overwritten_before_its_parts_are_read() -> None:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Activation("tanh", name="node")(images)
+    part = layers.Slice(((1, 2),), name="part")(node)
+    activated = layers.Activation("sigmoid", name="activated")(node)
+    late = layers.Conv2D(2, 1, name="late")(layers.Concat(name="join")([activated, part]))
+    for ends in ([late], [late, layers.Conv2D(2, 1, name="last")(part)]):
+        _, where = places_of(from_nodes(images, layers.Concat(name="ends")(ends)), training=False)
+        assert where["node"][0] != where["activated"][0]
+        assert where["part"] == (where["node"][0], where["node"][1] + 1, 1)

@@ -292,6 +292,8 @@ def test_sums_of_nodes() -> None:
         (lambda node: 2.5 * node, r"\*", "2.5"),
         (lambda node: np.float32(2) * node, r"\*", r"(np\.float32\()?2\.0\)?"),
         (lambda node: np.ones(2) * node, r"\*", r"array\(\[1\., 1\.\]\)"),
+        (lambda node: 2 * node, r"\*", "2"),
+        (lambda node: node * None, r"\*", "nothing"),
         (lambda node: node - node, "-", "a node"),
         (lambda node: node - 1, "-", "1"),
         (lambda node: 1 - node, "-", "1"),
@@ -305,11 +307,115 @@ def test_sums_of_nodes() -> None:
     ],
 )
 def test_other_arithmetic_of_nodes(wrong: Callable[[Any], object], symbol: str, operand: str) -> None:
-    rule = rf"^{symbol}: nodes can only be added to nodes: other arithmetic stands in layers\. "
+    rule = rf"^{symbol}: nodes can be added and multiplied by nodes: other arithmetic stands in layers\. "
     with pytest.raises(
         OptionError, match=rf"(?s){rule}Received operand={operand}.* Hint: a factor or a sign belongs into the weights"
     ):
         wrong(layers.Input(2, 5, 4)())
+
+
+def test_products_of_nodes(device: Device) -> None:
+    start = layers.Input(2, 5, 4)()
+    gate = layers.Activation("sigmoid")(layers.GlobalAveragePool()(start))
+    found = bn.Model(start, start * gate).predict(X, device=device)
+    wanted = X / (1 + np.exp(-X.mean(axis=(2, 3), dtype=np.float64)))[:, :, None, None]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_nodes_are_no_sequences() -> None:
+    node = layers.Input(2, 5, 4)()
+    for wrong in (lambda: node[0], lambda: list(node), lambda: node[:, 1:]):
+        with pytest.raises(OptionError, match=r"^\[\]: a part of a node's values is what .* Hint: layers\.Slice"):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: bn.Model(layers.Input(3), layers.Dense(2)),
+         r"Model: inputs must be one node, or several ones in a list or by name\. Received received=\['Input'\]\. "
+         r"Hint: a layer gives a node when it is called"),
+        (lambda: bn.Sequential(layers.Input(3), layers.Dense(2)),
+         r"Sequential: the layers must come in one list\. Received received=2 arguments\. Hint: Sequential\(\[first"),
+        (lambda: bn.Sequential(layers.Input(3)), r"Sequential: the layers must come in one list"),
+        (lambda: model().set_weights([X]), r"set_weights: the arrays must come by the names of parameters\. Received "
+         r"received=list\. Hint: model\.weights"),
+        (lambda: layers.Input(6, 4), r"Input: an input with a height needs a width\. Received units=6, height=4, "
+         r"width=None\. Hint: samples of \(units, width\) are Input\(6, width=4\)"),
+        (lambda: layers.Contraction("O[n, f] = +(I[n, c] * W[f, c])"),
+         r"Contraction: the text must have a head, with the sizes of its inputs\. Hint: function \(I\[N, C, \.\.\.\]"),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_another_frameworks(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        wrong()
+
+
+def test_names_of_classes_belong_to_one_output() -> None:
+    start = layers.Input(3)()
+    ends = {"one": layers.Dense(2)(start), "two": layers.Dense(2)(start)}
+    rule = r"class_names: only a model with one output has names of its classes\. Received names=2, outputs=one, two"
+    with pytest.raises(OptionError, match=rule):
+        bn.Model(start, ends, class_names=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("x", "hint"),
+    [
+        (X[0], "the first axis are the samples; a single one is x[None]."),
+        (np.moveaxis(X, 1, -1), "units (channels) come first: numpy.moveaxis(x, -1, 1)"),
+        (X[:, :, :4], None),
+        ("picture.png", "blobnet.datasets.read_image(name, shape)[None] is a picture, numpy.load(name) an array."),
+    ],
+    ids=["one sample", "units last", "another size", "a name"],
+)
+def test_samples_of_other_shapes(x: Any, hint: str | None) -> None:
+    with pytest.raises(DataError, match=r"^x: (each sample must have the shape|samples must be an array)") as caught:
+        model().predict(x)
+    assert (f" Hint: {hint}" in str(caught.value)) if hint else "Hint" not in str(caught.value)
+
+
+def test_gray_samples_without_an_axis_of_units() -> None:
+    gray = bn.Sequential([layers.Input(1, 5, 4), layers.Flatten(), layers.Dense(3)])
+    with pytest.raises(DataError, match=r"Received sample=\(5, 4\), input=\(1, 5, 4\)\. Hint: .*x\[:, None\]\."):
+        gray.fit(X[:, 0], Y)
+
+
+def test_a_column_of_classes() -> None:
+    """Its argmax would make all of them class 0."""
+    with pytest.raises(DataError, match=r"Hint: a column becomes class numbers with y\[:, 0\]"):
+        model().fit(X, Y[:, None])
+
+
+class _Tensor:
+    """An array of another package, with types of its own."""
+
+    dtype = "tensor.float32"
+
+    def __init__(self, values: Any, error: type[Exception] | None = None) -> None:
+        self._values, self._error, self.shape = values, error, values.shape
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, key: Any) -> _Tensor:
+        return _Tensor(self._values[key], self._error)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if self._error:
+            raise self._error("it lies on another device")
+        return self._values
+
+
+def test_tensors(device: Device) -> None:
+    assert_same(trained(device), trained(device, _Tensor(X), _Tensor(Y)))
+    for error in (TypeError, RuntimeError):
+        for name, x, y in (("x", _Tensor(X, error), Y), ("y", X, _Tensor(Y, error))):
+            rule = (
+                rf"^{name}: {name} must become an array of NumPy\. Received received=_Tensor, cause=it lies on another "
+            )
+            with pytest.raises(DataError, match=rule + rf"device\. Hint: {name}\.detach\(\)\.cpu\(\)\.numpy\(\)"):
+                model().fit(x, y)
 
 
 def test_layers_stand_behind_nodes() -> None:

@@ -227,7 +227,7 @@ def child(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     code = "from tests.train.test_checkpoint import *\n" + textwrap.dedent(script)
     command = [sys.executable, "-c", code, *map(str, arguments)]
     root = Path(__file__).parents[2]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=root)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True, cwd=root)
 
 
 def test_equal_models_give_equal_bytes(saved, tmp_path):
@@ -276,16 +276,26 @@ KILLER = """
     save(path, versions[0])
     images = [checkpoint._image("", version) for version in versions]
     pauses = random.Random(0)
-    left = 0
-    for _ in range(int(sys.argv[2])):
+    left = kills = 0
+    begun = time.monotonic()
+    save(path, versions[0])
+    duration = time.monotonic() - begun
+    # On a busy machine few kills come in time: then more of them.
+    while kills < int(sys.argv[2]) or (not left and time.monotonic() - begun < 60):
+        kills += 1
+        reading, writing = os.pipe()
         process = os.fork()
         if process == 0:
             while True:
                 for version in versions:
+                    os.write(writing, b".")
                     save(path, version)
-        time.sleep(pauses.uniform(0.003, 0.03))
+        os.close(writing)
+        os.read(reading, 1)  # A save begins.
+        time.sleep(pauses.uniform(0, 2 * duration))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
+        os.close(reading)
         assert path.read_bytes() in images
         load(path)
         left += len(temporaries(path.parent))

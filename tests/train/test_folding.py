@@ -12,6 +12,7 @@ from blobnet.device import Device
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD
 from blobnet.training_step import TrainingStep
+from tests.kinds import as_gpu
 from tests.reference.convolution import conv2d
 from tests.reference.dense import dense
 from tests.tiny import digits
@@ -77,7 +78,8 @@ def test_predictions_with_a_folded_norm(
     factor = scale / np.sqrt(running + 1e-5)
     wanted = (sums(x, weights["layer/weight"]) + added - mean) * factor + shift
     terms = (sums(np.abs(x), np.abs(weights["layer/weight"])) + np.abs(added) + np.abs(mean)) * np.abs(factor)
-    monkeypatch.setattr(Device, "kind", kind)
+    if kind == "gpu":
+        as_gpu(monkeypatch, device)
     found = model.predict(x, device=Device(device.info))
     assert (np.abs(found - wanted) <= 1e-6 * (terms + np.abs(shift))).all()
     if variance == 1:
@@ -136,7 +138,8 @@ def test_a_step_makes_what_frozen_layers_need_once_for_their_weights(
     device: Device, monkeypatch: pytest.MonkeyPatch, frozen: tuple[str, ...], kind: str
 ) -> None:
     """Steps change the others alone; new weights from outside change all."""
-    monkeypatch.setattr(Device, "kind", kind)
+    if kind == "gpu":
+        as_gpu(monkeypatch, device)
     gpu = Device(device.info)
     model, (x, y) = network(), digits(8)
     names = {name for name in model.weights if name.split("/")[0] in frozen}

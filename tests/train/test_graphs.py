@@ -290,7 +290,13 @@ def test_samples_keep_their_types(device: Device) -> None:
     x["image"] = x["image"].astype(np.float16)
     model = two_ends()
     with model._evaluator(
-        device, precision="fp32", loss=None, count=8, batch_size=8, sample_type=("float16", "float32")
+        device,
+        precision="fp32",
+        storage="float32",
+        loss=None,
+        count=8,
+        batch_size=8,
+        sample_type=("float16", "float32"),
     ) as evaluator:
         assert [entry.sample_type for entry in evaluator.plan.entries] == ["float16", "float32"]
         buffers = evaluator.plan.buffers
@@ -628,7 +634,7 @@ X, Y = data(6)
             lambda: two_ends().graph.input,
             r"Model: what was asked for works with models of one input\. "
             r"Received inputs=image, state\. "
-            r"Hint: in Python",
+            r"Hint: Model\.fit, evaluate, .* and so do the commands train, evaluate and predict",
         ),
         (
             lambda: two_ends().predict({"image": X["image"]}),
@@ -664,7 +670,7 @@ def test_bad_graphs() -> None:
         Model({"a/b": first, "b": second}, both)
     with pytest.raises(OptionError, match=r"Model: layer names must be unique"):
         Model({"b": first, "c": second}, {"d": both, "e": layers.Dense(2, name="a")(both)})
-    with pytest.raises(OptionError, match=r"Model: what was asked for works with models of one output"):
+    with pytest.raises(OptionError, match=r"class_names: only a model with one output has names of its classes"):
         Model([first, second], [both, dense(first)], class_names=["x", "y"])
 
 

@@ -255,7 +255,7 @@ def test_batches_are_gathered_ahead_but_not_without_end(device: Device, monkeypa
     model, source = tiny_model(), Slow(400)
     ahead = []
     with model._evaluator(
-        device, precision="fp32", loss=None, count=400, batch_size=4, sample_type=("uint8",)
+        device, precision="fp32", storage="float32", loss=None, count=400, batch_size=4, sample_type=("uint8",)
     ) as evaluator:
         jobs = (np.arange(first, first + 4) for first in range(0, 400, 4))
         for number, _ in enumerate(evaluator.loader.batches(loader.IndexedReader([source]), jobs)):

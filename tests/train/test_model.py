@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
+from tests.kinds import as_gpu
 from tests.networks import NumPyOperations, run
+from tests.reference import convolution, dense, pooling
 from tests.reference.compare import assert_close
 from tests.small_graphs import KNOWN_GRAPHS
 from tests.tiny import digits, tiny_model
@@ -26,13 +29,11 @@ def model_of(name: str) -> Model:
     model = Model.__new__(Model)
     model._start(KNOWN_GRAPHS[name](), (), 0)
     random = np.random.default_rng(3)
-    # Statistics that inference can be seen to use.
-    statistics = {
-        key: np.abs(random.standard_normal(values.shape)) + 0.5
-        for key, values in model.weights.items()
-        if "running" in key
-    }
-    model.set_weights(statistics)
+    # Statistics that inference can be seen to use, and with which some values are above 0.
+    variances = {key: values for key, values in model.weights.items() if "running_variance" in key}
+    model.set_weights({key: np.abs(random.standard_normal(values.shape)) + 0.5 for key, values in variances.items()})
+    means = {key: values for key, values in model.weights.items() if "running_mean" in key}
+    model.set_weights({key: 0.3 * random.standard_normal(values.shape) for key, values in means.items()})
     return model
 
 
@@ -46,7 +47,73 @@ def test_predictions_against_numpy(device: Device, name: str) -> None:
     found = model.predict(x, batch_size=3, device=device)
     wanted = run(model.graph, model.weights, x, NumPyOperations(), training=False)
     assert found.shape == (5, 3)
+    assert (wanted != 0).all()
     assert_close(found, wanted.reshape(5, 3), relative=1e-4, absolute=1e-5, what=name)
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_halves_between_layers_are_rounded_once(
+    device: Device, device_class: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference rounds what one launch leaves for another, and nothing else."""
+    if device_class == "gpu":
+        as_gpu(monkeypatch, device)
+    stack = [
+        layers.Conv2D(7, 3, padding=1, activation="relu", name="first"),
+        layers.MaxPool2D(2),
+        layers.Conv2D(5, (3, 2), stride=(2, 1), name="second"),
+        layers.Dense(4, name="last"),
+    ]
+    model = Sequential([layers.Input(3, 9, 11), *stack], seed=5)
+    x = np.random.default_rng(2).standard_normal((6, 3, 9, 11)).astype(np.float32)
+    weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
+
+    def kept(values: Any) -> Any:
+        return values.astype(np.float16).astype(np.float64)
+
+    def weight_and_bias(name: str) -> tuple[Any, Any]:
+        return weights[f"{name}/weight"], weights[f"{name}/bias"]
+
+    def reference(kept: Any) -> Any:
+        first = kept(np.maximum(convolution.conv2d(kept(x), *weight_and_bias("first"), padding=((1, 1), (1, 1))), 0))
+        pooled = pooling.max_pool2d(first, (2, 2), (2, 2))
+        second = kept(convolution.conv2d(pooled, *weight_and_bias("second"), stride=(2, 1)))
+        return dense.dense(second, *weight_and_bias("last"))
+
+    wanted, exact = reference(kept), reference(lambda values: values.astype(np.float64))
+    found = model.predict(x, device=device, storage="float16")
+    assert found.dtype == np.float32
+    lost, off = (np.sqrt(np.mean((values - wanted) ** 2)) for values in (exact, found))
+    assert 1e-5 < lost < 1e-2
+    assert off < 0.1 * lost, "no other rounding than that"
+    assert_close(model.predict(x, device=device), exact, relative=1e-4, absolute=1e-5, what="float32")
+
+
+@pytest.mark.parametrize("name", ["residual", "one dimension", "three readers", "dense blocks"])
+def test_predictions_by_halves(device: Device, name: str) -> None:
+    model = model_of(name)
+    x = np.random.default_rng(1).standard_normal((5, *model.graph.input.shape.dimensions)).astype(np.float32)
+    settings: dict[str, Any] = {"batch_size": 3, "device": device, "storage": "float16"}
+    found = model.predict(x, **settings)
+    wanted = run(model.graph, model.weights, x, NumPyOperations(), training=False).reshape(found.shape)
+    assert_close(found, wanted, relative=0, absolute=5e-3 * float(np.abs(wanted).max()), what=name)
+    assert (found != model.predict(x, batch_size=3, device=device)).any()
+    np.testing.assert_array_equal(np.concatenate(list(model.predict_batches(x, **settings))), found)
+
+
+def test_halves_end_at_65504(device: Device) -> None:
+    model = Sequential([layers.Input(1), layers.Dense(1, name="large"), layers.Dense(1, name="small")])
+    model.set_weights({"large/weight": [[1e5]], "small/weight": [[1e-5]]})
+    x = np.float32([[0.5], [1.0]])
+    settings: dict[str, Any] = {"device": device, "storage": "float16"}
+    np.testing.assert_allclose(model.predict(x, **settings), [[0.5], [np.inf]], rtol=1e-3)
+    assert set(model.evaluate(x[:1], x[:1], loss=MeanSquaredError(), **settings)) == {"loss"}
+
+
+def test_storages_that_there_are_not(device: Device) -> None:
+    rule = "storage: it must be float32 or float16. Received storage=half. Hint: known names: float16, float32."
+    with pytest.raises(OptionError, match=re.escape(rule)):
+        tiny_model().predict(digits(3)[0], device=device, storage="half")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredEr
 from blobnet.model import Model
 from blobnet.planning import STEP_WORDS, Plan, make_plan
 from blobnet.training_step import TrainingStep
-from tests.kinds import only, tuning_for
+from tests.kinds import kind_of, only, tuning_for
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.reference.dropout import dropout_mask
@@ -163,7 +163,11 @@ def test_gradients_of_a_class_for_each_position(device: Device) -> None:
 @pytest.mark.parametrize("name", [name for name in COMPARED_GRAPHS if name != "many units"])
 def test_gradients_against_central_differences(device: Device, name: str) -> None:
     model = model_of(KNOWN_GRAPHS[name]())
-    x, labels = batch_of(model.graph, CrossEntropy())
+    assert_central_differences(device, model, *batch_of(model.graph, CrossEntropy()))
+
+
+def assert_central_differences(device: Device, model: Model, x: FloatArray, labels: Any) -> None:
+    """The gradients that the device gives are the slopes of the loss in float64."""
     found = model.gradients(x, labels, seed=SEED, device=device)
     arrays = {key: values.astype(np.float64) for key, values in model.weights.items()} | {"input": x.astype(np.float64)}
 
@@ -184,6 +188,60 @@ def test_gradients_against_central_differences(device: Device, name: str) -> Non
             flat[index] = value
             slope = (sides[0] - sides[1]) / (2 * step)
             assert abs(gradient.reshape(-1)[index] - slope) <= 1e-4 * scale + 1e-6, f"{key}[{index}]"
+
+
+def chains(seed: int) -> Graph:
+    """Chains of layers of single values, in any order, behind convolutions and a dense layer of odd sizes."""
+    random = np.random.default_rng([41, seed])
+    units = int(random.integers(2, 6))
+    images = layers.Input(2, *random.integers(3, 7, 2).tolist())()
+    earlier = [layers.Conv2D(units, 1)(images)]
+
+    def behind(node: layers.Node, others: list[layers.Node]) -> layers.Node:
+        for _ in range(int(random.integers(2, 6))):
+            kind = str(random.choice(["activation", "norm", "prelu", "add", "multiply", "dropout"]))
+            if kind == "activation":
+                function = str(
+                    random.choice(["relu", "tanh", "gelu", "sigmoid", "elu", "relu(0.7)", "leaky_relu(0.3)"])
+                )
+                node = layers.Activation(function)(node)
+            elif kind in ("norm", "prelu"):
+                node = (layers.BatchNorm() if kind == "norm" else layers.PReLU())(node)
+            elif kind == "dropout":
+                node = layers.Dropout(0.25)(node)
+            elif others:
+                joining = [node, others[int(random.integers(len(others)))]]
+                node = (layers.Add() if kind == "add" else layers.Multiply())(
+                    [joining[i] for i in random.permutation(2)]
+                )
+        return node
+
+    for size in (3, 1):
+        source = earlier[int(random.integers(len(earlier)))]
+        earlier.append(
+            behind(layers.Conv2D(units, size, padding="same", bias=bool(random.integers(2)))(source), earlier)
+        )
+    return from_nodes(images, layers.Dense(3)(behind(layers.Dense(7)(earlier[-1]), [])))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chains_behind_products_in_any_order(device: Device, seed: int) -> None:
+    model = model_of(chains(seed))
+    x, labels = batch_of(model.graph, CrossEntropy())
+    arrays = {key: values.astype(np.float64) for key, values in model.weights.items()}
+    wanted = run(model.graph, arrays, x.astype(np.float64), NumPyOperations(), training=False)
+    assert_close(
+        model.predict(x, device=device), wanted.reshape(COUNT, -1), relative=2e-5, absolute=2e-5, what="output"
+    )
+    plan = model.plan(COUNT, training=False, device_class=kind_of(device))
+    # What one kernel cannot do is launched: at most one other blob a product, none of a dense layer.
+    alone = {"Activation", "BatchNorm", "PReLU", "Dropout"}
+    behind = {vertex.name for vertex in model.graph.vertices if vertex.layer.kind in alone}
+    read_once = {vertex.name for vertex in model.graph.vertices if len(model.graph.readers[vertex.index]) == 1}
+    sources = {vertex.name: model.graph.vertices[vertex.inputs[0]].name for vertex in model.graph.vertices[1:]}
+    first = {name for name in behind if sources[name] in read_once and sources[name].startswith(("conv", "dense"))}
+    assert first <= set(plan.fused)
+    assert_central_differences(device, model, x, labels)
 
 
 def test_gradients_are_those_of_the_normalised_samples(device: Device) -> None:
@@ -303,7 +361,7 @@ def test_shipped_models_have_no_copies_for_any_input(device: Device, name: str) 
     for shape in ((1, 8, 8), (1, 28, 28), (3, 32, 32)):
         model = make(shape, 10)
         for training in (True, False):
-            assert model.plan(16, training=training, device_class=device.kind).copies == []
+            assert model.plan(16, training=training, device_class=kind_of(device)).copies == []
 
 
 def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import FloatArray
+from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.losses import CrossEntropy
@@ -343,6 +344,32 @@ def test_with_classes_gives_a_new_last_layer() -> None:
     images = layers.Input(2, 4, 4)()
     pooled = layers.GlobalAveragePool()(layers.Conv2D(3, 3, name="last", activation="relu")(images))
     assert Model(images, pooled).with_classes(5).graph.output.shape.units == 5
+
+
+@pytest.mark.parametrize("size", [(4,), (5, 7), (3, 6, 2)], ids=str)
+def test_with_classes_of_another_size_keeps_what_is_done_to_samples(device: Device, size: tuple[int, ...]) -> None:
+    """On any number of axes; the numbers are those of the same layers with that size from the start."""
+    random, kind = np.random.default_rng(3), (layers.Conv1D, layers.Conv2D, layers.Conv3D)[len(size) - 1]
+
+    def network(sides: tuple[int, ...]) -> Model:
+        node = layers.Input.of(Shape(2, *sides), name="samples")()
+        features = layers.GlobalAveragePool()(kind(3, 3, padding=1, name="filters")(node))
+        return Model(node, layers.Dense(4, name="head")(features))
+
+    model = network((4,) * len(size))
+    model.set_normalization([3, 40], [0.5, 7])
+    other = model.with_classes(5, size=size, seed=1)
+    assert other.graph.input.shape == Shape(2, *size)
+    np.testing.assert_array_equal(other.weights["samples/mean"], [3, 40])
+    np.testing.assert_array_equal(other.weights["samples/deviation"], [0.5, 7])
+    x = random.normal([[3], [40]], [[1], [9]], (4, 2, math.prod(size))).reshape(4, 2, *size).astype(np.float32)
+    wanted = network(size).with_classes(5)
+    wanted.set_weights({**other.weights, "samples/mean": [0, 0], "samples/deviation": [1, 1]})
+    normalized = (x - np.reshape([3, 40], (2, *[1] * len(size)))) / np.reshape([0.5, 7], (2, *[1] * len(size)))
+    found = other.predict(x, device=device)
+    np.testing.assert_allclose(
+        found, wanted.predict(normalized.astype(np.float32), device=device), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_take_weights_by_the_names_of_layers() -> None:

@@ -583,7 +583,7 @@ def changed(array: np.ndarray, index: Any, value: Any, dtype: Any = None) -> np.
             None,
             "y must hold finite float32 values. Received index=(2,), value=nan.",
         ),
-        (X, Y[:, None], 3, "class numbers must have the shape (samples,). Received shape=(6, 1). Hint: one-hot rows"),
+        (X, Y[:, None], 3, "class numbers must have the shape (samples,). Received shape=(6, 1). Hint: a column"),
         (
             X,
             changed(Y, [2, 4], -1),

@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from blobnet.implementations import IMPLEMENTATIONS
+
 ROOT = Path(__file__).parents[2]
 
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
     errors interrupt architectures
     cache device_model
-    cores recent building tables
+    cores recent building tables builtins
     blob
     geometry kernel_source
     initializers
     task
     kernel_call
+    cellwise
     contraction
     implementations
     layers.base
@@ -143,6 +146,7 @@ def test_every_kernel_is_used_and_every_family_has_one() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    strings |= {item.kernel_of(direction) for item in IMPLEMENTATIONS.values() for direction in item.directions}
     folder = ROOT / "kernels"
     kernels = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.cl")}
     assert kernels <= strings, f"dead kernels: {sorted(kernels - strings)}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection
 
 import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.errors import OptionError
+from blobnet.blob import FLOAT16
+from blobnet.errors import OptionError, PlanError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
@@ -19,6 +21,7 @@ from blobnet.optimizers import from_description as optimizer_from
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, rate_factors
 from blobnet.planning import Plan, make_plan
+from blobnet.summary import summarize
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected
@@ -253,6 +256,39 @@ def test_tables_rank_by_what_is_trained_rate_and_decay() -> None:
         np.array_equal(values, weights[name].astype(np.float32)) for name, values in table.unpack(packed).items()
     )
     assert set(table.unpack_gradients(packed[:offset])) == set(filter(table.trains, table.slices))
+
+
+def test_bytes_follow_the_type_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as wide numbers take half the bytes, in plans and summaries; there is one type for all."""
+    graph = sequential([layers.Input(3), layers.Dense(5, name="dense")])
+    wide = make_plan(graph, BATCH), summarize(graph).parameter_bytes
+    assert wide[1] == 4 * (5 * 3 + 5 + 2 * 3)
+
+    def narrow(kind: type[layers.Input] | type[layers.Dense]) -> None:
+        original = kind.parameters
+        monkeypatch.setattr(
+            kind,
+            "parameters",
+            lambda self, inputs: tuple(dataclasses.replace(spec, type=FLOAT16) for spec in original(self, inputs)),
+        )
+
+    narrow(layers.Dense)
+    mixed = sequential([layers.Input(3), layers.Dense(5, name="dense")])
+    rule = "all parameters lie in one buffer, and must be of one type. Received types=float16, float32."
+    with pytest.raises(PlanError, match=re.escape(f"parameters: {rule}")):
+        parameter_table(mixed)
+    narrow(layers.Input)
+    halves = sequential([layers.Input(3), layers.Dense(5, name="dense")])
+    table, plan = parameter_table(halves), make_plan(halves, BATCH)
+    assert table.type == FLOAT16
+    assert plan.buffers["parameters"].bytes(1) == table.bytes == wide[0].buffers["parameters"].bytes(1) // 2
+    assert summarize(halves).parameter_bytes == wide[1] // 2
+    weight = next(call.arrays["WEIGHT"] for call in plan.phase("forward") if "WEIGHT" in call.arrays)
+    assert weight.type == FLOAT16
+    values = {name: np.full(spec.shape, 0.1, np.float32) for name, spec in halves.named_parameters.items()}
+    packed = table.pack(values)
+    assert packed.dtype == np.float16
+    assert (table.unpack(packed)["dense/weight"] == np.float16(0.1)).all()
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------

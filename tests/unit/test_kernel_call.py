@@ -21,6 +21,7 @@ from blobnet.kernel_call import (
     elementwise_work,
     for_model,
 )
+from blobnet.kernel_source import Definition
 from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)
@@ -33,19 +34,19 @@ def call() -> KernelCall:
         "relu1 forward",
         GlobalSize(4, 5, 3),
         blobs={"INPUT": Blob("a", LAYOUT), "OUTPUT": Blob("b", BlobLayout.padded(SHAPE))},
-        macros={"ACTIVATION": "ACTIVATION_relu", "ACTIVATION_PARAMETER": 0.0},
+        macros={"FINISHED": Definition("(value, unit) ((value) < 0 ? 0.0f : (value))"), "MORE_ARRAYS": ""},
         tunables={"CELLS": 1},
         local_size=(4, 2, 8),
     )
 
 
 def defines(source: str) -> dict[str, str]:
-    return dict(re.findall(r"^#define (\w+) (.*)$", source.split("#line")[0], flags=re.MULTILINE))
+    return dict(re.findall(r"^#define (\w+(?:\([^)]*\))?) (.*)$", source.split("#line")[0], flags=re.MULTILINE))
 
 
 def test_assemble_defines_macros_sizes_and_roles() -> None:
     found = defines(replace(call(), constant_sizes=True).assemble())
-    assert found["ACTIVATION"] == "ACTIVATION_relu"
+    assert found["FINISHED(value, unit)"] == "((value) < 0 ? 0.0f : (value))"
     assert (found["LOCAL_WIDTH"], found["PLANES"]) == ("4", "1")
     assert found["INPUT_UNIT_MEMORY_WIDTH"] == "10"
     assert found["INPUT_UNIT_MEMORY_ELEMENTS"] == str(8 * 10 + 3 + 5)

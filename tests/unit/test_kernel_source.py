@@ -12,7 +12,7 @@ from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
 from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import KernelError
-from blobnet.kernel_source import KernelSource, all_kernels, load, parse
+from blobnet.kernel_source import Definition, KernelSource, all_kernels, load, parse
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 
@@ -63,7 +63,10 @@ def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
     assert source.blobs == {"INPUT": "read", "OUTPUT": "write", "RESIDUAL": "read"}
     assert list(source.arrays) == ["WEIGHT", "BIAS"]
     own = ("FACTOR", "GLOBAL_UNITS")
-    assert source.macros == (*own, "BIAS_MODE", "HAS_RESIDUAL", "ACTIVATION", "ACTIVATION_PARAMETER")
+    assert source.macros == (
+        *own,
+        *["BIAS_MODE", "MORE_ARGUMENTS", "BIASED", "JOINED", "HAS_RESIDUAL", "FINISHED", "MORE_ARRAYS"],
+    )
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
 
 
@@ -122,7 +125,7 @@ def test_macros_must_be_exactly_those_declared() -> None:
         (2.0, "2.0f"),
         (float("inf"), "INFINITY"),
         (float("-inf"), "(-INFINITY)"),
-        ("ACTIVATION_relu", "ACTIVATION_relu"),
+        ("TWICE", "TWICE"),
     ],
 )
 def test_literals(value: float | str, text: str) -> None:
@@ -163,14 +166,14 @@ def test_a_kernel_for_loops_alone() -> None:
 
 
 def test_includes_are_put_in_place_with_their_line_numbers() -> None:
-    macros = {"ACTIVATION": "ACTIVATION_relu", "ACTIVATION_PARAMETER": 0.0, "CELLS": 1, "GAPLESS": 1}
+    macros = {"FINISHED": Definition("(value, unit) (value)"), "MORE_ARRAYS": "", "CELLS": 1, "GAPLESS": 1}
     macros |= {"LOCAL_WIDTH": 1, "PLANES": 1}
     text = load("activation/forward").assemble(macros, {})
     assert '#include "' not in text
     assert '#line 1 "blob.h"' in text
-    assert '#line 1 "activation/functions.h"' in text
+    assert '#line 1 "epilogue.h"' in text
     file = (KERNELS / "activation" / "forward.cl").read_text().splitlines()
-    number = file.index('#include "activation/functions.h"') + 2
+    number = file.index('#include "epilogue.h"') + 2
     assert f'#line {number} "activation/forward.cl"\n{file[number - 1]}' in text
 
 

@@ -77,6 +77,25 @@ def test_targets_are_interpolated_as_samples_are(shape: Shape) -> None:
         np.testing.assert_allclose(moved(targets, rows, shape, MeanSquaredError()), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_labels_of_all_planes_of_a_volume_move_alike() -> None:
+    """Those of each plane are those of a picture."""
+    shape, random = Shape(1, 4, 6, 7), np.random.default_rng(5)
+    classes = random.integers(0, 9, (COUNT, 4, 6, 7)).astype(np.int32)
+    targets = random.standard_normal((COUNT, 2, 4, 6, 7)).astype(np.float32)
+    plane = Shape(1, 6, 7)
+    for changes in ([*moves(plane)[0], CutMix()], [RandomAffine(60, 0.3, (0.6, 1.5))]):
+        rows = rows_of(changes, shape)
+        np.testing.assert_array_equal(rows, rows_of(changes, plane))
+        seen, values = moved(classes, rows, shape, CrossEntropy()), moved(targets, rows, shape, MeanSquaredError())
+        for z in range(4):
+            own = np.ascontiguousarray(classes[:, z])
+            np.testing.assert_array_equal(seen[:, z], moved(own, rows, plane, CrossEntropy()))
+            own_targets = np.ascontiguousarray(targets[:, :, z])
+            np.testing.assert_array_equal(values[:, :, z], moved(own_targets, rows, plane, MeanSquaredError()))
+        np.testing.assert_array_equal(partner_shares(rows, shape), partner_shares(rows, plane))
+        assert not np.array_equal(seen, classes)
+
+
 def test_what_is_pasted_has_the_labels_of_the_partner() -> None:
     shape = Shape(1, 6, 8)
     labels = np.random.default_rng(2).integers(0, 5, (COUNT, 6, 8)).astype(np.int32)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,11 +18,11 @@ from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
 from blobnet.implementations import tensor
-from blobnet.implementations.base import Candidate, choose
+from blobnet.implementations.base import Implementation, choose
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
-from blobnet.kernel_call import Tuning
+from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.models.resnet50 import resnet50
 from blobnet.planning import make_plan
@@ -104,6 +106,9 @@ def test_a_file_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "fingerprint", lambda: "other")
     tunings = Tunings(IDENTITY)
     assert "the tuning cache is of other kernels than these, and is ignored." in ignored(tunings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Once is enough: each model may open its device anew.
+        assert not Tunings(IDENTITY).winners
     tunings.record(OTHER, WINNER)
     assert set(Tunings(IDENTITY).winners) == {OTHER}
 
@@ -324,8 +329,21 @@ def test_the_fingerprint_is_of_all_kernels(tmp_path: Path, monkeypatch: pytest.M
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
 
-def candidate(name: str, cost: float, *, is_guess: bool = False) -> Candidate:
-    return Candidate(Way.parse(name), cost, list, is_guess)
+class Known(Implementation):
+    """What only has a way and a cost."""
+
+    cost = 0.0
+    way = Way("known")
+    is_guess = False
+
+    def calls(self) -> list[KernelCall]:
+        return []
+
+
+def candidate(name: str, cost: float, *, is_guess: bool = False) -> Implementation:
+    made = Known(Mock())
+    made.way, made.cost, made.is_guess = Way.parse(name), cost, is_guess
+    return made
 
 
 CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0), candidate("c 1", 1.0, is_guess=True)]

@@ -1,0 +1,441 @@
+"""OpenCL C of a sum of products as a product of two matrices through local memory, for work-items that are lanes.
+
+An element of either operand lies at what its row (or column) adds plus what the place in the depth adds, since maps are
+affine. So rows, columns and depth may each be a run of several indexes: a work-item divides their numbers once, for the
+rows and columns that it loads in every step, and for the depth once a step. No cell is wasted but in the last tile, and
+odd ranges cost nothing.
+
+While a step of both matrices is multiplied the next one is on its way, in registers, to the other half of local memory.
+Places behind the end of the depth are 0 in both matrices; rows and columns behind theirs repeat the last one, and are
+not stored. Results leave through local memory, so that neighbours store neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from blobnet.contraction.c_text import affine, times
+from blobnet.contraction.form import Affine
+from blobnet.contraction.kernel import Kernel
+from blobnet.contraction.schedule import Schedule, Side, depth_of, part_steps, sides
+from blobnet.contraction.stores import Stores
+from blobnet.contraction.table import Load, Operand, Table, loads_of
+
+#: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
+_ALONG_DEPTH = 8
+#: Rows of both matrices whose products are written out.
+UNROLLED = 16
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One of the two, and how a work-group brings a step of it to local memory.
+
+    Args:
+        operand: what it is made of.
+        side: its rows or columns.
+        is_far: whether neighbouring work-items load neighbours of the depth, not of the side.
+        width: elements that a work-item loads at once.
+        pitch: elements in local memory from one row to the next.
+        slots: rows or columns that a work-item loads.
+        slot_step: how far these are apart.
+        places: of the depth that it loads of each.
+        place_step: how far these are apart.
+        text: what it is called.
+    """
+
+    operand: Operand
+    side: Side
+    is_far: bool
+    width: int
+    pitch: int
+    slots: int
+    slot_step: int
+    places: int
+    place_step: int
+    text: str
+
+    def value(self, slot: int, place: int) -> str:
+        """What a loaded element is called."""
+        return f"{self.text}_next" + (f"_{slot}" if self.slots > 1 else "") + (f"_{place}" if self.places > 1 else "")
+
+
+def matrix_of(
+    table: Table, schedule: Schedule, operand: Operand, side: Side, is_packed: bool, text: str = ""
+) -> Matrix:
+    """One of the two matrices of a product."""
+    threads, step = schedule.threads, schedule.step
+    near, last = (
+        next((name for name in reversed(names) if table.extents[name] > 1), names[-1])
+        for names in (side.names, schedule.depth)
+    )
+    if not is_packed and operand.stride(near) != 1 and operand.stride(last) == 1:
+        along = min(_ALONG_DEPTH, 1 << (step.bit_length() - 1), threads)
+        along = max(along, threads // side.size)
+        apart = threads // along
+        return Matrix(operand, side, True, 1, side.size + 4, side.size // apart, apart, -(-step // along), along, text)
+    width = 4 if is_packed else 1
+    per = side.size // width
+    if threads >= per:
+        apart = threads // per
+        return Matrix(operand, side, False, width, side.size, 1, 0, -(-step // apart), apart, text)
+    return Matrix(operand, side, False, width, side.size, per // threads, threads * width, step, 1, text)
+
+
+def moves(
+    operand: Operand, names: Sequence[str], sizes: Mapping[str, int], along: str = "", step: int = 1
+) -> list[tuple[int, int, int, bool]]:
+    """How an operand moves along a run of indexes: (values below, values, stride, whether it is the outermost).
+
+    Neighbours in the run that are neighbours in memory are one. Of the index ``along`` each value is so many.
+    """
+    found: list[tuple[int, int, int, bool]] = []
+    below = 1
+    long = [name for name in names if sizes[name] > 1]
+    for name in reversed(long):
+        stride = operand.stride(name) * (step if name == along else 1)
+        if found and found[-1][2] * found[-1][1] == stride:
+            before = found.pop()
+            found.append((before[0], before[1] * sizes[name], before[2], name == long[0]))
+        else:
+            found.append((below, sizes[name], stride, name == long[0]))
+        below *= sizes[name]
+    return [run for run in found if run[2]]
+
+
+class ProductGenerator(Stores):
+    """Writes a kernel."""
+
+    def kernel(self) -> Kernel:
+        table, schedule = self.table, self.schedule
+        assert schedule.rows
+        assert schedule.columns
+        self.side_of = {"row": schedule.rows, "column": schedule.columns}
+        self.left, self.right = (
+            matrix_of(table, schedule, operand, side, bool(operand.block), self.name(self.buffers[operand.name]))
+            for operand, side in zip(sides(table, schedule), self.side_of.values(), strict=True)
+        )
+        with self.kernel_block():
+            self.local_memory()
+            groups = self.places()
+            columns, total = schedule.columns, self.total_of(schedule.columns.names)
+            if columns.names[0] in self.sample_names and total > columns.size:
+                with self.block(f"if (column_tile < {self.limits['column']})"):
+                    self.body()
+            else:
+                self.body()
+        text = "\n".join(self.lines) + "\n"
+        return Kernel(text, self.entry, tuple(self.buffers), groups, schedule.threads, 1, bool(self.count))
+
+    # -- what lies where ---------------------------------------------------------------------------------------------
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        return self.table.sample.indexes if self.table.sample else ()
+
+    def total_of(self, names: Sequence[str]) -> int:
+        return math.prod(self.extents[name] for name in names)
+
+    def local_memory(self) -> None:
+        step, rows = self.schedule.step, self.side_of["row"]
+        sizes = (
+            2 * step * self.left.pitch,
+            max(2 * step * self.right.pitch, rows.items * self.side_of["column"].size),
+        )
+        for matrix, size in zip((self.left, self.right), sizes, strict=True):
+            self.put(f"__local float {matrix.text}_tile[{size}] __attribute__((aligned(128)));")
+
+    def places(self) -> int:
+        """Which tile the group makes; returns the number of groups."""
+        table, schedule = self.table, self.schedule
+        own = {*self.side_of["row"].names, *self.side_of["column"].names}
+        counts = [(name, -(-self.total_of(side.names) // side.size)) for name, side in self.side_of.items()]
+        apart = [(index.name, index.extent) for index in table.outputs if index.name not in own]
+        groups = math.prod(count for _, count in counts + apart)
+        self.values = {}
+        self.put("const int thread = get_local_id(0);")
+        left = groups
+        if groups > 1:
+            self.put("int group = get_group_id(0);")
+        for name, count in [*counts, *reversed(apart)]:
+            left //= count
+            text = "0" if count == 1 else "group" if left == 1 else f"group % {count}"
+            if name in self.side_of and (name, count) in counts:
+                self.put(f"const int {name}_tile = {times(f'({text})', self.side_of[name].size) if count > 1 else 0};")
+            else:
+                mine = self.name(self.index_names[name])
+                self.put(f"const int {mine} = {text};")
+                self.values[name] = mine
+            if count > 1 and left > 1:
+                self.put(f"group /= {count};")
+        self.apart = [name for name, _ in apart]
+        self.limits = {}
+        for word, names in (("column", self.side_of["column"].names), ("depth", schedule.depth)):
+            total = self.total_of(names)
+            first = names[0]
+            has_samples = first in self.sample_names
+            self.limits[word] = f"{word}_limit" if has_samples else str(total)
+            if has_samples:
+                self.put(f"const int {word}_limit = {times(self.count, total // self.extents[first])};")
+        return groups
+
+    def offset(
+        self, operand: Operand, names: Sequence[str], number: str, sizes: Mapping[str, int] | None = None
+    ) -> str:
+        """What a number in a run of indexes adds to where an operand lies."""
+        parts = []
+        for below, size, stride, is_first in moves(
+            operand, names, sizes or self.extents, self.schedule.along if sizes else "", self.schedule.step
+        ):
+            text = number if below == 1 else f"{number} / {below}"
+            text = text if is_first else f"{text} % {size}"
+            parts.append(times(text if text == number else f"({text})", stride))
+        return " + ".join(parts) or "0"
+
+    def apart_offset(self, operand: Operand) -> list[str]:
+        """What the operand's start, and indexes of no side, add."""
+        parts = [str(operand.start)] if operand.start else []
+        return parts + [times(self.values[name], operand.stride(name)) for name in self.apart if operand.stride(name)]
+
+    def index_value(self, names: Sequence[str], number: str, wanted: str) -> str:
+        """The value of an index in a run."""
+        below = math.prod(self.extents[name] for name in names[names.index(wanted) + 1 :])
+        text = number if below == 1 else f"{number} / {below}"
+        text = text if wanted == names[0] else f"{text} % {self.extents[wanted]}"
+        return text if text == number else f"({text})"
+
+    # -- the kernel --------------------------------------------------------------------------------------------------
+
+    def body(self) -> None:
+        schedule = self.schedule
+        for matrix, word in ((self.left, "row"), (self.right, "column")):
+            self.pointers_of(matrix, word)
+        rows, columns = self.side_of["row"], self.side_of["column"]
+        self.put(f"const int item_row = thread / {columns.items};")
+        self.put(f"const int item_column = thread % {columns.items};")
+        for matrix, item in ((self.left, "item_row"), (self.right, "item_column")):
+            self.put(f"__local const float *const {matrix.text}_at = {matrix.text}_tile + {item} * 4;")
+        for row in range(rows.block):
+            for quad in range(columns.block // 4):
+                self.put(f"float4 {self.sum(row, quad)} = 0.0f;")
+        for matrix in (self.left, self.right):
+            type_ = f"float{matrix.width}" if matrix.width > 1 else "float"
+            values = [matrix.value(slot, place) for slot in range(matrix.slots) for place in range(matrix.places)]
+            self.put(f"{type_} {', '.join(values)};")
+        steps = -(-depth_of(self.table) // schedule.step)
+        parts = schedule.split[1]
+        limit = self.limits["depth"]
+        last = str(steps) if limit.isdigit() else f"({limit} + {schedule.step - 1}) / {schedule.step}"
+        first = "0"
+        if parts > 1:
+            size = part_steps(self.table, schedule)
+            first = f"{self.values[self.apart[0]]} * {size}"
+            self.put(f"const int first_step = {first};")
+            last = f"min(first_step + {size}, {last})"
+            first = "first_step"
+        self.put(f"const int last_step = {last} - 1;")
+        may_be_empty = parts > 1 or not limit.isdigit()
+        with self.block(f"if ({first} <= last_step)" if may_be_empty else ""):
+            self.fetch(first)
+            self.store_step("0")
+            self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+            self.put("int now = 0;")
+            with self.block(f"for (int step = {first}; step < last_step; step++)"):
+                self.fetch("(step + 1)")
+                self.multiply()
+                self.put("now = 1 - now;")
+                self.store_step("now")
+                self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+            self.multiply()
+        self.results()
+
+    def sum(self, row: int, quad: int) -> str:
+        return f"sum{row}_{quad}"
+
+    def pointers_of(self, matrix: Matrix, word: str) -> None:
+        """Where the rows or columns lie that a work-item loads, for the first place of the depth."""
+        schedule, operand, side = self.schedule, matrix.operand, matrix.side
+        total = self.total_of(side.names)
+        if matrix.is_far:
+            slot, place = f"thread / {matrix.place_step}", f"thread % {matrix.place_step}"
+        elif matrix.place_step > 1:
+            per = side.size // matrix.width
+            slot, place = times(f"(thread % {per})", matrix.width), f"thread / {per}"
+        else:
+            slot, place = times("thread", matrix.width), "0"
+        self.put(f"const int {matrix.text}_slot = {slot};")
+        self.put(f"const int {matrix.text}_place = {place};")
+        base = " + ".join([f"{matrix.text}_place * {matrix.pitch}", f"{matrix.text}_slot"])
+        self.put(f"__local float *const {matrix.text}_put = {matrix.text}_tile + {base};")
+        is_packed = matrix.width > 1
+        runs = moves(operand, side.names, self.extents)
+        is_even = is_packed or (len(runs) <= 1 and total % side.size == 0)
+        self.even = {**getattr(self, "even", {}), matrix.text: (runs[0][2] if runs else 0) if is_even else None}
+        for slot_ in range(1 if is_even else matrix.slots):
+            number = f"{word}_tile + {matrix.text}_slot"
+            number += f" + {slot_ * matrix.slot_step}" if slot_ else ""
+            if not is_packed and total % side.size:
+                number = f"min({number}, {total - 1})"
+            mine = f"{matrix.text}_{word}{slot_}"
+            self.put(f"const int {mine} = {number};")
+            parts = self.apart_offset(operand)
+            parts.append(self.offset(operand, side.names, mine))
+            if schedule.along and operand.stride(schedule.along):
+                parts.append(times(f"{matrix.text}_place", operand.stride(schedule.along)))
+            text = " + ".join(part for part in parts if part != "0") or "0"
+            text = text.replace("+ -", "- ")
+            name, from_ = operand.name, f"{matrix.text}_from{slot_}"
+            self.put(f"__global const {self.c_type(name)} *const {from_} = {self.buffers[name]} + ({text});")
+
+    def fetch(self, step: str) -> None:
+        """Loads a step of both matrices into registers."""
+        schedule = self.schedule
+        depth, size = schedule.depth, schedule.step
+        with self.block(""):
+            if schedule.along:
+                sizes = {**self.extents, schedule.along: self.extents[schedule.along] // size}
+                for matrix in (self.left, self.right):
+                    shift = self.offset(matrix.operand, depth, step, sizes)
+                    self.put(f"const int {matrix.text}_shift = {shift};")
+                    for place in range(matrix.places):
+                        beyond = place * matrix.place_step * matrix.operand.stride(schedule.along)
+                        at = f"{matrix.text}_shift" + (f" + {beyond}" if beyond else "").replace("+ -", "- ")
+                        self.load_place(matrix, place, at, self.in_step(matrix, place))
+                return
+            for matrix in (self.left, self.right):
+                for place in range(matrix.places):
+                    mine = f"{matrix.text}_depth{place}"
+                    more = f" + {place * matrix.place_step}" if place else ""
+                    self.put(f"const int {mine} = {step} * {size} + {matrix.text}_place{more};")
+                    at = self.offset(matrix.operand, depth, mine)
+                    conditions = [*self.in_step(matrix, place)]
+                    limit = self.limits["depth"]
+                    if not limit.isdigit() or int(limit) % size:
+                        conditions.append(f"{mine} < {limit}")
+                    if " " in at:
+                        self.put(f"const int {mine}_shift = {at};")
+                        at = f"{mine}_shift"
+                    self.load_place(matrix, place, at, conditions)
+
+    def in_step(self, matrix: Matrix, place: int) -> list[str]:
+        """What tells whether a place of the depth is of the step at all."""
+        if (place + 1) * matrix.place_step <= self.schedule.step:
+            return []
+        return [f"{matrix.text}_place < {self.schedule.step - place * matrix.place_step}"]
+
+    def load_place(self, matrix: Matrix, place: int, at: str, conditions: list[str]) -> None:
+        for slot in range(matrix.slots):
+            even = self.even[matrix.text]
+            index, pointer = at, f"{matrix.text}_from{slot}"
+            if even is not None:
+                pointer = f"{matrix.text}_from0"
+                index = f"{at} + {slot * matrix.slot_step * even}" if slot else at
+            is_half = self.is_half(matrix.operand.name)
+            text = f"vload_half({index}, {pointer})" if is_half else f"{pointer}[{index}]"
+            if matrix.width > 1:
+                text = f"*(__global const float{matrix.width} *)({pointer} + {index})"
+            if conditions:
+                text = f"{' && '.join(conditions)} ? {text} : 0.0f"
+                if matrix.width > 1:
+                    text = text.replace(": 0.0f", f": (float{matrix.width})(0.0f)")
+            self.put(f"{matrix.value(slot, place)} = {text};")
+
+    def store_step(self, half: str) -> None:
+        """Puts a step into one half of local memory."""
+        step = self.schedule.step
+        for matrix in (self.left, self.right):
+            half_at = "" if half == "0" else f"{half} * {step * matrix.pitch} + "
+            for place in range(matrix.places):
+                conditions = self.in_step(matrix, place)
+                for slot in range(matrix.slots):
+                    at = f"{half_at}{place * matrix.place_step * matrix.pitch + slot * matrix.slot_step}"
+                    target = f"{matrix.text}_put[{at}]"
+                    if matrix.width > 1:
+                        target = f"*(__local float{matrix.width} *)({matrix.text}_put + {at})"
+                    line = f"{target} = {matrix.value(slot, place)};"
+                    self.put(f"if ({conditions[0]}) {{ {line} }}" if conditions else line)
+
+    def multiply(self) -> None:
+        """Multiplies a step of both matrices."""
+        step = self.schedule.step
+        rows, columns = self.side_of["row"], self.side_of["column"]
+        for matrix in (self.left, self.right):
+            self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at + now * {step * matrix.pitch};")
+        self.put(f"__attribute__((opencl_unroll_hint({min(step, UNROLLED)})))")
+        with self.block(f"for (int place = 0; place < {step}; place++)"):
+            for matrix, side in ((self.left, rows), (self.right, columns)):
+                for quad in range(side.block // 4):
+                    at = f"place * {matrix.pitch}" + (f" + {quad * side.items * 4}" if quad else "")
+                    self.put(f"const float4 {matrix.text}{quad} = *(__local const float4 *)({matrix.text}_now + {at});")
+            for row in range(rows.block):
+                for quad in range(columns.block // 4):
+                    factor = f"{self.left.text}{row // 4}.s{row % 4}"
+                    self.put(f"{self.sum(row, quad)} += {factor} * {self.right.text}{quad};")
+
+    def results(self) -> None:
+        """Stores the sums, a row of each work-item at a time, through local memory."""
+        schedule, table = self.schedule, self.table
+        rows, columns = self.side_of["row"], self.side_of["column"]
+        threads, total = schedule.threads, self.total_of(columns.names)
+        stage = f"{self.right.text}_tile"
+        slots = max(1, columns.size // threads)
+        apart = max(1, threads // columns.size)
+        loaded = [operand for store in table.stores for operand in loads_of(store.expression)]
+        operands = list(dict.fromkeys([*(store.operand for store in table.stores), *loaded]))
+        self.put(f"const int result_column = {f'thread % {columns.size}' if slots == 1 else 'thread'};")
+        names = {}
+        for slot in range(slots):
+            more = f" + {slot * threads}" if slot else ""
+            column = f"column{slot}"
+            self.put(f"const int {column} = column_tile + result_column{more};")
+            for operand in operands:
+                parts = [*self.apart_offset(operand), self.offset(operand, columns.names, column)]
+                name = self.name(f"{self.buffers[operand.name]}_column{slot}")
+                text = " + ".join(part for part in parts if part != "0") or "0"
+                self.put(f"const int {name} = {text.replace('+ -', '- ')};")
+                names[operand, slot] = name
+        for row in range(rows.block):
+            self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+            for quad in range(columns.block // 4):
+                at = f"item_row * {columns.size} + item_column * 4" + (f" + {quad * columns.items * 4}" if quad else "")
+                self.put(f"*(__local float4 *)({stage} + {at}) = {self.sum(row, quad)};")
+            self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+            start = "0" if apart == 1 else f"thread / {columns.size}"
+            with self.block(f"for (int item = {start}; item < {rows.items}; item += {apart})"):
+                first = row // 4 * rows.items * 4 + row % 4
+                self.put(f"const int result_row = row_tile + item * 4{f' + {first}' if first else ''};")
+                for slot in range(slots):
+                    self.result(names, slot, stage, total)
+
+    def result(self, names: Mapping[tuple[Operand, int], str], slot: int, stage: str, total: int) -> None:
+        """Stores one result, whose row and column are known."""
+        rows, columns = self.side_of["row"], self.side_of["column"]
+        column = f"column{slot}"
+        conditions = []
+        if self.total_of(rows.names) % rows.size:
+            conditions.append(f"result_row < {self.total_of(rows.names)}")
+        if total % columns.size or not self.limits["column"].isdigit():
+            conditions.append(f"{column} < {self.limits['column']}")
+        values = dict(self.values)
+        for side, number in ((rows, "result_row"), (columns, column)):
+            values |= {name: self.index_value(side.names, number, name) for name in side.names}
+        sample = self.table.sample_cell
+        if sample and sample != Affine.index(columns.names[0]):
+            conditions.append(f"{affine(sample, values)} < {self.count}")
+
+        def element(operand: Operand) -> str:
+            row = self.offset(operand, rows.names, "result_row")
+            return f"{names[operand, slot]} + {row}" if row != "0" else names[operand, slot]
+
+        def load(node: Load) -> str:
+            name = self.name(f"{self.buffers[node.operand.name]}_value")
+            self.put(f"const float {name} = {self.element_text(node.operand.name, element(node.operand))};")
+            return name
+
+        with self.block(f"if ({' && '.join(conditions)})" if conditions else ""):
+            more = f" + {slot * self.schedule.threads}" if slot else ""
+            name = self.name("total")
+            self.put(f"float {name} = {stage}[item * {columns.size} + result_column{more}];")
+            self.write(name, "float", load, lambda form: f"(float)({affine(form, values)})", element)
