@@ -26,8 +26,8 @@ class Tile:
     position (forward, backward data) or a weight of one unit (its gradient).
 
     ``speed`` is relative to the fastest tile of fp32, on a product that fills the device; a compute unit is busy with
-    ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``totals``: sums are
-    parts of totals, which a work-item keeps as well. ``is_guess``: nobody has measured the speed.
+    ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``totals``: it
+    keeps as many totals, to which it adds sums of a few rows. ``is_guess``: nobody has measured the speed.
     """
 
     units: int
