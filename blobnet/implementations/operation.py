@@ -22,7 +22,8 @@ class PhaseAxis:
     """A phase along one axis: its ``size`` results, the taps that these meet, and the source's cells that they read.
 
     Result i reads, at the j-th of ``count`` taps, cell ``i * stride + shift + j * shift_step``; that tap is number
-    ``first + j * step`` of the filter. ``offset`` is the first result's place.
+    ``first + j * step`` of the filter. ``offset`` is the first result's place. Of ``beside`` phases side by side, a
+    result is a block of as many cells.
     """
 
     offset: int
@@ -33,6 +34,7 @@ class PhaseAxis:
     shift: int
     shift_step: int
     stride: int = 1
+    beside: int = 1
 
     @classmethod
     def forward(cls, axis: WindowAxis, size: int) -> list[PhaseAxis]:
@@ -52,6 +54,23 @@ class PhaseAxis:
                 yield cls(offset, results, len(taps), taps[0], step, ways[taps[0]] // axis.stride, shift_step)
             else:
                 yield cls(offset, results, 0, 0, 1, 0, 0)
+
+    @classmethod
+    def side_by_side(cls, axis: WindowAxis, size: int) -> PhaseAxis | None:
+        """All backward phases: blocks of ``stride`` cells, which read one window of the delta, part of it for nothing.
+
+        The first block begins before the first cell, as far as makes the window smallest. None where every window
+        reads beyond the halo.
+        """
+        (before, after), last, found = axis.delta_halo(size), axis.output_size(size) - 1, []
+        for ahead in range(axis.stride):
+            blocks = (size - 1 + ahead) // axis.stride + 1
+            pairs = product(range(axis.stride), range(axis.kernel))
+            ways = [cell - ahead + axis.padding[0] - tap * axis.dilation for cell, tap in pairs]
+            shifts = [way // axis.stride for way in ways if way % axis.stride == 0]
+            if min(shifts) >= -before and blocks - 1 + max(shifts) <= last + after:
+                found.append(cls(-ahead, blocks, max(shifts) - min(shifts) + 1, 0, 1, max(shifts), -1, 1, axis.stride))
+        return min(found, key=lambda item: item.count, default=None)
 
     def taps_inside(self, size: int) -> int:
         """Products of its results and taps with a cell of a source of ``size`` cells and not of its halo."""
@@ -84,7 +103,11 @@ class Phase:
         macros: dict[str, Macro] = {}
         for axis, letter, cell in (self.vertical, "Y", "ROW"), (self.horizontal, "X", "COLUMN"):
             macros |= {f"PHASE_{letter}": axis.offset, f"{cell}_FIRST": axis.shift, f"{cell}_STEP": axis.shift_step}
-            macros |= {f"TAP_{letter}_FIRST": axis.first, f"TAP_{letter}_STEP": axis.step}
+            macros |= {
+                f"TAP_{letter}_FIRST": axis.first,
+                f"TAP_{letter}_STEP": axis.step,
+                f"BESIDE_{letter}": axis.beside,
+            }
         # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.
         rows = self.vertical.count if self.horizontal.count else 0
         return {**macros, "TAPS_Y": rows, "TAPS_X": max(1, self.horizontal.count)}
@@ -176,6 +199,13 @@ class Operation:
         shape = self.result.shape
         axes = product(part(self.vertical, shape.height), part(self.horizontal, shape.width))
         return [phase for phase in (Phase(*both) for both in axes) if phase.taps or not self.accumulate]
+
+    @cached_property
+    def blocks(self) -> Phase | None:
+        """All phases of backward data side by side, where that reads no more of the halo."""
+        vertical = PhaseAxis.side_by_side(self.vertical, self.result.shape.height)
+        horizontal = PhaseAxis.side_by_side(self.horizontal, self.result.shape.width)
+        return Phase(vertical, horizontal) if vertical and horizontal else None
 
     @property
     def input_phases(self) -> Shape:

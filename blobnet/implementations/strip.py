@@ -6,6 +6,7 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implem
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.sums import split_sum
+from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
 from blobnet.kernel_call import GlobalSize, KernelCall
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.
@@ -15,6 +16,8 @@ _LOCAL, _SUMMING = 128, 64
 #: Units of the result in a group, and weights of one source unit, up to which these kernels, which unroll all taps, are
 #: worth compiling.
 _FEW_UNITS, _MOST_FACTORS = 4, 512
+#: What loading a weight costs in multiply-adds, as two times on an NVIDIA H200 have it (docs/performance.md).
+_FACTOR_COST = 3.2
 #: The widest rows: work-items of the last blocks read, and do not use, up to a row behind the halo.
 _MOST_PITCH = 2048
 
@@ -23,8 +26,6 @@ class Strip(Implementation):
     """Few units a group: strips of rows of the result, backward of blocks of stride x stride cells."""
 
     lanes = True
-    #: Bound by memory: measured as the fastest wherever it fits.
-    cost = 0.0
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -35,6 +36,18 @@ class Strip(Implementation):
         units = operation.units * (operation.depth if operation.direction == BACKWARD_WEIGHTS else 1)
         few = units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS
         return super().matches(operation) and countable and narrow and few
+
+    @property
+    def cost(self) -> float:
+        """0 where it was measured as the fastest wherever it fits; backward data may have many taps."""
+        operation = self.operation
+        if operation.direction != BACKWARD_DATA:
+            return 0.0
+        rows, columns, strip = self._strips()
+        products = rows * columns * operation.groups * operation.units * operation.depth * operation.taps
+        values = operation.source.shape.elements + operation.result.shape.elements
+        work = products * (1 + _FACTOR_COST / strip) + values * VALUE_COST
+        return LAUNCH_COST + operation.batch_size * work / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, result = self.operation, self.operation.result.shape
@@ -47,9 +60,13 @@ class Strip(Implementation):
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
             call = operation.call(self.kernel, size, _SUMMING, STRIP=strip, SPLITS=splits, PARTIALS=partials)
             return [call, *reductions]
-        # A block is as many cells as there are phases backward, one forward.
-        block = operation.strides if operation.direction == BACKWARD_DATA else (1, 1)
-        rows, columns = -(-result.height // block[0]), -(-result.width // block[1])
-        strip = min(rows, max(1, _SUMS // (operation.units * block[0] * block[1])), _ROWS)
+        rows, columns, strip = self._strips()
         size = GlobalSize(_LOCAL, positions=columns * -(-rows // strip) * operation.groups, tile=_LOCAL)
         return [operation.call(self.kernel, size, _LOCAL, STRIP=strip)]
+
+    def _strips(self) -> tuple[int, int, int]:
+        """Rows and columns of blocks, and rows of a strip; a block is as many cells as phases backward, one forward."""
+        operation, result = self.operation, self.operation.result.shape
+        block = operation.strides if operation.direction == BACKWARD_DATA else (1, 1)
+        rows, columns = -(-result.height // block[0]), -(-result.width // block[1])
+        return rows, columns, min(rows, max(1, _SUMS // (operation.units * block[0] * block[1])), _ROWS)

@@ -12,6 +12,7 @@ from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.sums import split_sum
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work
+from blobnet.kernel_source import Macro
 from blobnet.task import Way
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
@@ -49,7 +50,7 @@ class Tiled(Implementation):
         #: Parts of the sum over rows; of backward weights, whose sum is over positions, see ``position_splits``.
         self.splits = splits
         #: Columns of the packed weights: whole tiles of units.
-        self.unit_columns = rounded_up(operation.units, tile.units)
+        self.unit_columns = rounded_up(self.units, tile.units)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
@@ -77,13 +78,32 @@ class Tiled(Implementation):
         cost = LAUNCH_COST + 2 * self.elements * VALUE_COST / cores + (len(self._work) - 1) * LAUNCH_COST
         for positions, taps in self._work:
             rows = taps * self.depth_rows / self.splits + self.tile.overhead
-            cost += rows * self.tile.cost(operation.units, positions, groups, cores)
+            cost += rows * self.tile.cost(self.units, positions, groups, cores)
         return cost + sum_cost(results, self.splits, cores)
 
     def calls(self) -> list[KernelCall]:
         return self._sums() if self.operation.direction == BACKWARD_WEIGHTS else self._products()
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
+
+    @property
+    def units(self) -> int:
+        """Units of a group of the product: of the result."""
+        return self.operation.units
+
+    @property
+    def taps(self) -> int:
+        """Taps in the matrix."""
+        return self.operation.taps
+
+    def phases(self, operation: Operation) -> list[Phase]:
+        """What there is a product for, of the operation itself or without what is done to its results."""
+        return operation.phases
+
+    @property
+    def matrix(self) -> dict[str, Macro]:
+        """The matrix as macros."""
+        return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns}
 
     @property
     def depth_rows(self) -> int:
@@ -95,7 +115,7 @@ class Tiled(Implementation):
     @property
     def elements(self) -> int:
         """Values of the matrix; behind the last tap it has a row of zeros."""
-        return self.operation.groups * (self.operation.taps * self.depth_rows + 1) * self.unit_columns
+        return self.operation.groups * (self.taps * self.depth_rows + 1) * self.unit_columns
 
     def row(self, phase: Phase) -> int:
         """Positions from one row of results to the next; sums of those beyond the width are not stored."""
@@ -109,14 +129,14 @@ class Tiled(Implementation):
     def _work(self) -> list[tuple[int, int]]:
         """Positions and taps of each phase's product."""
         operation = self.operation
-        return [(operation.batch_size * self.positions(phase), phase.taps) for phase in operation.plain.phases]
+        return [(operation.batch_size * self.positions(phase), phase.taps) for phase in self.phases(operation.plain)]
 
     def row_splits(self) -> Iterator[int]:
         """Into how many parts the rows of the largest product may go: more of them only until the device is full."""
         if self.tile.is_guess or self.operation.direction == BACKWARD_WEIGHTS:
             return iter([1])
         positions, taps = max(self._work, key=lambda item: item[0] * item[1])
-        tiles = self.operation.groups * self.tile.count(self.operation.units, positions)
+        tiles = self.operation.groups * self.tile.count(self.units, positions)
         full = 2 * SPLIT_TILES * self.operation.cores // tiles
         return powers_of_two(min(full, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS))
 
@@ -129,7 +149,7 @@ class Tiled(Implementation):
     def _products(self) -> list[KernelCall]:
         operation, tile, splits = self.operation, self.tile, self.splits
         packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
-        macros = {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns, "SPLITS": splits, **tile.macros}
+        macros = {**self.matrix, "SPLITS": splits, **tile.macros}
         # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
         # it is not read, since the weights may be there only to be packed.
         arrays = {"PACKED": packed, "BIAS": operation.parameter("BIAS")}
@@ -143,7 +163,7 @@ class Tiled(Implementation):
             sums = [operation.call(kernel, *work, macros, label, PARTIALS=partials)]
             operation = operation.plain
         products, cleared = [], []
-        for phase in operation.phases:
+        for phase in self.phases(operation):
             # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
             if not phase.taps and splits == 1:
                 shape = Shape(operation.result.shape.units, phase.vertical.size, phase.horizontal.size)
@@ -152,7 +172,7 @@ class Tiled(Implementation):
                 continue
             width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
             size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
-            facts = {**macros, **phase.macros, "ROW_POSITIONS": self.row(phase)}
+            facts = {**phase.macros, **macros, "ROW_POSITIONS": self.row(phase)}
             products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
         packing = operation.call(*self.packing, macros, f"{operation.label}: pack", PACKED=packed)
         return [*([packing] if products else []), *products, *cleared, *sums]

@@ -19,6 +19,8 @@
  *   STRIDE_X
  *   PHASE_Y
  *   PHASE_X
+ *   BESIDE_Y        phases side by side, see phase_positions.h
+ *   BESIDE_X
  *   TAPS_Y          taps of this phase
  *   TAPS_X
  *   TAP_Y_FIRST     the first one's filter row

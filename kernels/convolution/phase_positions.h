@@ -2,7 +2,17 @@
  * Where the columns of a product lie in one phase of a convolution's backward pass to its input, and what happens to its
  * sums: for the kernels whose header (tiled.h, tensor.h) makes the product. Positions are the cells (n, y, x) of the
  * phase; see forward_positions.h for ROW_POSITIONS.
+ *
+ * Of phases side by side, BESIDE_Y x BESIDE_X, a position is a block of as many cells, whose first one is PHASE_Y rows
+ * and PHASE_X columns from where blocks begin; blocks may reach beyond the plane. Each cell of a block is a unit of the
+ * product.
  */
+
+#if BESIDE_Y * BESIDE_X > 1
+#define IN_PLANE(y, x) ((y) >= 0 && (y) < INPUT_DELTA_UNIT_HEIGHT && (x) >= 0 && (x) < INPUT_DELTA_UNIT_WIDTH)
+#else
+#define IN_PLANE(y, x) true
+#endif
 
 /* The delta at this work-item's columns. */
 INLINE void find_columns(__global const output_delta_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
@@ -35,9 +45,14 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
                        y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
-                const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
-                if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS) {
-                    PUT(staged[STAGED_AT(i, j)], to + unit * SUM_PLANE(INPUT_DELTA));
+                const int row = FIRST_UNIT + STAGED_UNIT(pass, i);
+                const int unit = row / (BESIDE_Y * BESIDE_X);
+                const int cell_y = row / BESIDE_X % BESIDE_Y;
+                const int cell_x = row % BESIDE_X;
+                if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS
+                    && IN_PLANE(y * STRIDE_Y + PHASE_Y + cell_y, x * STRIDE_X + PHASE_X + cell_x)) {
+                    PUT(staged[STAGED_AT(i, j)],
+                        to + unit * SUM_PLANE(INPUT_DELTA) + cell_y * SUM_PITCH(INPUT_DELTA) + cell_x);
                 }
             }
         }

@@ -15,7 +15,7 @@ from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.implementations import IMPLEMENTATIONS, candidates, dense_tiled, tensor, tiled, winograd
+from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, tensor, tiled, winograd
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import load
@@ -114,6 +114,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tiled, winograd):
         monkeypatch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
         monkeypatch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    monkeypatch.setattr(blocks, "TILES", (test_convolution_winograd.SMALL,))
     monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
     monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
     monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))

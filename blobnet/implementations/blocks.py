@@ -1,0 +1,74 @@
+"""Backward data to few units at a stride, on GPUs: all phases in one product of matrices (tiled.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blobnet.implementations.base import BACKWARD_DATA
+from blobnet.implementations.operation import Operation, Phase
+from blobnet.implementations.tile import Tile, fitting
+from blobnet.implementations.tiled import TILES as TILED
+from blobnet.implementations.tiled import Tiled
+from blobnet.kernel_call import GlobalSize
+from blobnet.kernel_source import Macro
+
+#: Tiles beside those of tiled.py, with predicted speeds.
+TILES = (
+    *TILED,
+    Tile(48, 256, 8, 12, 8, speed=0.97, busy=1.5, overhead=20),
+    Tile(16, 256, 8, 8, 8, speed=0.8, busy=2.5, overhead=14, is_guess=True),
+)
+#: Rows of a product up to which its phases are worth a common window.
+_MOST_ROWS = 128
+
+
+class Blocks(Tiled):
+    """Few units at a stride: the phases side by side, as units of one product, whose results are blocks of cells.
+
+    All read one window of the delta, as large as the phase with most taps needs: others have weights of 0 there.
+    """
+
+    directions = (BACKWARD_DATA,)
+
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return "convolution/backward_data_tiled"
+
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        if not super().matches(operation) or operation.strides == (1, 1):
+            return False
+        return operation.units * operation.strides[0] * operation.strides[1] <= _MOST_ROWS and bool(operation.blocks)
+
+    @classmethod
+    def tiles(cls, operation: Operation) -> Sequence[Tile]:
+        assert operation.blocks
+        return fitting(TILES, operation.tuning.model, [operation.blocks.taps * operation.depth])
+
+    @property
+    def phase(self) -> Phase:
+        """All of them."""
+        assert self.operation.blocks
+        return self.operation.blocks
+
+    @property
+    def units(self) -> int:
+        return self.operation.units * self.operation.strides[0] * self.operation.strides[1]
+
+    @property
+    def taps(self) -> int:
+        return self.phase.taps
+
+    def phases(self, operation: Operation) -> list[Phase]:
+        return [self.phase]
+
+    @property
+    def matrix(self) -> dict[str, Macro]:
+        operation, axes = self.operation, (self.phase.vertical, self.phase.horizontal)
+        window = {"FILTER_HEIGHT": axes[0].count, "FILTER_WIDTH": axes[1].count}
+        kernel = {"KERNEL_HEIGHT": operation.vertical.kernel, "KERNEL_WIDTH": operation.horizontal.kernel}
+        return {**super().matrix, **self.phase.macros, **window, **kernel}
+
+    @property
+    def packing(self) -> tuple[str, GlobalSize, int]:
+        return "convolution/pack_blocks", super().packing[1], 16
