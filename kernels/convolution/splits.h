@@ -10,7 +10,10 @@
 #if SPLITS == 1
 #define FIRST_STEP 0
 #define END_STEP DEPTH_STEPS
-/* Where the sum of cell (n, unit, y, x) of a blob goes, how far behind it those of the next unit and row do, and of which type they are. */
+/*
+ * Where the sum of cell (n, unit, y, x) of a blob goes, how far behind it those of the next unit and row do, and of which
+ * type they are.
+ */
 #define SUM_AT(ROLE, blob, count, n, unit, y, x) ((blob) + BLOB_INDEX(ROLE, n, unit, y, x))
 #define SUM_PLANE(ROLE) ROLE##_UNIT_MEMORY_ELEMENTS
 #define SUM_PITCH(ROLE) ROLE##_UNIT_MEMORY_WIDTH
