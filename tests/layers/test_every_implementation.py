@@ -118,7 +118,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
     monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
     monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
-    monkeypatch.setattr(winograd, "PATCH_SIZES", (4,))
+    monkeypatch.setattr(winograd, "PATCH_TAPS", {4: (2, 3)})
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
