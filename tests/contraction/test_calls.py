@@ -302,7 +302,11 @@ def test_a_plan_goes_without_several_kernels_of_a_program(device: Device, monkey
     model = bn.Sequential([layers.Input(3, 9, 33), layers.ConvTranspose2D(4, 3, stride=2, name="up")])
     x = np.random.default_rng(0).standard_normal((3, 3, 9, 33)).astype(np.float32)
     expected = model.predict(x, device=device)
-    build, marked, simple = device.build, [], "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_"
+    build, marked, simple = (
+        device.build,
+        [],
+        "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_",
+    )
 
     def refuse(source: str, what: str) -> object:
         if "contraction_" in source and source.count("contraction_") != source.count(simple):
