@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
 from blobnet.blob import FloatArray
-from blobnet.errors import BlobnetError, FileError
+from blobnet.errors import BlobnetError, FileError, first_few
 from blobnet.graph import Graph, described_names, from_description
 from blobnet.plan_report import readable
 from blobnet.summary import summarize
@@ -731,5 +731,4 @@ def _plain(text: object) -> str:
 
 def _listed(names: Any) -> str:
     """The first few names."""
-    items = [_plain(name) for name in names]
-    return ", ".join(items[:12]) + (f" and {len(items) - 12} more" if len(items) > 12 else "") or "none"
+    return first_few(map(_plain, names), 12) or "none"

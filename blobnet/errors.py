@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class BlobnetError(Exception):
@@ -116,6 +116,12 @@ def warn(subject: str, rule: str, *, hint: str | None = None, **received: object
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("blobnet", "functools"):
         level, frame = level + 1, frame.f_back
     warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=level)
+
+
+def first_few(items: Iterable[object], most: int) -> str:
+    """The first items, and how many there are besides them: ``a, b and 3 more``."""
+    names = [str(item) for item in items]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def near_matches(name: str, known: list[str]) -> str:

@@ -88,7 +88,7 @@ def is_int(value: object, minimum: int) -> bool:
 def check_count(subject: str, name: str, value: Any) -> int:
     """``value`` as Python's int; OptionError unless it is a whole number of at least 1."""
     if not is_int(value, 1):
-        received: dict[str, Any] = {name: value}
+        received = {name: repr(value)}  # So that '3' is no 3.
         raise OptionError(subject, f"{name} must be an int of at least 1", **received)
     return operator.index(value)
 

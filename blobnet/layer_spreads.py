@@ -13,7 +13,7 @@ import numpy.typing as npt
 from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import Device
-from blobnet.errors import OptionError, PlanError
+from blobnet.errors import OptionError, PlanError, first_few
 from blobnet.executor import Executor, plan_for
 from blobnet.geometry import check_count
 from blobnet.graph import Graph, Vertex
@@ -170,10 +170,10 @@ class ModelSpreads:
         for layer in self.layers:
             if layer.dead:
                 what = f"{len(layer.dead)} of {layer.units} units are dead, the same for all {self.samples} samples"
-                lines.append(f"{layer.judged}: {what}: {_listed(layer.dead)}")
+                lines.append(f"{layer.judged}: {what}: {first_few(layer.dead, _MOST_NAMED)}")
             if layer.unconnected:
                 what = f"all weights of {len(layer.unconnected)} units are 0"
-                lines.append(f"{layer.parameter}: {what}: {_listed(layer.unconnected)}")
+                lines.append(f"{layer.parameter}: {what}: {first_few(layer.unconnected, _MOST_NAMED)}")
             spreads = {
                 layer.parameter: layer.weights,
                 f"{layer.last}, values": layer.values,
@@ -393,11 +393,6 @@ def _constant_units(values: FloatArray) -> tuple[int, ...]:
         return ()
     units = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
     return tuple(unit for unit, own in enumerate(units) if (own == own[0]).all())
-
-
-def _listed(units: tuple[int, ...]) -> str:
-    more = len(units) - _MOST_NAMED
-    return ", ".join(map(str, units[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _deviation(spread: Spread | None) -> str:

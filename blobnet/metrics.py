@@ -343,8 +343,9 @@ class Report:
             "recall": self.recall,
             "F1": self.f1,
             "IoU": self.iou,
-            "AUC": self.class_auc,
         }
+        if not np.isnan(self.class_auc).all():  # Of a class at each position there are none.
+            columns["AUC"] = self.class_auc
         present = self.samples > 0
         rows = {
             name: [*(float(values[unit]) for values in columns.values()), float(self.samples[unit])]

@@ -160,7 +160,7 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
         part = missed.sum() / number_of[number]
         pairs = own[number][missed] * scores.shape[1] + said[number][missed]
         truth, answer = divmod(int(np.bincount(pairs).argmax()), scores.shape[1])
-        return _class_name(truth, class_names), _class_name(answer, class_names), f"mostly; {_percent(part)} wrong"
+        return _class_name(truth, class_names), _class_name(answer, class_names), f"{_percent(part)} wrong"
 
     return errors, is_wrong.any(axis=axes), describe
 

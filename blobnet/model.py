@@ -982,7 +982,7 @@ def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple
 
 def _check_seed(subject: str, seed: Any) -> int:
     if not is_int(seed, 0) or seed >= 2**63:
-        raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=seed)
+        raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=repr(seed))
     return int(seed)
 
 

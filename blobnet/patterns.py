@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from blobnet.errors import OptionError, near_matches
+from blobnet.errors import OptionError, first_few, near_matches
 from blobnet.graph import Graph
 
 
@@ -25,7 +25,7 @@ def frozen_parameters(graph: Graph, patterns: str | Iterable[str]) -> frozenset[
     trainable = graph.trainable
     if items and len(frozen) == len(trainable):
         rule = "something must be left to train, but all trainable parameters are frozen"
-        raise OptionError("freeze", rule, freeze=_listed(items), parameters=len(trainable))
+        raise OptionError("freeze", rule, freeze=first_few(items, 6), parameters=len(trainable))
     return frozenset(frozen)
 
 
@@ -71,7 +71,3 @@ def _matches(graph: Graph, subject: str, pattern: object) -> Sequence[str]:
 def _fits(name: str, pattern: str) -> bool:
     # NOTE: a name may have brackets of its own.
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
-
-
-def _listed(patterns: Sequence[str]) -> str:
-    return ", ".join(patterns[:6]) + (f" and {len(patterns) - 6} more" if len(patterns) > 6 else "")

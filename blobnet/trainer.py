@@ -22,7 +22,7 @@ from blobnet.checkpoint import TrainingState
 from blobnet.datasets.source import Rows, parts
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
-from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.errors import DataError, OptionError, TrainingError, first_few
 from blobnet.inference import Evaluator, LabelledData, asked_metrics, head_name, measured_names, measurements
 from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
@@ -449,7 +449,7 @@ def _shortened(value: Any) -> str:
     """A setting; of a long list of names the first ones."""
     if not isinstance(value, list):
         return str(value)
-    return ", ".join(map(str, value[:4])) + (f" and {len(value) - 4} more" if len(value) > 4 else "") or "nothing"
+    return first_few(value, 4) or "nothing"
 
 
 def _unlike(value: Any, other: Any) -> str:

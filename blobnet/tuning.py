@@ -237,7 +237,9 @@ class Tunings:
                 rule = f"the tuning cache must be of this {name}, and is ignored"
                 return self._useless(rule, quiet, file=value, here=self.identity[name])
         if kernels != fingerprint():
-            return self._useless("the tuning cache is of other kernels than these, and is ignored", quiet)
+            # What any command leaves there, a peak or a fault, is found again by itself.
+            rule = "the tuning cache is of other kernels than these, and is ignored"
+            return self._useless(rule, quiet or not content.tasks)
         return content
 
     def _useless(self, rule: str, quiet: bool, **received: Any) -> _Content:

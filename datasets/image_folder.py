@@ -18,7 +18,7 @@ from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import Form, PictureWorkers
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.user_data import largest_class
-from blobnet.errors import DataError, FileError, OptionError, warn
+from blobnet.errors import DataError, FileError, OptionError, first_few, warn
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 TABLE_SUFFIXES = (".csv",)
@@ -33,6 +33,9 @@ FEW_PICTURES = 512
 
 #: The folders of pictures and of their masks, and what masks may be: kinds of files that keep values as they are.
 PICTURES, MASKS, MASK_SUFFIXES = "images", "masks", (".png", ".bmp")
+
+#: Pictures that cannot be read which an error or a warning names.
+_MOST_NAMED = 20
 
 _KINDS = "PNG, JPEG, WebP or BMP"
 
@@ -307,14 +310,16 @@ def _readable(
     name: str, parts: _Parts[_Label], forms: Sequence[Form | FileError], skip_unreadable: bool
 ) -> tuple[dict[str, list[tuple[Path, _Label]]], int]:
     """The pictures that can be read, and how many cannot."""
-    errors = [form for form in forms if isinstance(form, FileError)]
-    if errors and not skip_unreadable:
-        rule = f"{len(errors)} of {len(forms)} pictures cannot be read"
-        hint = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
-        raise FileError(name, rule, first=str(errors[0]).rstrip("."), hint=hint)
+    paths = [path for pictures in parts.values() for path, _ in pictures]
+    errors = [(path, form) for path, form in zip(paths, forms, strict=True) if isinstance(form, FileError)]
     if errors:
-        rule = f"{len(errors)} of {len(forms)} pictures cannot be read and are left out"
-        warn(name, rule, first=str(errors[0]).rstrip("."))
+        rule = f"{len(errors)} of {len(forms)} pictures cannot be read"
+        others = {"others": first_few([path for path, _ in errors[1:]], _MOST_NAMED)} if len(errors) > 1 else {}
+        received = {"first": str(errors[0][1]).rstrip("."), **others}
+        if not skip_unreadable:
+            hint = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
+            raise FileError(name, rule, **received, hint=hint)
+        warn(name, f"{rule} and are left out", **received)
     left = iter(forms)
     kept = {
         part: [picture for picture in pictures if isinstance(next(left), tuple)] for part, pictures in parts.items()

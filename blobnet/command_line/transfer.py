@@ -12,7 +12,7 @@ from pathlib import Path
 from blobnet.command_line.model_argument import ModelSource, find_model
 from blobnet.datasets import Dataset
 from blobnet.datasets.named_data import NamedData
-from blobnet.errors import OptionError, ShapeError
+from blobnet.errors import OptionError, ShapeError, first_few
 from blobnet.model import Model, load
 from blobnet.patterns import frozen_parameters
 
@@ -132,8 +132,7 @@ def describe(
     """A line for where the weights come from, and which layers start ``anew``, and one for what is frozen."""
     lines = []
     if options.init_from and not options.resume:
-        more = f" and {len(anew) - 6} more" if len(anew) > 6 else ""
-        lines.append(f"init    weights of {options.init_from}; new: {', '.join(anew[:6]) or 'nothing'}{more}")
+        lines.append(f"init    weights of {options.init_from}; new: {first_few(anew, 6) or 'nothing'}")
     if patterns:
         specs = model.graph.named_parameters
         frozen = sum(specs[name].elements for name in frozen_parameters(model.graph, patterns))

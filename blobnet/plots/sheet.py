@@ -85,7 +85,10 @@ def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
 
 
 def _caption(mistake: Mistake) -> list[Line]:
-    return [("is ", mistake.truth, ""), ("said ", mistake.said, f" {mistake.remark}")]
+    lines = [("is ", mistake.truth, ""), ("said ", mistake.said, "")]
+    if len(mistake.remark) > len("100 %"):  # No name would have room beside it.
+        return [*lines, ("", mistake.remark, "")]
+    return [lines[0], ("said ", mistake.said, f" {mistake.remark}")]
 
 
 def _truth(own: str, partner: str, share: float) -> list[Line]:

@@ -148,6 +148,12 @@ def test_mistakes_say_what_is_and_what_was_said() -> None:
     assert figure.get_suptitle() == "a model\n9 of 50 samples are wrong; the 2 worst of them"
 
 
+def test_mistakes_of_positions_have_a_line_for_what_is_wrong() -> None:
+    worst = (Mistake(7, 3.0, "ground", "square", "12 % wrong"),)
+    figure = plots.draw_mistakes(Mistakes(9, 1, worst, np.ones((1, 3, 5, 5), np.float32)), "a model")
+    assert captions(figure) == ["is ground\nsaid square\n12 % wrong"]
+
+
 @pytest.mark.parametrize(("build", "is_late"), [(resnet8, False), (lenet5, True)])
 def test_words_of_a_plan_stand_clear_of_the_line_to_its_peak(build: Callable[..., Model], is_late: bool) -> None:
     plan = build((1, 28, 28), 10).plan(128)

@@ -64,3 +64,8 @@ def test_near_matches() -> None:
     assert near_matches("xyz", known) == "known names: Conv1D, Conv2D, Dense, Dropout."
     assert len(near_matches("Conv", ["Conv" + letter for letter in "abcdef"]).split(" or ")) == 3
     assert known == ["Conv2D", "Conv1D", "Dense", "Dropout"]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, ""), (1, "0"), (3, "0, 1, 2"), (5, "0, 1, 2 and 2 more")])
+def test_first_few(count: int, expected: str) -> None:
+    assert errors.first_few(range(count), 3) == expected

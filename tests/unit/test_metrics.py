@@ -156,5 +156,6 @@ def test_report_as_text() -> None:
         "mean           0.7500     0.7500     0.6667     0.5000     1.0000          5",
         "accuracy 0.6000",
     ]
+    assert str(Report.summed([report])).splitlines()[1].endswith("0.6667     0.5000          1")  # No areas, no column.
     with pytest.raises(OptionError, match=r"report: the loss must be one of classes\. .*Hint: measure mae, rmse or r2"):
         Report.of(MeanSquaredError(), np.zeros((2, 1)), np.zeros((2, 1), np.float32))

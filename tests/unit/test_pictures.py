@@ -309,8 +309,9 @@ def test_unreadable_pictures_are_left_out(folder: Path, workers: int | None) -> 
     with pytest.raises(FileError, match="(cut.jpg|empty.png): the picture must be readable and whole"):  # noqa: RUF043
         datasets.load(folder, size=(6, 9), workers=workers)
     rule = "set: 2 of 16 pictures cannot be read and are left out. Received first="
-    with pytest.warns(BlobnetWarning, match=re.escape(f"{rule}{cut.parent / 'cut.jpg'}: the picture must be")):
+    with pytest.warns(BlobnetWarning, match=re.escape(f"{rule}{cut.parent / 'cut.jpg'}: the picture must be")) as said:
         found = datasets.load(folder, size=(6, 9), workers=workers, skip_unreadable=True)
+    assert str(said[0].message).endswith(f", others={folder / 'val' / 'a' / 'empty.png'}.")
     assert repr(found) == repr(expected)
     np.testing.assert_array_equal(found.train.x, expected.train.x)
     np.testing.assert_array_equal(found.train.y, expected.train.y)
@@ -342,7 +343,7 @@ def test_a_class_without_pictures_that_can_be_read(folder: Path) -> None:
         path.write_bytes(b"")
     rule = "every class must hold a picture to train on that can be read. Received unreadable="
     with (
-        pytest.warns(BlobnetWarning, match=r"cannot be read and are left out.*cannot identify image file '[^']*'\.$"),
+        pytest.warns(BlobnetWarning, match=r"and are left out.*cannot identify image file .[^,]*, others=.*9\.webp\.$"),
         pytest.raises(DataError, match=rf"{rule}\d+, class=b\."),
     ):
         datasets.load(folder, size=(4, 4), skip_unreadable=True)

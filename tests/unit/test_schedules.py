@@ -132,6 +132,7 @@ def test_foreign_descriptions(description: Any, message: str) -> None:
             {"rate": 1, "every_epochs": 0},
             "Step: every_epochs must be an int of at least 1. Received every_epochs=0.",
         ),
+        (Step, {"rate": 1, "every_epochs": "3"}, "at least 1. Received every_epochs='3'."),
         (Step, {"rate": 1, "every_epochs": 1.5}, "Step: every_epochs must be an int of at least 1"),
         (Step, {"rate": 1, "every_epochs": True}, "Step: every_epochs must be an int of at least 1"),
         (Step, {"rate": 1, "every_epochs": 1, "factor": 0}, "Step: factor must be a finite number above 0"),

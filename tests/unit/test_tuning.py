@@ -113,6 +113,14 @@ def test_a_file_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(Tunings(IDENTITY).winners) == {OTHER}
 
 
+def test_who_never_tuned_is_not_told_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    Tunings(IDENTITY).record_speeds(flops=5e12)
+    monkeypatch.setattr(tuning, "fingerprint", lambda: "other")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Tunings(IDENTITY).speeds == {}
+
+
 @pytest.mark.parametrize("name", ["device", "driver"])
 def test_a_foreign_file(name: str) -> None:
     Tunings(IDENTITY).record(TASK, WINNER)
