@@ -524,10 +524,13 @@ class Expression(Loss):
         object.__setattr__(self, "sizes", tuple(sorted(dict(self.sizes).items())))
         function = self._function()
         heads = function.heads
-        rule = "the text must have a head, with the sizes of two inputs, output and targets, and one output"
+        rule = (
+            "the text must have a head with two inputs, output and targets, each with the samples and what is of one, "
+        )
+        rule += "and one output"
         fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
         if not fits or len(function.outputs) != 1:
-            raise OptionError("Expression", rule, inputs=tuple(heads), outputs=function.outputs)
+            raise OptionError("Expression", rule, inputs=heads, outputs=function.outputs)
 
     def _function(self, rank: int = 2) -> Function:
         return function(spelled_out(self.text, rank), **dict(self.sizes))

@@ -247,6 +247,8 @@ def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
 
 def spelled_out(text: str, rank: int) -> str:
     """The text with ``rank`` axes in place of each ``...``."""
+    if not isinstance(text, str):
+        return text  # Who parses it says what is wrong.
     head = text.find("->")
     pieces: list[str] = []
     last = 0

@@ -98,13 +98,15 @@ def sample_slots(model: DeviceModel) -> int:
     return 1 if model.is_host else 2
 
 
-def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> Memory:
-    """Buffers for all that calls use; ``kept`` are storages that a caller reads when the forward calls are done.
+def allocate(
+    request: Request, calls: Sequence[PhasedCall], kept: Set[str] = frozenset(), last: Set[str] = frozenset()
+) -> Memory:
+    """Buffers for all that calls use; what callers read is ``kept`` until the forward calls are done, or the ``last``.
 
     Raises:
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
-    found, count = occupants(calls, kept), request.batch_size
+    found, count = occupants(calls, kept, last), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
@@ -137,8 +139,10 @@ def allocate(request: Request, calls: Sequence[PhasedCall], kept: Set[str] = fro
     )
 
 
-def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list[Occupant]:
-    """Every storage and layer array that the calls name, in the order of first use; ``kept`` is as for allocate."""
+def occupants(
+    calls: Sequence[PhasedCall], kept: Set[str] = frozenset(), last: Set[str] = frozenset()
+) -> list[Occupant]:
+    """Every storage and layer array that the calls name, in the order of first use; the rest is as for allocate."""
     found: dict[str, Occupant] = {}
 
     def use(
@@ -158,6 +162,8 @@ def occupants(calls: Sequence[PhasedCall], kept: Set[str] = frozenset()) -> list
     forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
     for name in kept & found.keys():
         found[name] = replace(found[name], last=max(found[name].last, forward))
+    for name in last & found.keys():
+        found[name] = replace(found[name], last=len(calls) - 1)
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
         if calls[found[name].last][0] != CONSTANT:

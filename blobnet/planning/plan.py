@@ -159,7 +159,8 @@ def _plan(request: Request) -> Plan:
     calls: Sequence[PhasedCall] = [(item.phase, item.call) for item in scheduled]
     calls = with_constants(calls, request.parameters.trainable_elements if request.training else 0)
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
-    memory = allocate(request, calls, results)
+    wanted = {index for _, index in request.graph.entries} & deltas.regions.keys() if request.input_delta else set()
+    memory = allocate(request, calls, results, {deltas.regions[index].storage.name for index in wanted})
     made = for_model((call for _, call in memory.calls), request.tuning.model)
     names = [vertex.name for vertex in request.graph.vertices]
     return Plan(

@@ -705,8 +705,10 @@ def test_two_outputs_with_expressions(device: Device) -> None:
 @pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
-        ("L[n] = +(P[n, c])", None, r"Expression: the text must have a head.* one output\. Received inputs=\('P',\)"),
+        ("L[n] = +(P[n, c])", None, r"Expression: the text must have a head.* one output\. Received inputs="),
         ("function (P[N, C]) -> (L) { L[n] = +(P[n, c]); }", None, r"two inputs, output and targets"),
+        ("function (P[N, C], T[N]) -> (L) { L[n] = +(P[n, c] - T[n]); }", None, r"'T': \('N',\)"),
+        (5, None, r"text: a contraction must be a string\. Received text=5\."),
         ("function (P[N, C], T[N, C]) -> (L) { L = P - T; }", Shape.flat(3), r"must give one value for each sample"),
         ("function (P[N, C], T[N, C]) -> (L) { L[n] = +(P[n, c] - T[n, c]); }", Shape(3, 2, 2),
          r"(?s)Expression: the text must fit the model's output\. Received output=\(3, 2, 2\)\..*'P' must have 2 axes"),

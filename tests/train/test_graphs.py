@@ -85,6 +85,23 @@ def test_lists_in_order_are_the_same(device: Device) -> None:
     assert all(np.array_equal(values, in_order[name]) for name, values in by_name.items())
 
 
+def test_the_delta_of_an_input_that_is_done_early_stays(device: Device) -> None:
+    """That of ``state`` is known before the gates have theirs, which are as large."""
+    image, state = layers.Input(2, 6, 5)(), layers.Input(4)()
+    first = layers.Conv2D(4, 3, name="first")(image)
+    gates = layers.Activation("sigmoid")(layers.Dense(4)(layers.GlobalAveragePool()(first)))
+    last = layers.Conv2D(4, 3, name="last")(layers.Activation("relu")(first * gates))
+    model = bn.Model({"image": image, "state": state}, layers.Flatten()(last * layers.Dense(4, name="scale")(state)))
+    random = np.random.default_rng(0)
+    x = {"image": random.standard_normal((5, 2, 6, 5)), "state": random.standard_normal((5, 4))}
+    delta = random.standard_normal((5, 8))
+    text = "function (P[N, C], T[N, C]) -> (L) { L[n] = +(P[n, c] * T[n, c]); }"
+    found = model.gradients(x, delta, loss=losses.Expression(text), device=device)
+    scaled = model.outputs_of("last").predict(x["image"], device=device).reshape(5, 4, 2)
+    wanted = (delta.reshape(5, 4, 2) * scaled).sum(axis=2) @ model.weights["scale/weight"] / 5
+    assert_close(found["state"], wanted, relative=1e-4, absolute=1e-5, what="state")
+
+
 def test_an_output_that_others_read_has_both_deltas(device: Device) -> None:
     torch = pytest.importorskip("torch")
     rows = layers.Input(4, name="rows")()
