@@ -47,7 +47,7 @@
 __kernel OF_VECTORS void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                                           READ_ARRAY(real_t, weight), const int count)
 {
-    PANEL_PART;
+    PANEL_PART
     multiply_panels(sums, panel, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, group * DEPTH, 0, 0),
                     ARRAY(weight) + (size_t)unit * ROWS, units, start, end);
 

@@ -48,7 +48,7 @@ __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB
                                                     READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
                                                     const int count)
 {
-    PANEL_PART;
+    PANEL_PART
     multiply_panels(sums, panel, input + BLOB_INDEX(INPUT, 0, group * DEPTH, 0, 0),
                     ARRAY(weight) + (size_t)unit * ROWS, units, start, end);
 

@@ -20,7 +20,8 @@
 
 /*
  * What a work-item does, `units` from `unit` on and the positions from `start` to `end` behind that; and what it keeps:
- * a panel, its sums, and a tile of what else a result is made of.
+ * a panel, its sums, and a tile of what else a result is made of. What is behind the last position is no result, but is
+ * computed with, and so it is set.
  */
 #define PANEL_PART                                                                   \
     const int chunk = get_global_id(0) % (GROUPS * CHUNKS);                          \
@@ -32,7 +33,19 @@
     const int end = min(TILE, count * POSITIONS - start);                            \
     __local real_t panel[DEPTHS * TAPS * TILE + LANES] __attribute__((aligned(64))); \
     __local real_t sums[UNITS_AT_ONCE * TILE + LANES] __attribute__((aligned(64)));  \
-    __local real_t tile[TILE] __attribute__((aligned(64)))
+    __local real_t tile[TILE] __attribute__((aligned(64)));                          \
+    if (end < TILE) {                                                                \
+        clear(panel, DEPTHS * TAPS * TILE);                                          \
+        clear(tile, TILE);                                                           \
+    }
+
+/* Clears whole vectors. */
+INLINE void clear(__local real_t *to, const int size)
+{
+    for (int i = 0; i < size; i += LANES) {
+        VECTOR_STORE(0, to + i);
+    }
+}
 
 /* Copies the rows of `depths` source units from `source` on, the first sample's first cell. */
 INLINE void load_panel(__local real_t *panel, __global const source_t *source, const int depths,
@@ -97,9 +110,7 @@ INLINE void multiply_panels(__local real_t *sums, __local real_t *panel, __globa
 {
     pieces_t pieces;
     find_pieces(&pieces, SOURCE_SAMPLE, STRIDE_Y * SOURCE_PITCH, STRIDE_X, start, end);
-    for (int i = 0; i < UNITS_AT_ONCE * TILE; i += LANES) {
-        VECTOR_STORE(0, sums + i);
-    }
+    clear(sums, UNITS_AT_ONCE * TILE);
     for (int depth = 0; depth < DEPTH; depth += DEPTHS) {
         const int depths = min(DEPTHS, DEPTH - depth);
         load_panel(panel, source + depth * SOURCE_PLANE, depths, &pieces);
