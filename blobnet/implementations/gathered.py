@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, reads, rounded_up, vector_tiles
+from blobnet.implementations.blocking import READ_COST, Block, reads, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
@@ -19,16 +19,16 @@ RUN = 16
 class Gathered(Implementation):
     """Lanes of samples, which a copy lays side by side; a launch for each phase."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (FORWARD, BACKWARD_DATA)
 
     @classmethod
-    def tiles(cls, operation: Operation) -> list[VectorTile]:
+    def tiles(cls, operation: Operation) -> list[Block]:
         return vector_tiles(cls.tunables(operation), operation.units, operation.batch_size)
 
-    def __init__(self, operation: Operation, tile: VectorTile) -> None:
+    def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
         layout = operation.source.layout
         positions = (layout.unit_height - 1) * layout.unit_memory_width + layout.unit_width

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from blobnet.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, balance, rounded_up, vector_tiles
+from blobnet.implementations.blocking import READ_COST, Block, balance, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -22,7 +22,7 @@ WORK_ITEMS, FEWEST_UNITS = 8, 64
 class Panels(Implementation):
     """Products with panels, copies of the source in the order of reading; backward data at stride 1."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (FORWARD, BACKWARD_DATA)
@@ -38,7 +38,7 @@ class Panels(Implementation):
         found = (cls(operation, tile) for tile in tiles)
         return (candidate for candidate in found if candidate.fits)
 
-    def __init__(self, operation: Operation, tile: VectorTile) -> None:
+    def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
         model, units = operation.tuning.model, operation.units
         #: Tiles of the batch's positions.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.sums import split_sum
 from blobnet.kernel_call import GlobalSize, KernelCall
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.
@@ -43,10 +42,8 @@ class Strip(Implementation):
             strip, pairs = min(result.height, _ROWS), operation.groups * operation.units * operation.depth
             strips = operation.batch_size * -(-result.height // strip) * result.width
             splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
-            partials, reductions = split_sum(operation, splits)
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
-            call = operation.call(self.kernel, size, _SUMMING, STRIP=strip, SPLITS=splits, PARTIALS=partials)
-            return [call, *reductions]
+            return operation.summed(splits, self.kernel, size, _SUMMING, {"STRIP": strip})
         # A block is as many cells as there are phases backward, one forward.
         block = operation.strides if operation.direction == BACKWARD_DATA else (1, 1)
         rows, columns = -(-result.height // block[0]), -(-result.width // block[1])

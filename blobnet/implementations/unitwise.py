@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
-from blobnet.implementations.blocking import VectorTile, splits_for, vector_tiles
+from blobnet.implementations.blocking import Block, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
@@ -19,13 +19,13 @@ LAUNCHES_COST = 100_000
 class Unitwise(Implementation):
     """Lanes of input units of a tap, which a copy lays side by side, at all output units."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (BACKWARD_WEIGHTS,)
 
     @classmethod
-    def tiles(cls, operation: Operation) -> list[VectorTile]:
+    def tiles(cls, operation: Operation) -> list[Block]:
         return vector_tiles(cls.tunables(operation), operation.units, operation.depth)
 
     @property
