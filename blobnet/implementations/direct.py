@@ -30,8 +30,8 @@ SPLIT_ELEMENTS = 2**21
 COPY_COST, STORE_COST = 40, 50
 #: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
 SPLIT_ACCUMULATORS = 20
-#: What forward takes of what is counted, but for the copy, where stores weigh most: results go from registers straight to
-#: memory.
+#: What forward takes of what is counted, but for the copy, where stores weigh most: its results go from registers
+#: straight to memory.
 ONE_TAP_FORWARD_COST = 0.85
 #: How much longer the gradient of the weights takes where no other tap reads what a column has brought near.
 ONE_TAP_COST = 1.15
