@@ -133,7 +133,7 @@ class Direct(Implementation):
             return operation.source, {"PHASES_Y": 1, "PHASES_X": 1}, []
         kernel, name = "convolution/split_phases", operation.direction.removesuffix("s")
         memory = operation.memory(f"phases {name}", per_sample=self.layout.memory_elements)
-        blob = Blob(memory.storage, self.layout, is_memory=True)
+        blob = Blob(memory.storage, self.layout, is_memory=True, type=operation.source.type)
         lanes = 1 << (min(self.layout.unit_width, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
         size, label = GlobalSize(1, 1, self.layout.unit_count), f"{operation.label}: split"
         # Padding is part of the phases.

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
     monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
     monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
-    monkeypatch.setattr(winograd, "PATCH_SIZES", (4,))
+    monkeypatch.setattr(winograd, "PATCH_TAPS", {4: (2, 3)})
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -127,6 +128,36 @@ def test_random_odd_shapes(device: Device, name: str) -> None:
     for case in cases(name):
         reached |= phases_of(name, check(device, name, case))
     assert reached == {PHASES[direction] for direction in item.directions}
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize(
+    ("name", "direction", "role"),
+    [
+        ("gathered", FORWARD, "GATHERED"),
+        ("gathered", BACKWARD_DATA, "GATHERED"),
+        ("direct", FORWARD, "PHASES"),
+        ("direct", BACKWARD_WEIGHTS, "PHASES"),
+        ("unitwise", BACKWARD_WEIGHTS, "PANELS"),
+    ],
+)
+def test_copies_have_the_type_of_what_they_copy(name: str, direction: str, role: str, kind: StorageType) -> None:
+    layer, source = Conv2D(9, 3, 2, padding=1), layers.Input(8, 9, 11)()
+    graph = from_nodes(source, layer(source))
+    plan = make_plan(graph, 3, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning_of(name))
+    known = layer.operation(plan.sites[graph.vertices[1].name], direction)
+    operation = replace(known, **{side: replace(getattr(known, side), type=kind) for side in ("input", "output")})
+    (item, *_) = [item for item in candidates(operation) if item.way.variant == name]
+    copy, *rest = item.calls()
+    made = {**copy.blobs, **copy.arrays}[role]
+    assert made.type == kind
+    assert f"#define {role.lower()}_t {kind.c_type}\n" in copy.assemble()
+    # Whoever reads the copy knows it as what it is.
+    again = [
+        one for call in rest for one in (*call.blobs.values(), *call.arrays.values()) if one.storage == made.storage
+    ]
+    assert again
+    assert all(one.type == kind for one in again)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
