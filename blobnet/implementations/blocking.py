@@ -8,7 +8,7 @@ a row and one a column for each of its multiply-adds' products, so the cost of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blobnet.kernel_call import power_of_two
 from blobnet.kernel_source import Macro
@@ -87,7 +87,7 @@ def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 
         return block.cost * most * (1 if stride % WAY_ELEMENTS or block.units <= WAYS else CONFLICT_COST)
 
     found = [
-        replace(block, cost=cost(block), lanes=lanes, count=-(-vectors // block.vectors))
+        Block(cost(block), block.units, block.vectors, lanes, -(-vectors // block.vectors))
         for block in blocks(units, vectors, *limits)
     ]
     return sorted(found, key=lambda tile: tile.cost)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import BlobLayout
 from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import (
@@ -56,11 +56,8 @@ class Direct(Implementation):
         super().__init__(operation, tile)
         self.parts = parts
         #: What it reads at stride 1: its source, or a copy of the input that is split into phases.
-        self.layout = operation.source.layout
-        self.copies = operation.direction != BACKWARD_DATA and operation.strides != (1, 1)
-        if self.copies:
-            phases = operation.input_phases
-            self.layout = BlobLayout.padded(Shape(operation.input.shape.units * phases.units, *phases.sizes))
+        self.copies = operation.split_input is not None
+        self.layout = operation.split_input or operation.source.layout
         #: From a row of it to the next.
         self.pitch = self.layout.unit_memory_width
 

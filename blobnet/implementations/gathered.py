@@ -8,7 +8,6 @@ from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, Block, reads, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
 
 #: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit.
 COPY_COST, STORE_COST = 60, 100
@@ -43,11 +42,8 @@ class Gathered(Implementation):
     def cost(self) -> float:
         operation, tile = self.operation, self.tile
         copied, results = self.copied * self.samples, operation.result.shape.elements * operation.batch_size
-        cost = (
-            tile.cost * operation.taps_inside * operation.depth * operation.groups
-            + COPY_COST * copied
-            + STORE_COST * results
-        )
+        cost = tile.cost * operation.taps_inside * operation.depth * operation.groups
+        cost += COPY_COST * copied + STORE_COST * results
         # Positions follow one another.
         of_samples, blocks = -(-self.samples // tile.values), -(-operation.units // tile.units)
         source, weights = copied // (operation.groups * of_samples), operation.units * operation.depth
@@ -59,8 +55,7 @@ class Gathered(Implementation):
         role = "output delta" if operation.direction == BACKWARD_DATA else "input"
         memory = operation.memory(f"{role} gathered by samples", (tile.lanes - 1) * self.copied, self.copied)
         gathered = replace(memory, side_by_side=True, type=operation.source.type)
-        macros: dict[str, Macro] = {
-            **tile.macros,
+        macros = tile.macros | {
             "GROUP_UNITS": operation.depth,
             "SOURCE_HEIGHT": layout.unit_height,
             "SOURCE_WIDTH": layout.unit_width,

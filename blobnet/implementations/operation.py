@@ -10,7 +10,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from blobnet.blob import Shape
+from blobnet.blob import BlobLayout, Shape
 from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA
@@ -72,10 +72,6 @@ class Phase:
     def taps(self) -> int:
         """Taps that its cells meet."""
         return self.vertical.count * self.horizontal.count
-
-    def taps_inside(self, source: Shape) -> int:
-        """Taps that read the source and not its halo, over all positions."""
-        return self.vertical.taps_inside(source.height) * self.horizontal.taps_inside(source.width)
 
     @property
     def macros(self) -> dict[str, Macro]:
@@ -187,9 +183,18 @@ class Operation:
         return Shape(min(y.stride, y.span) * min(x.stride, x.span), *sizes)
 
     @cached_property
+    def split_input(self) -> BlobLayout | None:
+        """How the input's phases lie in a copy that is read at stride 1; None where the source is."""
+        if self.direction == BACKWARD_DATA or self.strides == (1, 1):
+            return None
+        return BlobLayout.padded(Shape(self.input.shape.units * self.input_phases.units, *self.input_phases.sizes))
+
+    @cached_property
     def taps_inside(self) -> int:
         """Taps that read the source and not its halo, over all positions of a unit."""
-        return sum(phase.taps_inside(self.source.shape) for phase in self.phases)
+        height, width = self.source.shape.height, self.source.shape.width
+        axes = ((phase.vertical.taps_inside(height), phase.horizontal.taps_inside(width)) for phase in self.phases)
+        return sum(map(math.prod, axes))
 
     @property
     def geometry(self) -> tuple[object, ...]:

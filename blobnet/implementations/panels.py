@@ -69,17 +69,14 @@ class Panels(Implementation):
         return shared * balance(items, operation.cores) + TRANSPOSE_COST * transposed / operation.cores
 
     def calls(self) -> list[KernelCall]:
-        operation, tile, before, arrays = self.operation, self.tile, [], {}
+        operation, tile, calls, arrays = self.operation, self.tile, [], {}
         if operation.direction == BACKWARD_DATA:
             # Puts the weights of an input unit together.
-            arrays = {"WEIGHT": operation.memory("weights transposed", operation.weights)}
+            kernel, label = "convolution/transpose_weight", f"{operation.label}: transpose"
+            arrays["WEIGHT"] = weights = operation.memory("weights transposed", operation.weights)
             size = GlobalSize(-(-operation.depth // tile.lanes), operation.groups, per_sample=False)
-            label, to = f"{operation.label}: transpose", arrays["WEIGHT"]
-            call = operation.call(
-                "convolution/transpose_weight", size, None, {}, label, LANES=tile.lanes, TRANSPOSED=to
-            )
-            before = [call]
+            calls = [operation.call(kernel, size, None, {}, label, LANES=tile.lanes, TRANSPOSED=weights)]
         size = GlobalSize(operation.groups * self.chunks, positions=operation.positions, tile=tile.values)
-        facts = {**tile.macros, "UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
+        facts = tile.macros | {"UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
         facts |= operation.phases[0].macros if operation.phases else {}
-        return [*before, operation.call(self.kernel, size, None, facts, **arrays)]
+        return [*calls, operation.call(self.kernel, size, None, facts, **arrays)]
