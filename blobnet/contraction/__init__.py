@@ -46,7 +46,6 @@ meant: matrices that do not fit are a mistake.
 * :mod:`table`: statements whose tensors have a place in memory, as ranges and strides;
 * :mod:`loops`: clamped ranges for the constraints that halos do not meet;
 * :mod:`schedule`, :mod:`search`, :mod:`costs`: how a table becomes a kernel, and the choice of that;
-* :mod:`tile_model`: a published choice of tiles, to compare with;
 * :mod:`lowering`, :mod:`source`, :mod:`calls`: kernels, and their launches on a plan's blobs;
 * :mod:`reference`: what it all means, in NumPy.
 """

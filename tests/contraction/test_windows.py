@@ -147,7 +147,6 @@ def test_the_published_convolution_reads_one_cell_beyond_each_edge() -> None:
     taps = 3 * 224 - 2  # of the 3 a cell, without those outside of an edge
     assert analysis.terms(convolution) == 32 * 64 * 64 * taps * taps
     assert analysis.flops(convolution) == 2 * analysis.terms(convolution)
-    assert f.flops(**shapes) == 2 * analysis.terms(convolution) + 2 * 32 * 224 * 224 * 64
     assert f.bytes(**shapes) == 4 * (4 * 32 * 224 * 224 * 64 + 9 * 64 * 64)
     assert str(activation) == "R[_0, _1, _2, _3] = ((O[_0, _1, _2, _3] > 0) ? O[_0, _1, _2, _3] : 0)"
     assert activation.reduction_indexes == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,17 +69,16 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
     return layer, Shape(units * groups, height, width), count
 
 
-def directions(name: str, layer: Conv1D | Conv2D | Dense, shape: Shape, count: int) -> set[str]:
-    """Those that the implementation takes, of a layer alone."""
+def directions(variants: Collection[str], case: Drawn, tuning: Tuning) -> set[str]:
+    """Those of a layer alone that one of the variants can compute."""
+    layer, shape, count = case
     sizes = shape.dimensions
     source = layers.Input(sizes[0], *((None, *sizes[1:]) if shape.rank == 1 else sizes[1:]))()
     graph = from_nodes(source, layer(source))
-    tuning = tuning_of(name)
     plan = make_plan(graph, count, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning)
     (site,) = [plan.sites[vertex.name] for vertex in graph.vertices if vertex.name != graph.vertices[0].name]
     found = {direction: candidates(layer.operation(site, direction)) for direction in PHASES}
-    variants = set(IMPLEMENTATIONS[name].variants)
-    return {direction for direction, items in found.items() if variants & {item.way.variant for item in items}}
+    return {direction for direction, items in found.items() if any(item.way.variant in variants for item in items)}
 
 
 def cases(name: str, times: int = 2) -> Iterator[Drawn]:
@@ -89,7 +88,7 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     known = set(item.directions)
     for _ in range(500):
         case = draw(generator, item.families)
-        taken = directions(name, *case)
+        taken = directions(item.variants, case, tuning_of(name))
         if any(reached[direction] < times for direction in taken):
             reached.update(taken)
             yield case
@@ -109,15 +108,20 @@ def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
+def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
+    """Has products take small tiles, which drivers for CPUs build in little time."""
+    for module in (tiled, winograd):
+        patch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
+        patch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    patch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
+    patch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
+    patch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
+
+
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, and patches, which drivers for CPUs build in little time."""
-    for module in (tiled, winograd):
-        monkeypatch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
-        monkeypatch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
-    monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
-    monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
-    monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
+    """Small tiles, and patches of one size."""
+    take_small_tiles(monkeypatch)
     monkeypatch.setattr(winograd, "PATCH_TAPS", {4: (2, 3)})
 
 
