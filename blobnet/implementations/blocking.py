@@ -8,7 +8,7 @@ a row and one a column for each of its multiply-adds' products, so the cost of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blobnet.kernel_call import power_of_two
 from blobnet.kernel_source import Macro
@@ -32,14 +32,29 @@ def rounded_up(size: int, step: int) -> int:
 
 @dataclass(frozen=True, order=True)
 class Block:
-    """A tile of ``units`` x ``vectors`` sums; its cost counts multiply-adds for each row of the product."""
+    """A tile of ``units`` x ``vectors`` sums; its cost counts multiply-adds for each row of the product.
+
+    The vectors of some have ``lanes``; ``count``: tiles along these.
+    """
 
     cost: float
     units: int
     vectors: int
+    lanes: int = 0
+    count: int = 0
 
     def __str__(self) -> str:
-        return f"{self.units}x{self.vectors}"
+        return f"{self.units}x{self.vectors}" + (f"x{self.lanes}" if self.lanes else "")
+
+    @property
+    def values(self) -> int:
+        """Values of all vectors of a unit."""
+        return self.vectors * self.lanes
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        """The tile as macros."""
+        return {"BLOCK_UNITS": self.units, "BLOCK_VECTORS": self.vectors, "LANES": self.lanes}
 
 
 def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[Block]:
@@ -57,28 +72,7 @@ def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: i
     )
 
 
-@dataclass(frozen=True)
-class VectorTile(Block):
-    """A tile whose vectors have ``lanes``; ``count``: tiles along the vectors."""
-
-    lanes: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.units}x{self.vectors}x{self.lanes}"
-
-    @property
-    def values(self) -> int:
-        """Values of all vectors of a unit."""
-        return self.vectors * self.lanes
-
-    @property
-    def macros(self) -> dict[str, Macro]:
-        """The tile as macros."""
-        return {"BLOCK_UNITS": self.units, "BLOCK_VECTORS": self.vectors, "LANES": self.lanes}
-
-
-def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1, stride: int = 1) -> list[VectorTile]:
+def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1, stride: int = 1) -> list[Block]:
     """Tiles for ``units`` units and ``runs`` runs of ``run`` values, along which the lanes lie; the cheapest first.
 
     ``stride`` is how far the weights of a unit are from the next one's, which are read side by side.
@@ -87,15 +81,16 @@ def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 
     lanes = power_of_two(run, most)
     vectors = runs * -(-run // lanes)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-    # A vector that holds less than the most lanes takes as long.
+
+    def cost(block: Block) -> float:
+        # A vector that holds less than the most lanes takes as long.
+        return block.cost * most * (1 if stride % WAY_ELEMENTS or block.units <= WAYS else CONFLICT_COST)
+
     found = [
-        VectorTile(block.cost * most, block.units, block.vectors, lanes, -(-vectors // block.vectors))
+        Block(cost(block), block.units, block.vectors, lanes, -(-vectors // block.vectors))
         for block in blocks(units, vectors, *limits)
     ]
-    if stride % WAY_ELEMENTS:
-        return found
-    conflicts = [tile if tile.units <= WAYS else replace(tile, cost=CONFLICT_COST * tile.cost) for tile in found]
-    return sorted(conflicts, key=lambda tile: tile.cost)
+    return sorted(found, key=lambda tile: tile.cost)
 
 
 def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) -> tuple[int, int]:

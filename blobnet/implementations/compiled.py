@@ -13,7 +13,6 @@ from blobnet.contraction.form import Program
 from blobnet.geometry import WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.sums import bias_gradient
 from blobnet.kernel_call import Array, Blob, KernelCall
 
 #: Speed against that of the best product of a device: as measured (docs/contractions.md).
@@ -60,7 +59,7 @@ def _calls(operation: Operation) -> list[KernelCall]:
         program = _program(operation, "R = S")
         deltas = delta_names(program)
         known |= {deltas["R"]: operation.output, deltas[name]: result}
-        bias = bias_gradient(operation) if operation.family == "dense" else []
+        bias = operation.bias_gradient() if operation.family == "dense" else []
         accumulate = [deltas[name]] if operation.accumulate else []
         return [*_launches(operation, differentiate(program, [name]), known, accumulate), *bias]
     terms = "S"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import rounded_up, splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.sums import bias_gradient
 from blobnet.implementations.tile import Tile, fitting
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -63,7 +62,7 @@ class DenseTiled(Implementation):
         operation, tile = self.operation, self.tile
         if operation.direction == BACKWARD_WEIGHTS:
             size = GlobalSize(tile.count(operation.units, operation.columns) * tile.items, per_sample=False)
-            return [operation.call(self.kernel, size, tile.items, tile.macros), *bias_gradient(operation)]
+            return [operation.call(self.kernel, size, tile.items, tile.macros), *operation.bias_gradient()]
         values, splits = operation.result.shape.elements, self.splits
         partials = operation.memory(f"{operation.direction} partials", per_sample=splits * values)
         facts = {"UNITS": values, "ELEMENTS": values, "SPLITS": splits, **tile.macros}

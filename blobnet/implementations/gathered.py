@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, reads, rounded_up, vector_tiles
+from blobnet.implementations.blocking import READ_COST, Block, reads, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
 
 #: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit.
 COPY_COST, STORE_COST = 60, 100
@@ -19,16 +18,16 @@ RUN = 16
 class Gathered(Implementation):
     """Lanes of samples, which a copy lays side by side; a launch for each phase."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (FORWARD, BACKWARD_DATA)
 
     @classmethod
-    def tiles(cls, operation: Operation) -> list[VectorTile]:
+    def tiles(cls, operation: Operation) -> list[Block]:
         return vector_tiles(cls.tunables(operation), operation.units, operation.batch_size)
 
-    def __init__(self, operation: Operation, tile: VectorTile) -> None:
+    def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
         layout = operation.source.layout
         positions = (layout.unit_height - 1) * layout.unit_memory_width + layout.unit_width
@@ -43,11 +42,8 @@ class Gathered(Implementation):
     def cost(self) -> float:
         operation, tile = self.operation, self.tile
         copied, results = self.copied * self.samples, operation.result.shape.elements * operation.batch_size
-        cost = (
-            tile.cost * operation.taps_inside * operation.depth * operation.groups
-            + COPY_COST * copied
-            + STORE_COST * results
-        )
+        cost = tile.cost * operation.taps_inside * operation.depth * operation.groups
+        cost += COPY_COST * copied + STORE_COST * results
         # Positions follow one another.
         of_samples, blocks = -(-self.samples // tile.values), -(-operation.units // tile.units)
         source, weights = copied // (operation.groups * of_samples), operation.units * operation.depth
@@ -59,8 +55,7 @@ class Gathered(Implementation):
         role = "output delta" if operation.direction == BACKWARD_DATA else "input"
         memory = operation.memory(f"{role} gathered by samples", (tile.lanes - 1) * self.copied, self.copied)
         gathered = replace(memory, side_by_side=True, type=operation.source.type)
-        macros: dict[str, Macro] = {
-            **tile.macros,
+        macros = tile.macros | {
             "GROUP_UNITS": operation.depth,
             "SOURCE_HEIGHT": layout.unit_height,
             "SOURCE_WIDTH": layout.unit_width,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
+from typing import Any
 
-from blobnet.blob import Shape
+from blobnet.blob import BlobLayout, Shape
 from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.implementations.blocking import splits_for
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work
 from blobnet.kernel_source import Macro, load
 
 
@@ -37,23 +39,20 @@ class PhaseAxis:
     beside: int = 1
 
     @classmethod
-    def forward(cls, axis: WindowAxis, size: int) -> list[PhaseAxis]:
-        """The one that has all results and taps."""
-        return [cls(0, size, axis.kernel, 0, 1, -axis.padding[0], axis.dilation, axis.stride)]
+    def all(cls, axis: WindowAxis, size: int, *, backward: bool) -> Iterator[PhaseAxis]:
+        """Backward: results ``offset``, ``offset + stride`` and so on, of taps whose way from there the stride divides.
 
-    @classmethod
-    def backward(cls, axis: WindowAxis, size: int) -> Iterator[PhaseAxis]:
-        """Results ``offset``, ``offset + stride`` and so on, of taps whose way from there the stride divides."""
-        common = math.gcd(axis.stride, axis.dilation)
-        for offset in range(min(axis.stride, size)):
-            ways = [offset + axis.padding[0] - tap * axis.dilation for tap in range(axis.kernel)]
-            taps = [tap for tap, way in enumerate(ways) if way % axis.stride == 0]
-            results = -(-(size - offset) // axis.stride)
+        Forward there is one, which has all results and taps.
+        """
+        sign, stride, divisor = (-1, 1, axis.stride) if backward else (1, axis.stride, 1)
+        common = math.gcd(divisor, axis.dilation)
+        for offset in range(min(divisor, size)):
+            ways = [offset + sign * (tap * axis.dilation - axis.padding[0]) for tap in range(axis.kernel)]
+            taps = [tap for tap, way in enumerate(ways) if way % divisor == 0]
+            met = 0, 1, 0, 0
             if taps:
-                step, shift_step = axis.stride // common, -axis.dilation // common
-                yield cls(offset, results, len(taps), taps[0], step, ways[taps[0]] // axis.stride, shift_step)
-            else:
-                yield cls(offset, results, 0, 0, 1, 0, 0)
+                met = taps[0], divisor // common, ways[taps[0]] // divisor, sign * axis.dilation // common
+            yield cls(offset, -(-(size - offset) // divisor), len(taps), *met, stride)
 
     @classmethod
     def side_by_side(cls, axis: WindowAxis, size: int) -> PhaseAxis | None:
@@ -92,10 +91,6 @@ class Phase:
     def taps(self) -> int:
         """Taps that its cells meet."""
         return self.vertical.count * self.horizontal.count
-
-    def taps_inside(self, source: Shape) -> int:
-        """Taps that read the source and not its halo, over all positions."""
-        return self.vertical.taps_inside(source.height) * self.horizontal.taps_inside(source.width)
 
     @property
     def macros(self) -> dict[str, Macro]:
@@ -195,9 +190,9 @@ class Operation:
     @cached_property
     def phases(self) -> list[Phase]:
         """The dense parts, without those that add nothing to what is there."""
-        part = PhaseAxis.backward if self.direction == BACKWARD_DATA else PhaseAxis.forward
-        shape = self.result.shape
-        axes = product(part(self.vertical, shape.height), part(self.horizontal, shape.width))
+        backward, shape = self.direction == BACKWARD_DATA, self.result.shape
+        sizes = (self.vertical, shape.height), (self.horizontal, shape.width)
+        axes = product(*(PhaseAxis.all(axis, size, backward=backward) for axis, size in sizes))
         return [phase for phase in (Phase(*both) for both in axes) if phase.taps or not self.accumulate]
 
     @cached_property
@@ -218,9 +213,18 @@ class Operation:
         return Shape(min(y.stride, y.span) * min(x.stride, x.span), *sizes)
 
     @cached_property
+    def split_input(self) -> BlobLayout | None:
+        """How the input's phases lie in a copy that is read at stride 1; None where the source is."""
+        if self.direction == BACKWARD_DATA or self.strides == (1, 1):
+            return None
+        return BlobLayout.padded(Shape(self.input.shape.units * self.input_phases.units, *self.input_phases.sizes))
+
+    @cached_property
     def taps_inside(self) -> int:
         """Taps that read the source and not its halo, over all positions of a unit."""
-        return sum(phase.taps_inside(self.source.shape) for phase in self.phases)
+        height, width = self.source.shape.height, self.source.shape.width
+        axes = ((phase.vertical.taps_inside(height), phase.horizontal.taps_inside(width)) for phase in self.phases)
+        return sum(map(math.prod, axes))
 
     @property
     def geometry(self) -> tuple[object, ...]:
@@ -327,6 +331,29 @@ class Operation:
         call = KernelCall(kernel, label or self.label, size, blobs, arrays, macros, tunables, group, samples=samples)
         return with_epilogue(call, self.epilogue, self.bias_mode) if "FINISHED" in header.macros else call
 
+    def summed(self, splits: int, *launch: Any, name: str = "weight", **given: Blob) -> list[KernelCall]:
+        """A launch, as for :meth:`call`, that makes a parameter's gradient in ``splits`` parts, and their sum's.
+
+        A sum in one part is the gradient itself.
+        """
+        gradient = partials = self.parameter(f"{name.upper()}_GRADIENT")
+        if splits > 1:
+            partials = self.memory(f"{name} partials", splits * gradient.elements)
+        call = self.call(*launch, SPLITS=splits, PARTIALS=partials, **given)
+        return [call, *([sum_call(call.label, partials, gradient, splits, self.tuning)] if splits > 1 else [])]
+
+    def bias_gradient(self) -> list[KernelCall]:
+        """The gradient of the bias, if backward weights wants one (``bias_mode``)."""
+        label, delta, kernel = f"{self.name} backward bias", self.output.shape, "gradient/unit_bias"
+        if self.bias_mode == 2:
+            size, local = elementwise_work(delta, self.tuning)
+            gradient, size = self.parameter("BIAS_GRADIENT"), replace(size, per_sample=False)
+            return [self.call("gradient/position_bias", size, local, {}, label, GRADIENT=gradient)]
+        tunables = self.tuning.of(kernel)
+        splits, items = splits_for(delta.units, tunables["TARGET_GROUPS"], self.batch_size), tunables["GROUP_WIDTH"]
+        size = GlobalSize(items, splits, delta.units, per_sample=False)
+        return self.summed(splits, kernel, size, items, {}, label, name="bias") if self.bias_mode else []
+
     @property
     def blobs(self) -> dict[str, Blob]:
         """Its blobs by the roles of kernels."""
@@ -337,3 +364,16 @@ class Operation:
             # NOTE: a kernel takes no null arrays: roles that are not read are bound to what is there.
             "RESIDUAL": self.result,
         }
+
+
+def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
+    """The launch that adds up partial sums of a gradient, which lie one behind the other."""
+    run, local = (1, 64) if tuning.model.items_are_lanes else (256, 1)
+    return KernelCall(
+        "gradient/reduce",
+        label,
+        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
+        arrays={"PARTIALS": partials, "GRADIENT": gradient},
+        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+        local_size=(local, 1, 1),
+    )

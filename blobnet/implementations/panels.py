@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from blobnet.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, VectorTile, balance, rounded_up, vector_tiles
+from blobnet.implementations.blocking import READ_COST, Block, balance, rounded_up, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -22,7 +22,7 @@ WORK_ITEMS, FEWEST_UNITS = 8, 64
 class Panels(Implementation):
     """Products with panels, copies of the source in the order of reading; backward data at stride 1."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (FORWARD, BACKWARD_DATA)
@@ -38,7 +38,7 @@ class Panels(Implementation):
         found = (cls(operation, tile) for tile in tiles)
         return (candidate for candidate in found if candidate.fits)
 
-    def __init__(self, operation: Operation, tile: VectorTile) -> None:
+    def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
         model, units = operation.tuning.model, operation.units
         #: Tiles of the batch's positions.
@@ -69,17 +69,14 @@ class Panels(Implementation):
         return shared * balance(items, operation.cores) + TRANSPOSE_COST * transposed / operation.cores
 
     def calls(self) -> list[KernelCall]:
-        operation, tile, before, arrays = self.operation, self.tile, [], {}
+        operation, tile, calls, arrays = self.operation, self.tile, [], {}
         if operation.direction == BACKWARD_DATA:
             # Puts the weights of an input unit together.
-            arrays = {"WEIGHT": operation.memory("weights transposed", operation.weights)}
+            kernel, label = "convolution/transpose_weight", f"{operation.label}: transpose"
+            arrays["WEIGHT"] = weights = operation.memory("weights transposed", operation.weights)
             size = GlobalSize(-(-operation.depth // tile.lanes), operation.groups, per_sample=False)
-            label, to = f"{operation.label}: transpose", arrays["WEIGHT"]
-            call = operation.call(
-                "convolution/transpose_weight", size, None, {}, label, LANES=tile.lanes, TRANSPOSED=to
-            )
-            before = [call]
+            calls = [operation.call(kernel, size, None, {}, label, LANES=tile.lanes, TRANSPOSED=weights)]
         size = GlobalSize(operation.groups * self.chunks, positions=operation.positions, tile=tile.values)
-        facts = {**tile.macros, "UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
+        facts = tile.macros | {"UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
         facts |= operation.phases[0].macros if operation.phases else {}
-        return [*before, operation.call(self.kernel, size, None, facts, **arrays)]
+        return [*calls, operation.call(self.kernel, size, None, facts, **arrays)]

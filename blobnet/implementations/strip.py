@@ -5,7 +5,6 @@ from __future__ import annotations
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.sums import split_sum
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -56,10 +55,8 @@ class Strip(Implementation):
             strip, pairs = min(result.height, _ROWS), operation.groups * operation.units * operation.depth
             strips = operation.batch_size * -(-result.height // strip) * result.width
             splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
-            partials, reductions = split_sum(operation, splits)
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
-            call = operation.call(self.kernel, size, _SUMMING, STRIP=strip, SPLITS=splits, PARTIALS=partials)
-            return [call, *reductions]
+            return operation.summed(splits, self.kernel, size, _SUMMING, {"STRIP": strip})
         rows, columns, strip = self._strips()
         size = GlobalSize(_LOCAL, positions=columns * -(-rows // strip) * operation.groups, tile=_LOCAL)
         return [operation.call(self.kernel, size, _LOCAL, STRIP=strip)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from math import prod
 
 from blobnet.blob import Shape
+from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two, rounded_up
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.implementations.sums import split_sum
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work
 from blobnet.kernel_source import Macro
@@ -45,10 +46,10 @@ class Tiled(Implementation):
 
     lanes = True
 
-    def __init__(self, operation: Operation, tile: Tile, splits: int = 1) -> None:
+    def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
         super().__init__(operation, tile)
-        #: Parts of the sum over rows; of backward weights, whose sum is over positions, see ``position_splits``.
-        self.splits = splits
+        #: Parts of the sums, 0: as many as are the cheapest (``splits``).
+        self.wanted = wanted
         #: Columns of the packed weights: whole tiles of units.
         self.unit_columns = rounded_up(self.units, tile.units)
 
@@ -62,27 +63,53 @@ class Tiled(Implementation):
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         for tile in cls.tiles(operation):
-            whole = cls(operation, tile)
-            yield from (cls(operation, tile, splits) if splits > 1 else whole for splits in whole.row_splits())
+            yield from (cls(operation, tile, splits) for splits in cls(operation, tile).row_splits())
 
     @property
     def way(self) -> Way:
-        return Way(self.variants[0], f"{self.tile} in {self.splits}" if self.splits > 1 else str(self.tile))
+        return Way(self.variants[0], f"{self.tile} in {self.wanted}" if self.wanted > 1 else str(self.tile))
 
     @property
     def cost(self) -> float:
-        operation, cores = self.operation, self.operation.cores
+        cost = self._product_cost(self.splits)
+        if self.operation.direction == BACKWARD_WEIGHTS:
+            return cost
+        return cost + len(self._work) * LAUNCH_COST + 2 * self.elements * VALUE_COST / self.operation.cores
+
+    @cached_property
+    def _work(self) -> list[Pair]:
+        """Columns and rows of each product: of backward weights one, else one of each phase."""
+        operation, samples = self.operation, self.operation.batch_size
         if operation.direction == BACKWARD_WEIGHTS:
-            return self._sums_cost(self.position_splits)
-        groups, results = operation.groups * self.splits, operation.batch_size * operation.result.shape.elements
-        cost = LAUNCH_COST + 2 * self.elements * VALUE_COST / cores + (len(self._work) - 1) * LAUNCH_COST
-        for positions, taps in self._work:
-            rows = taps * self.depth_rows / self.splits + self.tile.overhead
-            cost += rows * self.tile.cost(self.units, positions, groups, cores)
-        return cost + sum_cost(results, self.splits, cores)
+            return [(operation.columns, samples * operation.positions)]
+        phases = self.phases(operation.plain)
+        return [(samples * self.positions(phase), phase.taps * self.depth_rows) for phase in phases]
+
+    @cached_property
+    def splits(self) -> int:
+        """Parts of the sums."""
+        most = min(MOST_POSITION_SPLITS, -(-self._work[0][1] // self.tile.depth))
+        return self.wanted or min(powers_of_two(most), key=self._product_cost)
+
+    def _product_cost(self, splits: int) -> float:
+        """What the products and the sums of their parts cost."""
+        operation, cores = self.operation, self.operation.cores
+        is_gradient = operation.direction == BACKWARD_WEIGHTS
+        results = operation.weights if is_gradient else operation.batch_size * operation.result.shape.elements
+        product = sum(
+            (rows / splits + self.tile.overhead) * self.tile.cost(self.units, columns, operation.groups * splits, cores)
+            for columns, rows in self._work
+        )
+        return product + sum_cost(results, splits, cores)
 
     def calls(self) -> list[KernelCall]:
-        return self._sums() if self.operation.direction == BACKWARD_WEIGHTS else self._products()
+        operation, tile = self.operation, self.tile
+        if operation.direction != BACKWARD_WEIGHTS:
+            return self._products()
+        # Multiplies the delta with the input over all positions.
+        width = tile.count(operation.units, operation.columns) * tile.items
+        size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
+        return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 
@@ -125,20 +152,14 @@ class Tiled(Implementation):
         """Columns of the product that makes a phase of a sample."""
         return (phase.vertical.size - 1) * self.row(phase) + phase.horizontal.size
 
-    @cached_property
-    def _work(self) -> list[tuple[int, int]]:
-        """Positions and taps of each phase's product."""
-        operation = self.operation
-        return [(operation.batch_size * self.positions(phase), phase.taps) for phase in self.phases(operation.plain)]
-
     def row_splits(self) -> Iterator[int]:
         """Into how many parts the rows of the largest product may go: more of them only until the device is full."""
-        if self.tile.is_guess or self.operation.direction == BACKWARD_WEIGHTS:
-            return iter([1])
-        positions, taps = max(self._work, key=lambda item: item[0] * item[1])
-        tiles = self.operation.groups * self.tile.count(self.units, positions)
-        full = 2 * SPLIT_TILES * self.operation.cores // tiles
-        return powers_of_two(min(full, taps * self.depth_rows // LEAST_ROWS, MOST_SPLITS))
+        if self.operation.direction == BACKWARD_WEIGHTS:
+            return iter([0])
+        columns, rows = max(self._work, key=prod)
+        tiles = self.operation.groups * self.tile.count(self.units, columns)
+        full = 1 if self.tile.is_guess else 2 * SPLIT_TILES * self.operation.cores // tiles
+        return powers_of_two(min(full, rows // LEAST_ROWS, MOST_SPLITS))
 
     @property
     def packing(self) -> tuple[str, GlobalSize, int]:
@@ -176,25 +197,3 @@ class Tiled(Implementation):
             products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
         packing = operation.call(*self.packing, macros, f"{operation.label}: pack", PACKED=packed)
         return [*([packing] if products else []), *products, *cleared, *sums]
-
-    # -- backward weights: multiplies the delta with the input over all positions -------------------------------------
-
-    @cached_property
-    def position_splits(self) -> int:
-        """Parts of the sum over positions: the best of all."""
-        positions = self.operation.batch_size * self.operation.positions
-        return min(powers_of_two(min(MOST_POSITION_SPLITS, -(-positions // self.tile.depth))), key=self._sums_cost)
-
-    def _sums_cost(self, splits: int) -> float:
-        operation, cores = self.operation, self.operation.cores
-        rows = operation.batch_size * operation.positions / splits + self.tile.overhead
-        product = self.tile.cost(operation.units, operation.columns, operation.groups * splits, cores)
-        return product * rows + sum_cost(operation.weights, splits, cores)
-
-    def _sums(self) -> list[KernelCall]:
-        operation, tile, splits = self.operation, self.tile, self.position_splits
-        partials, reductions = split_sum(operation, splits)
-        width = tile.count(operation.units, operation.columns) * tile.items
-        size = GlobalSize(width, splits, operation.groups, per_sample=False)
-        product = operation.call(self.kernel, size, tile.items, tile.macros, SPLITS=splits, PARTIALS=partials)
-        return [product, *reductions]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
-from blobnet.implementations.blocking import VectorTile, splits_for, vector_tiles
+from blobnet.implementations.blocking import Block, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
-from blobnet.kernel_source import Macro
 
 #: What it costs to copy a value, and to put a weight's sum in its place, in multiply-adds of a compute unit.
 COPY_COST, WEIGHT_COST = 40, 60
@@ -19,13 +18,13 @@ LAUNCHES_COST = 100_000
 class Unitwise(Implementation):
     """Lanes of input units of a tap, which a copy lays side by side, at all output units."""
 
-    tile: VectorTile
+    tile: Block
 
     lanes = False
     directions = (BACKWARD_WEIGHTS,)
 
     @classmethod
-    def tiles(cls, operation: Operation) -> list[VectorTile]:
+    def tiles(cls, operation: Operation) -> list[Block]:
         return vector_tiles(cls.tunables(operation), operation.units, operation.depth)
 
     @property
@@ -54,8 +53,7 @@ class Unitwise(Implementation):
             "PARTIALS": gradient if in_place else operation.memory("weight partials", sums),
             "PANELS": replace(operation.memory("input in panels", per_sample=panel_values), type=operation.input.type),
         }
-        facts: dict[str, Macro] = {
-            **tile.macros,
+        facts = tile.macros | {
             "PANEL_UNITS": tile.values,
             "SPLITS": splits,
             "PIECE_ROWS": min(max(1, tunables["PIECE_POSITIONS"] // delta.width), delta.height),

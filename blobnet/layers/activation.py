@@ -151,9 +151,10 @@ def check_activation(layer: Layer, activation: str | None) -> None:
         Activation(activation, name=layer.name)
 
 
-def split(layer: Layer, plain: Layer, activation: str | None) -> tuple[Layer, ...]:
-    """``plain`` and, behind it, ``layer``'s activation as a layer of its own: <name>_<activation>."""
+def split(layer: Layer, activation: str | None) -> tuple[Layer, ...]:
+    """A layer without its ``activation``, and behind it that as a layer of its own: <name>_<activation>."""
     if activation is None:
-        return (plain,)
+        return (layer,)
+    plain = replace(layer, activation=None)  # type: ignore[call-arg]
     behind = Activation(activation)
     return plain, replace(behind, name=f"{layer.name}_{behind.function}")

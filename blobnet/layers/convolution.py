@@ -10,17 +10,10 @@ from blobnet.blob import Halo, Shape
 from blobnet.cellwise import SUM, Step, fits
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.implementations.operation import Operation
-from blobnet.implementations.sums import bias_gradient
-from blobnet.initializers import check_initializer
 from blobnet.kernel_call import KernelCall
-from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.product import _Product, operation_of, without_norm
+from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.task import Task
-
-#: The bias modes of seed 000: nothing, one a unit, one a position.
-BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}
 
 
 @dataclass(frozen=True)
@@ -37,6 +30,7 @@ class _Convolution(_Product):
     activation: str | None = None
     initializer: str = "he_normal"
     rank: ClassVar[int] = 2
+    family: ClassVar[str] = "convolution"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,8 +42,6 @@ class _Convolution(_Product):
         self._require(known, "bias must be True, False or 'position'", bias=self.bias)
         divides = self.filters % self.groups == 0
         self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
-        check_activation(self, self.activation)
-        check_initializer(self.subject, self.initializer)
 
     @property
     def notation(self) -> str:
@@ -67,9 +59,6 @@ class _Convolution(_Product):
             # Kernels add a bias for each position and another blob to a cell at once.
             return fits(steps, blobs=int(bool(steps) and steps[0].expression == SUM))
         return fits(without_norm(steps), blobs=1)
-
-    def expanded(self) -> tuple[Layer, ...]:
-        return split(self, replace(self, activation=None), self.activation)
 
     def with_outputs(self, count: int) -> Layer:
         return replace(self, filters=count)
@@ -101,12 +90,8 @@ class _Convolution(_Product):
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         vertical, horizontal = self._axes(inputs[0])
         taps = (vertical.kernel, horizontal.kernel)[2 - self.rank :]
-        shape = (self.filters, inputs[0].units // self.groups, *taps)
-        weight = ParameterSpec("weight", shape, self.initializer, decayed=True)
-        if not self.bias:
-            return (weight,)
-        dimensions = self.output_shape(inputs).dimensions if self.bias == "position" else (self.filters,)
-        return weight, ParameterSpec("bias", dimensions, "zeros")
+        bias = self.output_shape(inputs).dimensions if self.bias == "position" else (self.filters,)
+        return self._specs((self.filters, inputs[0].units // self.groups, *taps), bias)
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
         vertical, horizontal = self._axes(inputs[0])
@@ -127,12 +112,8 @@ class _Convolution(_Product):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
 
-    def operation(self, site: Site, direction: str) -> Operation:
-        axes = self._axes(site.inputs[0].shape)
-        return operation_of(site, direction, "convolution", self.groups, axes, BIAS_MODES[self.bias])
-
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        return super().backward_parameters(site) + bias_gradient(self.operation(site, BACKWARD_WEIGHTS))
+        return super().backward_parameters(site) + self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
     def _task(self, site: Site, direction: str) -> Task:
         planes = site.inputs[0].shape

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step, fits
 from blobnet.geometry import WindowAxis
-from blobnet.implementations.operation import Operation
-from blobnet.initializers import check_initializer
-from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.layers.product import _Product, operation_of, without_norm
+from blobnet.layers.product import _Product, without_norm
 from blobnet.task import Task
 
 
@@ -36,13 +34,13 @@ class Dense(_Product):
     bias: bool = True
     activation: str | None = None
     initializer: str = "he_normal"
+    family: ClassVar[str] = "dense"
+    groups: ClassVar[int] = 1  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_counts("units")
         self._require(isinstance(self.bias, bool), "bias must be True or False", bias=self.bias)
-        check_activation(self, self.activation)
-        check_initializer(self.subject, self.initializer)
 
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return fits(without_norm(steps), blobs=0)
@@ -51,9 +49,6 @@ class Dense(_Product):
     def flattens_input(self) -> bool:
         return True
 
-    def expanded(self) -> tuple[Layer, ...]:
-        return split(self, replace(self, activation=None), self.activation)
-
     def with_outputs(self, count: int) -> Layer:
         return replace(self, units=count)
 
@@ -61,14 +56,11 @@ class Dense(_Product):
         return Shape.flat(self.units)
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
-        weight = ParameterSpec("weight", (self.units, inputs[0].elements), self.initializer, decayed=True)
-        return (weight, ParameterSpec("bias", (self.units,), "zeros")) if self.bias else (weight,)
+        return self._specs((self.units, inputs[0].elements), (self.units,))
 
-    def operation(self, site: Site, direction: str) -> Operation:
+    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
         # A filter as large as the input.
-        shape = site.inputs[0].shape
-        axes = WindowAxis(shape.height), WindowAxis(shape.width)
-        return operation_of(site, direction, "dense", 1, axes, int(self.bias))
+        return WindowAxis(shape.height), WindowAxis(shape.width)
 
     def _task(self, site: Site, direction: str) -> Task:
         # Its products are of fp32, whatever the precision.

@@ -44,7 +44,7 @@ class _Transposed(Lowered):
         check_initializer(self.subject, self.initializer)
 
     def expanded(self) -> tuple[Layer, ...]:
-        return split(self, replace(self, activation=None), self.activation)
+        return split(self, self.activation)
 
     def with_outputs(self, count: int) -> Layer:
         return replace(self, filters=count)

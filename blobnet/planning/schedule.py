@@ -9,7 +9,7 @@ from typing import NamedTuple
 from blobnet.ends import totals_call
 from blobnet.graph import Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.implementations.sums import sum_call
+from blobnet.implementations.operation import sum_call
 from blobnet.kernel_call import Array, KernelCall
 from blobnet.planning.fusion import Fusion
 from blobnet.planning.layout import HaloOf

@@ -12,10 +12,13 @@ import pytest
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
+from blobnet.graph import from_nodes
+from blobnet.implementations.base import FORWARD
 from blobnet.implementations.blocking import reads
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Activation, Conv1D, Conv2D
+from blobnet.layers import Activation, Conv1D, Conv2D, Input
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.planning import make_plan
 from tests.kinds import kind_of, only, tuning_for
 from tests.layers.layer_bench import Arrangement, Bench, finishing
 from tests.layers.layer_contract import (
@@ -445,6 +448,23 @@ def test_what_no_cache_holds_is_read_once() -> None:
     # 512x7x7:512k3p1: the weights are 9 MB, and would be read for each tile of positions.
     assert not order(512 * 512 * 9, 64, 512 * 49, 2)
     assert reads(100, 3, 20, 5) == (120, 120)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_splitting_the_input_costs_as_much_for_every_filter(kernel_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def costs(per_value: int) -> list[float]:
+        monkeypatch.setattr("blobnet.implementations.direct.COPY_COST", per_value)
+        (found,) = [found for task, found in layer.alternatives(site).items() if task.direction == FORWARD]
+        return [candidate.cost for candidate in found]
+
+    node = Input(24, 9, 12)()
+    layer = Conv2D(40, kernel_size, stride=2, padding=kernel_size // 2, name="layer")
+    plan = make_plan(from_nodes(node, layer(node)), 7, loss=None, tuning=tuning_for("cpu", only={"direct"}))
+    site = plan.sites["layer"]
+    # Of 1x1 filters a phase is read, of 3x3 ones all four, with what the last taps reach into.
+    copied = 24 * 5 * 6 if kernel_size == 1 else 24 * 4 * 6 * 7
+    difference = 1000 * copied * 7 / site.tuning.model.cores
+    assert costs(1000) == pytest.approx([cost + difference for cost in costs(0)], rel=1e-6)
 
 
 def test_shapes_and_parameters() -> None:
