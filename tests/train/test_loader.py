@@ -313,20 +313,18 @@ def test_a_processor_has_work_but_not_for_long(monkeypatch: pytest.MonkeyPatch, 
 def test_batches_on_their_way_stay_as_they_were(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training whose host is far ahead of the device gives the bits of one that waits for every batch."""
     x, y = digits(331)
-    keep, pieces = loader._Pace.keep, Device.pieces
+    keep = loader._Pace.keep
 
-    def each(self: loader._Pace, consumed: Any) -> None:
-        keep(self, consumed)
+    def finish(self: loader._Pace, consumed: Any) -> None:
         device.finish()
 
+    monkeypatch.setattr(loader, "_AHEAD_SECONDS", 100.0)
     found = set()
-    for share in (None, 0):
-        if share is not None:
+    for pieces, watch in ((1, finish), (2, keep), (BATCHES_AHEAD, keep)):
+        monkeypatch.setattr(Device, "pieces", lambda self, size, pieces=pieces: pieces)
+        monkeypatch.setattr(loader._Pace, "keep", watch)
+        for share in (0.5, 0):
             share_of_memory(monkeypatch, share)
-        for waits in (False, True):
-            monkeypatch.setattr(loader, "_AHEAD_SECONDS", 0.0 if waits else 100.0)
-            monkeypatch.setattr(loader._Pace, "keep", each if waits else keep)
-            monkeypatch.setattr(Device, "pieces", (lambda self, size: 1) if waits else pieces)
             found.add(trained(tiny_model(), device, x, y, batch_size=5))
     assert len(found) == 1
 
