@@ -58,6 +58,9 @@ _MEMORY_OF_A_CHILD = 1 << 31
 #: of it is taken before it is touched.
 _TRIAL_BYTES = 1 << 32
 _TRIAL_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
+#: Batches that may be on their way to a processor at once, in so many bytes. NOTE: on Intel's runtime who waits for the
+#: oldest one waits for all of them, and then it has no work as long as the host prepares the next.
+BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
 
@@ -545,6 +548,14 @@ class Device:
             self.transfers.flush()
             cl.enqueue_barrier(self.queue, wait_for=[event])
 
+    def pieces(self, size: int) -> int:
+        """How many pieces of host memory, of ``size`` bytes each, take turns for what is on its way."""
+        return max(2, min(BATCHES_AHEAD, BYTES_AHEAD // max(1, size))) if self.is_host else 2
+
+    def is_done(self, event: cl.Event) -> bool:
+        """Whether something has happened (or never will)."""
+        return bool(event.command_execution_status <= cl.command_execution_status.COMPLETE)
+
     def wait(self, event: cl.Event) -> None:
         """Waits until something has happened.
 
@@ -552,11 +563,7 @@ class Device:
             DeviceError: it has failed.
         """
         with self._reporting("waiting for the device"):
-            if (
-                self.is_host
-                and self._driver.host_works
-                and event.command_execution_status > cl.command_execution_status.COMPLETE
-            ):
+            if self.is_host and self._driver.host_works and not self.is_done(event):
                 self.queue.finish()
             event.wait()
 
@@ -874,7 +881,7 @@ class Reading:
 
     def is_done(self) -> bool:
         """Whether they have arrived (or never will)."""
-        return bool(self._event.command_execution_status <= cl.command_execution_status.COMPLETE)
+        return self._device.is_done(self._event)
 
     def values(self) -> FloatArray:
         """Waits for them.
@@ -923,8 +930,8 @@ def _kind_of(error: cl.Error) -> type[DeviceError]:
 class Feed:
     """A way to the start of a buffer for small arrays that come one after another, while the device works.
 
-    An array is copied to memory of which there are two pieces that take turns, page-locked on a GPU; the device
-    fetches it behind all that was launched before, while the host goes on.
+    An array is copied to memory of which there are pieces that take turns, page-locked on a GPU; the device fetches it
+    behind all that was launched before, while the host goes on.
 
     Args:
         device: the buffer's.
@@ -934,7 +941,7 @@ class Feed:
     def __init__(self, device: Device, buffer: cl.Buffer) -> None:
         self._device, self._buffer = device, buffer
         self._pieces: deque[tuple[npt.NDArray[np.uint8], cl.Event | None]] = deque(
-            (device.host_memory(buffer.size), None) for _ in range(2)
+            (device.host_memory(buffer.size), None) for _ in range(device.pieces(buffer.size))
         )
 
     def write(self, values: npt.NDArray[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
+from blobnet.device import BATCHES_AHEAD, Device
 from blobnet.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.executor import Executor
@@ -31,6 +33,8 @@ _LEAST_SHARED = 1 << 20
 _MOST_THREADS = min(8, os.cpu_count() or 1)
 #: Bytes that go to the device at a time when a whole data set does.
 _LOAD_BYTES = 1 << 25
+#: Seconds of work that may be on its way to a processor: who interrupts it waits so long.
+_AHEAD_SECONDS = 0.1
 #: The part of a device's free memory that a data set may take; the host's memory holds the data already.
 _SHARE_OF_MEMORY, _SHARE_OF_HOST = 1 / 2, 1 / 16
 
@@ -225,6 +229,26 @@ class _Filling:
     results: list[Future[int]]
 
 
+class _Pace:
+    """Lets a processor have as many batches on their way as it does in _AHEAD_SECONDS, but one at least.
+
+    NOTE: Intel's runtime is done with all of them when a wait for the first one ends.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._under_way: deque[Any] = deque()
+        self._number, self._start = 0, time.perf_counter()
+
+    def keep(self, consumed: Any) -> None:
+        """To be called behind each batch, with what happens when it is done."""
+        self._number += 1
+        self._under_way.append(consumed)
+        speed = (self._number - len(self._under_way)) / (time.perf_counter() - self._start)
+        while len(self._under_way) > max(1, min(BATCHES_AHEAD, _AHEAD_SECONDS * speed)):
+            self._device.wait(self._under_way.popleft())
+
+
 class Loader:
     """Brings batches to the buffers of an executor, each while the device works on the one before.
 
@@ -319,6 +343,7 @@ class Loader:
         """
         waiting, most = iter(jobs), 1 if self._is_inline(reader) else _PIECES - 1
         ahead: deque[_Filling] = deque()
+        pace = _Pace(self._device)
         self._slot = -1
         try:
             while True:
@@ -337,6 +362,8 @@ class Loader:
                 # The device has work now, while the host gathers what comes next.
                 self._consumed[self._slot] = self._device.mark()
                 self._free.append(filling.piece)
+                if self._device.is_host:
+                    pace.keep(self._consumed[self._slot])
         finally:
             for filling in ahead:
                 for result in filling.results:
@@ -349,16 +376,21 @@ class Loader:
 
     def _is_inline(self, reader: Reader) -> bool:
         """Whether batches are gathered at once; a CPU's cores have work enough."""
-        coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
         # Without samples to copy there are labels at most.
-        labels = _LABEL_BYTES * sum(self._label_buffers.values())
-        is_small = not coming or self._size * (coming + labels) <= _LEAST_SHARED
+        is_small = len(self._resident) == len(self._entries) or self._piece_bytes <= _LEAST_SHARED
         return reader.is_quick and (is_small or self._device.is_host)
+
+    @property
+    def _piece_bytes(self) -> int:
+        """Of the samples and labels of a batch that do not lie on the device."""
+        coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
+        return self._size * (coming + _LABEL_BYTES * sum(self._label_buffers.values()))
 
     def _begin(self, reader: Reader, job: Any) -> _Filling:
         """Has a piece filled: at once, or by threads."""
-        piece = self._free.popleft() if self._free else self._new_piece()
-        if not self._is_inline(reader):
+        is_inline = self._is_inline(reader)
+        piece = self._free.popleft() if self._free and not (is_inline and self._is_short()) else self._new_piece()
+        if not is_inline:
             return _Filling(job, piece, self._share(reader, job, piece))
         self._await(piece)
         done: Future[int] = Future()
@@ -385,6 +417,11 @@ class Loader:
         """Waits until nothing reads a piece any more."""
         for copy in piece.copies:
             self._device.wait(copy)
+
+    def _is_short(self) -> bool:
+        """Whether all pieces are still read, and there may be more."""
+        is_read = not all(map(self._device.is_done, self._free[0].copies))
+        return is_read and len(self._free) < self._device.pieces(self._piece_bytes)
 
     def _new_piece(self) -> _Piece:
         return _Piece(

@@ -289,8 +289,9 @@ class TrainingStep:
 
     def _prepare(self) -> None:
         self.executor.prepare(self.parameters.frozen_version)
-        step = np.array([self.seed & 0xFFFFFFFF, self.seed >> 32, self.number], np.uint32)
-        self.executor.feed("step", np.pad(step, (0, STEP_WORDS - len(step))))
+        step = np.zeros(STEP_WORDS, np.uint32)
+        step[:3] = self.seed & 0xFFFFFFFF, self.seed >> 32, self.number
+        self.executor.feed("step", step)
 
     # -- what was measured -------------------------------------------------------------------------------------------
 

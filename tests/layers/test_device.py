@@ -14,7 +14,7 @@ import pytest
 
 from blobnet import Sequential, layers
 from blobnet import device as devices
-from blobnet.device import Device, Feed
+from blobnet.device import BATCHES_AHEAD, Device, Feed
 from blobnet.device_model import Answers, model_of
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.optimizers import Adam
@@ -272,7 +272,7 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
         for (int repeat = 0; repeat < 1000; repeat++)
             to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);
     }"""
-    rows = np.random.default_rng(0).standard_normal((9, 64, 64)).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((2 * BATCHES_AHEAD + 1, 64, 64)).astype(np.float32)
     source_buffer, target = device.allocate(4 * 5000), device.allocate(4 * rows.size)
     feed, values = Feed(device, source_buffer), np.empty((64, 64), np.float32)
     for row, wanted in enumerate(rows):

@@ -17,7 +17,7 @@ import pytest
 from blobnet import layers, loader
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
-from blobnet.device import Device
+from blobnet.device import BATCHES_AHEAD, Device
 from blobnet.errors import DataError, OptionError
 from blobnet.loader import Loader
 from blobnet.model import Model, Sequential
@@ -287,6 +287,46 @@ def test_ctrl_c_ends_the_workers(device: Device, monkeypatch: pytest.MonkeyPatch
     read = len(source.reads)
     time.sleep(0.05)
     assert len(source.reads) == read <= 8
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.001, BATCHES_AHEAD), (0.02, 4), (3.0, 1)])
+def test_a_processor_has_work_but_not_for_long(monkeypatch: pytest.MonkeyPatch, seconds: float, most: int) -> None:
+    """A device that is done with a batch every so many ``seconds``, from the beginning."""
+    now, under_way, longest = 0.0, 0, 0
+
+    class Working:
+        def wait(self, event: float) -> None:
+            nonlocal now
+            now = max(now, event)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    pace = loader._Pace(Working())  # type: ignore[arg-type]
+    for number in range(1, 200):
+        now += 1e-5  # that the host takes to prepare it
+        pace.keep(number * seconds)
+        under_way = number - int(now / seconds)
+        assert under_way <= most + 1  # which it is at work on
+        longest = max(longest, under_way)
+    assert longest >= most
+
+
+def test_batches_on_their_way_stay_as_they_were(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training whose host is far ahead of the device gives the bits of one that waits for every batch."""
+    x, y = digits(331)
+    keep = loader._Pace.keep
+
+    def finish(self: loader._Pace, consumed: Any) -> None:
+        device.finish()
+
+    monkeypatch.setattr(loader, "_AHEAD_SECONDS", 100.0)
+    found = set()
+    for pieces, watch in ((1, finish), (2, keep), (BATCHES_AHEAD, keep)):
+        monkeypatch.setattr(Device, "pieces", lambda self, size, pieces=pieces: pieces)
+        monkeypatch.setattr(loader._Pace, "keep", watch)
+        for share in (0.5, 0):
+            share_of_memory(monkeypatch, share)
+            found.add(trained(tiny_model(), device, x, y, batch_size=5))
+    assert len(found) == 1
 
 
 def test_data_larger_than_memory(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
