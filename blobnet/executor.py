@@ -146,10 +146,12 @@ def plan_for(
         failed = _first_failure(device, plan)
         if failed is None:
             break
-        call, error = failed
-        if call.fault is None or call.fault in known:
+        calls, error = failed
+        # Generated kernels share a program, and the driver may not say which of them it does not take.
+        suspects = [call.fault for call in calls if call.fault and call.fault not in known]
+        if not suspects:
             raise error
-        failures[call.fault] = error
+        failures[suspects[0]] = error
     for fault, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."
@@ -160,8 +162,8 @@ def plan_for(
     return plan
 
 
-def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] | None:
-    """The first call of a plan that cannot be built; None if all are built."""
+def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:
+    """The first call of a plan that cannot be built, with the others of its program; None if all are built."""
     programs = _programs(call for _, call in plan.calls)
     device.make_room(len(programs) + _OTHER_PROGRAMS)
     _build_ahead(device, programs)
@@ -170,7 +172,7 @@ def _first_failure(device: Device, plan: Plan) -> tuple[KernelCall, BuildError] 
             try:
                 build(device, call, text)
             except BuildError as error:
-                return call, error
+                return [call, *calls], error
     return None
 
 

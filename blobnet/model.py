@@ -781,12 +781,17 @@ class Model:
 
         Of several outputs {name: array}.
 
-        A softmax over the units for the losses of classes (also where the model does not know its loss), the sigmoid of
-        each output for BinaryCrossEntropy.
+        A softmax over the units for the losses of classes (also where a model with one output does not know its loss),
+        the sigmoid of each output for BinaryCrossEntropy.
 
         Raises:
-            OptionError: the model was trained with a loss whose outputs are no logits.
+            OptionError: the model was trained with a loss whose outputs are no logits; or it has several outputs, and
+                was not trained.
         """
+        if self.loss is None and len(self.graph.outputs) > 1:
+            rule = "a model with several outputs must know the loss of each"
+            hint = "fit it, or set model.loss = {output: loss}. predict gives the outputs themselves."
+            raise OptionError("predict_proba", rule, outputs=list(self.graph.outputs), loss=None, hint=hint)
         losses = losses_for(self.graph, None, self.loss)
         found = self.predict(x, batch_size=batch_size, device=device, precision=precision, storage=storage)
         probabilities = []

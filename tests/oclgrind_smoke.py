@@ -1,8 +1,13 @@
-"""Runs the kernels on small odd shapes in Oclgrind (`python -m tests.oclgrind_smoke`): bounds, races, unset values.
+"""Runs every kernel on small odd shapes in Oclgrind (`python -m tests.oclgrind_smoke`): bounds, races, unset values.
 
-Each layer runs in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs, and convolutions
-by each of their variants; that takes ten minutes. Every finding is printed with its kernel and configuration; the exit
-status is 1 if there is one. Without Oclgrind (Debian's package ``oclgrind``) nothing runs, and the reason is printed.
+Layers run in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs; convolutions and
+dense layers by each implementation in the registry, in each direction; losses, optimizers and what is left of kernels/
+after them; and 500 random contractions, compiled. What was run is counted against the registry and the files of
+kernels/: what was missed is a finding. ``--quick`` is CI's part: every kernel and implementation once, a few
+contractions, no unset values.
+
+Every finding is printed with its kernel and configuration; the exit status is 1 if there is one. Without Oclgrind
+(Debian's package ``oclgrind``) nothing runs, and the reason is printed.
 
 NOTE: reads behind a blob but inside its buffer are allowed (READ_OVERRUN); ``--overrun`` makes that margin smaller.
 """
@@ -17,22 +22,29 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
-from tests.kinds import only, tuning_for
+from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
     from blobnet.device import Device
-    from blobnet.kernel_call import Tuning
+    from blobnet.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
     from tests.layers.layer_bench import Bench
+    from tests.layers.test_every_implementation import Drawn
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 #: The most of some tunables: Oclgrind runs some ten million instructions a second.
 SMALL = {"GROUP_WIDTH": 32, "MAXIMUM_SPLITS": 4}
+#: What is looked for at once, bounds always, and whether that is values that nobody set.
+PARTS = {"races": False, "unset": True}
+#: Multiply-adds of an operation that an implementation is run on.
+WORK = 5_000
 #: For the check of unset values, which is slower still, and (in Oclgrind 21.10) ends the process or finds what is not
 #: there at some vectors: one lane.
 ONE_LANE = {"MAXIMUM_LANES": 1, "LANES": 1, "MAXIMUM_UNITS": 3, "MAXIMUM_COLUMNS": 3, "MAXIMUM_VECTORS": 2}
@@ -102,13 +114,20 @@ def prepare() -> None:
     }
 
 
-def checked_device(unset_values: bool) -> Device:
-    """An Oclgrind device; its buffers are filled by writes, since it does not see what clEnqueueFillBuffer sets."""
+def checked_device(unset_values: bool, kernels: set[str]) -> Device:
+    """An Oclgrind device, which adds to ``kernels`` the names of those that are bound to be launched.
+
+    Its buffers are filled by writes, since Oclgrind does not see what clEnqueueFillBuffer sets.
+    """
     import pyopencl as cl
 
     from blobnet.device import Device
 
     class WritingDevice(Device):
+        def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
+            kernels.add(entry)
+            return super().kernel(source, entry, what)
+
         def allocate(self, size: int) -> cl.Buffer:
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=bytes(size))
 
@@ -119,8 +138,8 @@ def checked_device(unset_values: bool) -> Device:
     return WritingDevice("Oclgrind")
 
 
-def limited(kind: str, limits: Mapping[str, int]) -> Tuning:
-    """A tuning in which no tunable is above its limit."""
+def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
+    """A tuning in which no tunable is above its limit, with more ``settings`` of :func:`tuning_for`."""
     from blobnet.kernel_source import LANES, all_kernels, load
 
     model = tuning_for(kind).model
@@ -134,7 +153,7 @@ def limited(kind: str, limits: Mapping[str, int]) -> Tuning:
             name: min(values[name], max(choice for choice in source.tunables[name].choices if choice <= limits[name]))
             for name in limits.keys() & values.keys()
         }
-    return tuning_for(kind, overrides)
+    return tuning_for(kind, overrides, **settings)
 
 
 def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[str]) -> list[str]:
@@ -183,24 +202,46 @@ def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: 
     run_bench(Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning))
 
 
-def run_variant(
-    device: Device, layer: Any, shapes: Any, arrangement: Any, tuning: Tuning, name: str, reached: set[str]
+def operations(name: str, variant: str, tuning: Tuning, seed: int) -> Iterator[Drawn]:
+    """Random ones, of about WORK multiply-adds, for each direction of a variant of an implementation."""
+    from blobnet.implementations import IMPLEMENTATIONS
+    from tests.layers.test_every_implementation import directions, draw
+
+    def distance(case: Drawn) -> int:
+        layer, shape, count = case
+        (weight, *_), output = layer.parameters([shape]), layer.output_shape([shape])
+        return abs(count * weight.elements * output.elements // output.units - WORK)
+
+    generator, left = np.random.default_rng(seed), set(IMPLEMENTATIONS[name].directions)
+    for case in sorted((draw(generator, IMPLEMENTATIONS[name].families) for _ in range(300)), key=distance):
+        taken = directions({variant}, case, tuning) & left
+        left -= taken
+        if taken:
+            yield case
+
+
+def run_implementation(
+    device: Device, name: str, case: Drawn, arrangement: Any, tuning: Tuning, reached: set[tuple[str, str, str]]
 ) -> None:
-    """The same with two samples, if a phase takes the implementation, which is then among those ``reached``."""
+    """All phases of a layer; adds (implementation, variant, direction) of what was at work to ``reached``."""
     from blobnet.implementations import IMPLEMENTATIONS
     from tests.layers.layer_bench import Bench, make_problem
+    from tests.layers.test_every_implementation import PHASES
 
-    bench = Bench(device, make_problem(layer, shapes, count=2), arrangement, tuning)
-    variants = IMPLEMENTATIONS[name].variants
-    if any(call.way and call.way.variant in variants for _, call in bench.executor.plan.calls):
-        reached.add(name)
-        run_bench(bench)
+    layer, shape, count = case
+    bench = Bench(device, make_problem(layer, [shape], count=count, storage=tuning.storage), arrangement, tuning)
+    run_bench(bench)
+    for direction, phase in PHASES.items():
+        used = {call.way.variant for call in bench.calls.get(phase, ()) if call.way}
+        reached |= {(name, variant, direction) for variant in used & set(IMPLEMENTATIONS[name].variants)}
 
 
 def run_bench(bench: Bench) -> None:
     """All phases of a layer that has its memory."""
     bench.load()
     bench.run("forward", debug=False)
+    if not bench.arrangement.training:
+        return
     bench.load_deltas()
     bench.run("backward parameters", debug=False)
     bench.run("backward data", debug=False)
@@ -232,54 +273,138 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
     device.finish()
 
 
-def cases(device: Device, limits: Mapping[str, int]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """(configuration, a function that runs it)."""
-    from blobnet import layers
-    from blobnet.blob import Shape
+def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
+    """One launch, on memory of zeros: classes, rows and numbers of steps are 0 then."""
+    from blobnet.executor import bind
+    from blobnet.kernel_call import Batch
+    from blobnet.planning import memory
+
+    sizes: dict[str, int] = {}
+    ends = [(blob, count * blob.layout.memory_elements) for blob in call.blobs.values()]
+    for place, end in [*ends, *((array, array.end(count)) for array in call.arrays.values())]:
+        size = place.type.itemsize * (end + memory.READ_OVERRUN)
+        sizes[place.storage] = max(size, sizes.get(place.storage, 0))
+    buffers = {storage: device.allocate(size) for storage, size in sizes.items()}
+    for item in bind(device, [call], buffers, Batch(count)):
+        item.enqueue()
+    device.finish()
+
+
+def measure_roofline(device: Device) -> None:
+    """What ``blobnet bench`` measures a device by, with little work."""
+    from blobnet.bench import roofline
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roofline, "_BYTES", dict.fromkeys(roofline._BYTES, 1 << 20))
+        patch.setattr(roofline, "_ITEM_BYTES", dict.fromkeys(roofline._ITEM_BYTES, 1 << 10))
+        patch.setattr(roofline, "_ITEMS", dict.fromkeys(roofline._ITEMS, 128))
+        patch.setattr(roofline, "_STEPS", 1)
+        patch.setattr(roofline, "_REPEATS", dict.fromkeys(roofline._REPEATS, 1))
+        patch.setattr(roofline, "_SECONDS", 0)
+        roofline.measure(device)
+
+
+def cases(
+    device: Device, limits: Mapping[str, int], kernels: set[str], *, quick: bool
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(configuration, a function that runs it); each is asked for when those before it have run.
+
+    The last ones see that nothing was missed. ``kernels`` are the names of those that were launched so far.
+    """
+    from blobnet import losses
+    from blobnet.blob import FLOAT16, FLOAT32
     from blobnet.implementations import IMPLEMENTATIONS
-    from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Dice, Focal, Huber, MeanSquaredError
+    from blobnet.kernel_source import all_kernels, load
     from tests.layers.layer_bench import Arrangement
+    from tests.layers.test_every_implementation import FLOAT32_ALONE
+    from tests.layers.test_every_kernel import compared_calls
 
     arrangements = (
-        Arrangement("tight", tight=True, same_pitch=True),
-        Arrangement("one pitch", same_pitch=True),
+        Arrangement("tight", tight=True, same_pitch=True, accumulate=True),
         Arrangement("own pitches", accumulate=True),
+        Arrangement("one pitch", same_pitch=True),
     )
-    convolutions = (
-        (layers.Conv2D(5, 3, padding=1), Shape(2, 5, 7)),
-        (layers.Conv2D(6, 3, stride=2, padding=1, groups=2), Shape(2, 5, 7)),
-        (layers.Conv1D(5, 5, padding=2), Shape(130, 4)),
-    )
-    known = {name for name, item in IMPLEMENTATIONS.items() if "convolution" in item.families}
-    reached: set[str] = set()
-    for kind in ("cpu", "gpu"):
-        tuning = limited(kind, limits)
-        about = f"tunables of a {kind}" + (" in one lane" if "LANES" in limits else "")
-        for layer, shapes, count in layer_cases():
-            on = f"{layer} on {' '.join(map(str, shapes))}, count {count}"
-            for arrangement in arrangements:
-                run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
-                yield f"{on}, {arrangement.name}, {about}", run
-        for name in sorted(known):
-            precision = "tf32" if name == "tensor" else "fp32"
-            alone = replace(only(tuning, name), precision=precision)
-            for layer, shape in convolutions:
-                run = partial(run_variant, device, layer, [shape], arrangements[-1], alone, name, reached)
-                yield f"{layer} on {shape}, {name}, {about}", run
-        for loss in (CrossEntropy(0.1), Focal(), Dice(), BinaryCrossEntropy(), MeanSquaredError(), Huber()):
-            yield f"training step, {loss}, {about}", partial(run_step, device, loss, tuning)
-            run = partial(run_step, device, loss, tuning, at_positions=True)
-            yield f"training step, {loss} at positions, {about}", run
+    tunings = {kind: limited(kind, limits) for kind in ("cpu", "gpu")}
+    lanes = " in one lane" if "LANES" in limits else ""
+    if not quick:
+        for kind, tuning in tunings.items():
+            for layer, shapes, count in layer_cases():
+                on = f"{layer} on {' '.join(map(str, shapes))}, count {count}"
+                for arrangement in arrangements:
+                    run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
+                    yield f"{on}, {arrangement.name}, tunables of a {kind}{lanes}", run
 
-    def all_are_reached() -> None:
-        assert reached == known, f"no case takes {sorted(known - reached)}"
+    inference = Arrangement("an epilogue", own_zeros=True, training=False, chain=("residual", "relu"))
+    ways = ((arrangements[0], FLOAT32), (inference, FLOAT16))
+    # The variants of an implementation are the same kernels with other sizes.
+    most = 1 if quick else None
+    reached: set[tuple[str, str, str]] = set()
+    for name, item in IMPLEMENTATIONS.items():
+        precision = "tf32" if name == "tensor" else "fp32"
+        kinds = [kind for kind, are_lanes in (("cpu", False), ("gpu", True)) if item.lanes in (None, are_lanes)]
+        for kind, variant in product(kinds[:most], item.variants[:most]):
+            settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
+            for seed, (arrangement, storage) in enumerate(ways[:most]):
+                if storage != FLOAT32 and name in FLOAT32_ALONE:
+                    continue
+                alone = limited(kind, limits, storage=storage, **settings)
+                for case in operations(name, variant, alone, seed):
+                    on = f"{case[0]} on {case[1]}, count {case[2]}, {storage.name}, {arrangement.name}"
+                    # A dense layer's epilogue reads no other blob.
+                    known = replace(
+                        arrangement, chain=arrangement.chain[1:] if case[0].kind == "Dense" else arrangement.chain
+                    )
+                    run = partial(run_implementation, device, name, case, known, alone, reached)
+                    yield f"{variant} of {name}, {on}, tunables of a {kind}{lanes}", run
 
-    yield "variants of convolutions", all_are_reached
-    if limits == SMALL:
-        yield "compiled contractions", partial(compiled_contractions, device)
+    def no_way_is_missed() -> None:
+        wanted = {
+            (name, variant, direction)
+            for name, item in IMPLEMENTATIONS.items()
+            for variant, direction in product(item.variants[:most], item.directions)
+        }
+        print(
+            f"{len({name for name, *_ in reached})} implementations of {len(IMPLEMENTATIONS)} in the registry;", end=" "
+        )
+        print(f"of their variants and directions {len(reached)} of {len(wanted)}")
+        assert reached == wanted, f"no case takes {sorted(wanted - reached)}"
+
+    yield "implementations", no_way_is_missed
+
+    some = [losses.CrossEntropy(0.1), losses.Focal(), losses.Dice(), losses.BinaryCrossEntropy()]
+    some += [losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber()]
+    for (kind, tuning), loss in product(tunings.items(), some):
+        for at_positions in (kind == "gpu",) if quick else (False, True):
+            run = partial(run_step, device, loss, tuning, at_positions=at_positions)
+            where = " at positions" if at_positions else ""
+            yield f"training step, {loss}{where}, tunables of a {kind}{lanes}", run
+    yield "roofline", partial(measure_roofline, device)
+
+    entries = {name: load(name).entry for name in all_kernels()}
+
+    def missed() -> set[str]:
+        return {name for name, entry in entries.items() if entry not in kernels}
+
+    def others() -> Iterator[Tuning]:
+        """Those by whose choices the kernels that are still missed are launched."""
+        yield from tunings.values()
+        alone = (limited(kind, limits, only={name}) for kind in tunings for name in IMPLEMENTATIONS)
+        yield from (tuning for tuning in alone if missed())
+
+    for call in compared_calls(others()):
+        if call.kernel in missed():
+            yield f"{call.kernel} alone{lanes}", partial(run_alone, device, call)
+
+    def no_kernel_is_missed() -> None:
+        print(f"{len(entries) - len(missed())} kernels of {len(entries)} in kernels/")
+        assert not missed(), f"no case launches {sorted(missed())}"
+
+    yield "kernels", no_kernel_is_missed
+    if "LANES" not in limits:
+        yield "compiled contractions", partial(compiled_contractions, device, 20 if quick else 500)
 
 
-def compiled_contractions(device: Device, count: int = 500) -> None:
+def compiled_contractions(device: Device, count: int) -> None:
     """Random contractions and gradients under random schedules; small whole numbers are exact."""
     from blobnet.contraction import execution, reference
     from blobnet.contraction.derivatives import delta_names, differentiate
@@ -302,6 +427,7 @@ def compiled_contractions(device: Device, count: int = 500) -> None:
             schedules = [str(step.schedule) for step in lowered.steps]
             if np.max(np.abs(values), where=np.isfinite(values), initial=0) < 2**24:
                 np.testing.assert_array_equal(results[name], values.astype(np.float32), f"{program} {schedules}")
+    print(f"{count} compiled contractions")
 
 
 def main() -> int:
@@ -309,27 +435,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--overrun", type=int, help="elements behind the last blob that vector loads may read")
     parser.add_argument("--only", default="", help="run configurations whose text contains this")
+    parser.add_argument("--part", choices=list(PARTS), help="one of the two parts alone")
+    parser.add_argument("--quick", action="store_true", help="every kernel and implementation once, no unset values")
     options = parser.parse_args()
     if not LIBRARY.exists():
         print(f"skipped: {LIBRARY} does not exist; install Debian's package oclgrind")
         return 0
     prepare()
     from blobnet.planning import memory
+    from tests.layers.test_every_implementation import take_small_tiles
 
     if options.overrun is not None:
         memory.READ_OVERRUN = options.overrun
+    take_small_tiles(pytest.MonkeyPatch())
     total = 0
-    for unset_values in (False, True):
-        findings = Findings()
+    wanted = options.part or ("races" if options.quick else None)
+    for part, unset_values in PARTS.items():
+        if wanted not in (None, part):
+            continue
+        findings, kernels = Findings(), set[str]()
         with findings:
-            device = checked_device(unset_values)
+            device = checked_device(unset_values, kernels)
         missed = mistakes_not_found(device, findings, [*EXPECTED, "Uninitialized value"] if unset_values else EXPECTED)
         if missed:
             print(f"Oclgrind does not find mistakes of these kinds: {', '.join(missed)}")
             return 1
-        for name, run in cases(device, SMALL | ONE_LANE if unset_values else SMALL):
+        print(f"{part}:", flush=True)
+        limits = SMALL | ONE_LANE if unset_values else SMALL
+        count = 0
+        for name, run in cases(device, limits, kernels, quick=options.quick):
             if options.only not in name:
                 continue
+            count += 1
             wrong = []
             try:
                 with findings:
@@ -337,8 +474,9 @@ def main() -> int:
             except AssertionError as error:
                 wrong.append(str(error))
             for finding in wrong + findings.found:
-                print(f"{name}\n    {finding}")
+                print(f"{name}\n    {finding}", flush=True)
             total += len(wrong + findings.found)
+        print(f"{count} configurations", flush=True)
     print(f"{total} findings")
     return 1 if total else 0
 

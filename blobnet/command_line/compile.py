@@ -21,14 +21,14 @@ from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device import Device
+from blobnet.errors import OptionError
 
 _REPEATS = 7
 
 
 def run(options: argparse.Namespace) -> int:
     """Compiles a contraction for a device, prints what came of it, and how long it takes."""
-    text = Path(options.text).read_text(encoding="utf-8") if Path(options.text).is_file() else options.text
-    f = function(text, **dict(options.sizes))
+    f = function(_text(options.text), **dict(options.sizes))
     shapes = dict(options.shapes)
     program = f.program(**shapes)
     if options.gradients is not None:
@@ -53,6 +53,16 @@ def run(options: argparse.Namespace) -> int:
         print(made.calls[0].assemble())
     _print_times(made, program, seconds)
     return 0
+
+
+def _text(given: str) -> str:
+    """A contraction, or what a file holds."""
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except OSError:  # No file, or a text longer than names of files.
+        if "=" in given:
+            return given
+    raise OptionError("TEXT", "it must be a contraction, such as 'O[n] = +(A[n, k])', or a file's path", text=given)
 
 
 def _print_step(number: int, step: Step, prediction: Prediction, with_table: bool) -> None:

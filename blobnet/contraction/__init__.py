@@ -17,7 +17,9 @@ floor, log, log1p, max, min, pow, sigmoid, sin, sqrt, tanh. The grammar is at th
 :mod:`blobnet.contraction.syntax`; :mod:`blobnet.contraction.build` writes the same from Python.
 
 **Ranges** follow from the edges: every operand's element, and the output's, is inside its tensor; what would be outside
-is no term. So nothing is ever read outside, and padding is what is left out.
+is no term. So nothing is ever read outside, and padding is what is left out. But where an index is aggregated over and
+only walks along axes, as ``k`` in ``A[n, k] * B[k, m]``, these must have one size, or a constraint says how many are
+meant: matrices that do not fit are a mistake.
 
 **Infinities, NaN and ties.** One rule for all that runs contractions:
 
@@ -44,7 +46,6 @@ is no term. So nothing is ever read outside, and padding is what is left out.
 * :mod:`table`: statements whose tensors have a place in memory, as ranges and strides;
 * :mod:`loops`: clamped ranges for the constraints that halos do not meet;
 * :mod:`schedule`, :mod:`search`, :mod:`costs`: how a table becomes a kernel, and the choice of that;
-* :mod:`tile_model`: a published choice of tiles, to compare with;
 * :mod:`lowering`, :mod:`source`, :mod:`calls`: kernels, and their launches on a plan's blobs;
 * :mod:`reference`: what it all means, in NumPy.
 """

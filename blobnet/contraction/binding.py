@@ -157,6 +157,7 @@ class _Binder:
                 raise self.fail(right, "a size must be less than 2^31", size=size)
             explicit.append((left, Constraint(self.affine(left), size)))
         shape = self.output_shape(node, maps, [constraint for _, constraint in explicit + edges])
+        self.agree(node, [constraint for _, constraint in explicit], edges)
         output = Read(self.add(node, node.name, shape), maps)
         edges += zip(node.maps, output.edges, strict=True)
         everything = [*explicit, *edges]
@@ -173,6 +174,26 @@ class _Binder:
         expression = self.value(node.value, NEUTRAL[node.aggregation])
         constraints = ranges.needed((constraint for _, constraint in everything), box)
         return Statement(output, node.aggregation, expression, tuple(box.items()), constraints)
+
+    def agree(
+        self, node: Contraction, explicit: Sequence[Constraint], edges: Sequence[tuple[Node, Constraint]]
+    ) -> None:
+        """An index that only walks along axes has one size, unless a constraint or the output's shape has another.
+
+        Without this, matrices that do not fit would be multiplied in part: terms beyond the smaller size are none.
+        """
+        forms = [self.affine(part) for part in node.maps]
+        forms += [constraint.form for constraint in explicit]
+        forms += [edge.form for part, edge in edges if not isinstance(part, Name)]
+        settled = {name for form in forms for name in form.indexes}
+        sizes: dict[str, int] = {}
+        for part, edge in edges:
+            if isinstance(part, Name) and part.name in edge.form.indexes and part.name not in settled:
+                size = sizes.setdefault(part.name, edge.size)
+                if size != edge.size:
+                    rule = f"the index {part.name!r} runs along axes of {size} and {edge.size}"
+                    hint = f"if the first ones are meant, say how many: ', {part.name} < {min(size, edge.size)}'."
+                    raise self.fail(part, rule, hint)
 
     def output_shape(self, node: Contraction, maps: Sequence[Affine], constraints: Sequence[Constraint]) -> Shape:
         """The sizes that are written behind ":"; without, each index must have its range from one map by itself."""

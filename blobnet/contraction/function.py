@@ -31,8 +31,10 @@ def function(text: str, /, **sizes: int) -> Function:
 
     Raises:
         ContractionError: the text makes no sense; the message ends in the line, with carets under the place.
-        OptionError: one of ``sizes`` is no whole number, or no name of the text.
+        OptionError: the text is no string; one of ``sizes`` is no whole number, or no name of the text.
     """
+    if not isinstance(text, str):
+        raise OptionError("text", "a contraction must be a string", text=repr(text))
     return Function(text, sizes)
 
 
@@ -111,6 +113,10 @@ class Function:
     def flops(self, /, **shapes: Sequence[int]) -> int:
         """Floating-point operations of all statements."""
         return sum(map(analysis.flops, self.program(**shapes).statements))
+
+    def bytes(self, /, **shapes: Sequence[int]) -> int:
+        """Bytes of memory that all statements, one by one, must move at least, at four a number."""
+        return sum(map(analysis.bytes_moved, self.program(**shapes).statements))
 
     def __call__(
         self, /, device: Device | str | None = None, **arrays: npt.ArrayLike

@@ -6,7 +6,6 @@ Statements of one term a cell, as derivatives of element-wise ones are, count as
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.contraction import ranges
@@ -54,11 +53,6 @@ def fuse(program: Program) -> tuple[Fused, ...]:
             read[name] = max(place, read.get(name, 0))
     outputs = {tensor.name for tensor in program.outputs}
     return tuple(Fused(group[0], tuple(group[1:]), _stored(group, groups, outputs)) for group in groups)
-
-
-def unfused(program: Program, groups: Sequence[Fused]) -> Program:
-    """The statements of groups one by one: the same program in their order."""
-    return replace(program, statements=tuple(part for group in groups for part in (group.head, *group.after)))
 
 
 def _is_cellwise(statement: Statement) -> bool:

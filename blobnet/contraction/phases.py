@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from blobnet.contraction import ranges
 from blobnet.contraction.derivatives import filled, substituted
-from blobnet.contraction.form import NEUTRAL, Affine, Constraint, Number, Program, Read, Statement
+from blobnet.contraction.form import NEUTRAL, Affine, Constraint, Number, Read, Statement
 
 
 def gathered(statement: Statement) -> tuple[Statement, ...]:
@@ -42,11 +42,6 @@ def gathered(statement: Statement) -> tuple[Statement, ...]:
     elif not statement.accumulates:
         return (filled(statement.output.tensor, Number(NEUTRAL[statement.aggregation])),)
     return tuple(found)
-
-
-def gathered_program(program: Program) -> Program:
-    """The program with :func:`gathered` statements in place of each."""
-    return replace(program, statements=tuple(piece for each in program.statements for piece in gathered(each)))
 
 
 def disjoint(a: Read, b: Read) -> bool:

@@ -63,7 +63,7 @@ class Source:
             return operation.source, []
         name, kernel = operation.direction.removesuffix("s"), "convolution/split_phases"
         memory = operation.memory(f"phases {name}", per_sample=self.layout.memory_elements)
-        blob = Blob(memory.storage, self.layout, is_memory=True)
+        blob = Blob(memory.storage, self.layout, is_memory=True, type=operation.source.type)
         lanes = 1 << (min(self.phases.width, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
         size, label = GlobalSize(1, 1, self.layout.unit_count), f"{operation.label}: split"
         return blob, [operation.call(kernel, size, None, {}, label, LANES=lanes, PHASES=blob)]

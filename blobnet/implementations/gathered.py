@@ -58,7 +58,7 @@ class Gathered(Implementation):
         operation, tile, layout = self.operation, self.tile, self.operation.source.layout
         role = "output delta" if operation.direction == BACKWARD_DATA else "input"
         memory = operation.memory(f"{role} gathered by samples", (tile.lanes - 1) * self.copied, self.copied)
-        gathered = replace(memory, side_by_side=True)
+        gathered = replace(memory, side_by_side=True, type=operation.source.type)
         macros: dict[str, Macro] = {
             **tile.macros,
             "GROUP_UNITS": operation.depth,

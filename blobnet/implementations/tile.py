@@ -26,8 +26,8 @@ class Tile:
     position (forward, backward data) or a weight of one unit (its gradient).
 
     ``speed`` is relative to the fastest tile of fp32, on a product that fills the device; a compute unit is busy with
-    ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``is_guess``:
-    nobody has measured the speed.
+    ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``totals``: it
+    keeps as many totals, to which it adds sums of a few rows. ``is_guess``: nobody has measured the speed.
     """
 
     units: int
@@ -38,6 +38,7 @@ class Tile:
     speed: float = field(kw_only=True)
     busy: float = field(default=1, kw_only=True)
     overhead: int = field(default=0, kw_only=True)
+    totals: bool = field(default=False, kw_only=True)
     is_guess: bool = field(default=False, kw_only=True)
     precision: ClassVar[str] = "fp32"
 
@@ -69,7 +70,7 @@ class Tile:
     @property
     def registers(self) -> int:
         """Registers of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
-        sums, factors = self.item_units * self.item_columns, self.item_units + self.item_columns
+        sums, factors = self.item_units * self.item_columns * (1 + self.totals), self.item_units + self.item_columns
         return sums + factors + self.prefetched + _ADDRESS_REGISTERS
 
     @property

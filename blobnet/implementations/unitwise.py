@@ -48,10 +48,11 @@ class Unitwise(Implementation):
 
         gradient, sums = operation.parameter("WEIGHT_GRADIENT"), splits * operation.taps * delta.units * columns
         in_place = operation.taps == 1 and splits == 1 and columns == operation.depth
+        panel_values = operation.groups * columns * phases.elements
         arrays = {
             "GRADIENT": gradient,
             "PARTIALS": gradient if in_place else operation.memory("weight partials", sums),
-            "PANELS": operation.memory("input in panels", per_sample=operation.groups * columns * phases.elements),
+            "PANELS": replace(operation.memory("input in panels", per_sample=panel_values), type=operation.input.type),
         }
         facts: dict[str, Macro] = {
             **tile.macros,

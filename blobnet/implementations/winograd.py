@@ -1,15 +1,15 @@
 """Square filters at stride 1 by minimal filtering (Lavin & Gray 2015, arXiv 1509.09308), on GPUs.
 
 Weights, and patches of blobs, become values at the points of a patch. Their products, over the units or, for the
-gradient of the weights, over the patches, take 2.25 to 4 times fewer multiplications than the taps would. What is
+gradient of the weights, over the patches, take 2.25 to 6.25 times fewer multiplications than the taps would. What is
 between two launches lies in memory, so a batch goes through them in chunks of samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any
 
 from blobnet.blob import FLOAT32
@@ -21,19 +21,24 @@ from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.task import Way
 
-#: Cells of a patch on a side, for which winograd.h has matrices.
-PATCH_SIZES = (4, 6)
-#: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200.
+#: Cells of a patch on a side, for which winograd.h has matrices, and the sides of filters that err little enough there;
+#: and the rows that larger patches than _PLAIN sum before they are added to a total (docs/performance.md).
+PATCH_TAPS: Mapping[int, Collection[int]] = {4: (2, 3), 6: (2, 3, 4, 5), 8: (4, 5)}
+_PLAIN, _SUM_ROWS = 6, 32
+#: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200, but for
+#: those with sides of 32, which have predicted ones.
 TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
     Tile(64, 128, 8, 8, 8, speed=1.01, busy=2),
     Tile(64, 64, 16, 8, 8, speed=0.92, busy=4),
+    Tile(32, 128, 16, 8, 8, speed=0.92, busy=4, is_guess=True),
 )
 #: Tiles of the products for the gradient of the weights.
 WEIGHT_TILES = (
     Tile(64, 128, 8, 8, 8, speed=1.05),
     Tile(128, 64, 16, 8, 8, speed=1.02),
     Tile(64, 64, 16, 8, 8, speed=0.94),
+    Tile(64, 32, 16, 8, 4, speed=0.88, is_guess=True),
 )
 #: Work-items side by side in the kernels that transform patches, and in those that transform weights.
 _PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
@@ -44,7 +49,7 @@ SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
 
 
 class Winograd(Implementation):
-    """Minimal filtering: square filters at stride 1 by 2.25 to 4 times fewer multiplications, in patches.
+    """Minimal filtering: square filters at stride 1 by 2.25 to 6.25 times fewer multiplications, in patches.
 
     F(``cells`` x ``cells``, ``taps`` x ``taps``): planes of the operation's result are made (backward weights: read)
     ``cells`` x ``cells`` cells a patch.
@@ -68,9 +73,13 @@ class Winograd(Implementation):
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
-        tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
-        sides = (size - operation.vertical.kernel + 1 for size in PATCH_SIZES)
-        known = product((cells for cells in sides if cells > 1), fitting(tiles, operation.tuning.model))
+        tiles, taps = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES, operation.vertical.kernel
+        known = (
+            (size - taps + 1, tile)
+            for size in PATCH_TAPS
+            if taps in PATCH_TAPS[size]
+            for tile in fitting((replace(tile, totals=size > _PLAIN) for tile in tiles), operation.tuning.model)
+        )
         found = (cls(operation, tile, cells) for cells, tile in known)
         return (candidate for candidate in found if candidate.chunk)
 
@@ -118,6 +127,8 @@ class Winograd(Implementation):
             sums = self.tile.cost(self.units, self.depth, self.batches, cores=1) * (self.patches / cores)
         else:
             sums = self.tile.cost(self.units, self.patches, self.batches, cores) * self.depth
+        if self.tile.totals:  # Each sum is added to one, and cleared.
+            sums *= 1 + 2 / _SUM_ROWS
         return len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST)
 
     def calls(self) -> list[KernelCall]:
@@ -189,6 +200,7 @@ class Winograd(Implementation):
             "DEPTH": self.depth,
             "COLUMNS": self.depth,
             "ROTATED": int(operation.direction == BACKWARD_DATA),
+            "SUM_ROWS": _SUM_ROWS * self.tile.totals,
         }
         label = f"{operation.name} {operation.direction}{note}"
         return operation.call(kernel, size, local, facts, label, samples, **given)

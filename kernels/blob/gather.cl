@@ -27,14 +27,14 @@
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 #define RUNS ((GROUP_UNITS + RUN - 1) / RUN)
 
-__kernel OF_VECTORS void blob_gather(READ_BLOB(input), WRITE_ARRAY(real_t, gathered), const int count)
+__kernel OF_VECTORS void blob_gather(READ_BLOB(input), WRITE_ARRAY(gathered_t, gathered), const int count)
 {
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(2);
     const int samples = min(LANES, count - first);
     __global const input_t *from = input + BLOB_INDEX(INPUT, first, unit, 0, 0);
     const int run = unit / GROUP_UNITS * RUNS + unit % GROUP_UNITS / RUN;
-    __global real_t *to =
+    __global gathered_t *to =
         ARRAY(gathered) + ((size_t)run * POSITIONS * RUN + unit % GROUP_UNITS % RUN) * SAMPLES + first;
     for (int start = 0; start < POSITIONS; start += LANES) {
         vector_t rows[LANES];

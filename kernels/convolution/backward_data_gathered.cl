@@ -63,7 +63,7 @@
 #define PHASE_WIDTH ((INPUT_DELTA_UNIT_WIDTH - PHASE_X + STRIDE_X - 1) / STRIDE_X)
 
 __kernel OF_VECTORS void convolution_backward_data_gathered(WRITE_BLOB(input_delta),
-                                                            READ_ARRAY(real_t, gathered),
+                                                            READ_ARRAY(gathered_t, gathered),
                                                             READ_ARRAY(real_t, weight), const int count)
 {
     const int i = get_global_id(0) / PHASE_WIDTH;

@@ -68,7 +68,7 @@
      && OUTPUT_DELTA_UNIT_WIDTH == PHASE_WIDTH && (OUTPUT_DELTA_UNIT_WIDTH - 1) * STRIDE_X < INPUT_WIDTH)
 
 __kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_delta),
-                                                              READ_ARRAY(real_t, panels),
+                                                              READ_ARRAY(panels_t, panels),
                                                               WRITE_ARRAY(real_t, partials), const int count)
 {
     const int range = get_global_id(0) * RANGE;
@@ -84,7 +84,7 @@ __kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_d
     const int cells = columns.y - columns.x;
     const int shift = PHASE_ROW(tap_row, PHASE_ELEMENTS, PHASE_WIDTH)
                       + PHASE_COLUMN(tap_column, PHASE_ELEMENTS) + columns.x;
-    __global const real_t *values =
+    __global const panels_t *values =
         ARRAY(panels) + ((size_t)panel * count * PHASES_ELEMENTS + shift) * PANEL_UNITS;
     __global real_t *results =
         ARRAY(partials)
@@ -118,7 +118,7 @@ __kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_d
                 }
             }
             for (int y = row; y < row + (ONE_RUN ? piece_rows > 0 : piece_rows); y++) {
-                __global const real_t *from =
+                __global const panels_t *from =
                     values + ((size_t)n * PHASES_ELEMENTS + y * PHASE_WIDTH) * PANEL_UNITS;
                 __global const output_delta_t *deltas =
                     output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, y, columns.x);

@@ -60,7 +60,7 @@
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 
 __kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                      READ_ARRAY(real_t, gathered),
+                                                      READ_ARRAY(gathered_t, gathered),
                                                       READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
                                                       const int count)
 {

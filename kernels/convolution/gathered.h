@@ -11,7 +11,7 @@
 #define DEPTH_RUNS ((DEPTH + RUN - 1) / RUN)
 #define SOURCE_POSITIONS ((SOURCE_HEIGHT - 1) * SOURCE_PITCH + SOURCE_WIDTH)
 
-INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global const real_t *source,
+INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global const gathered_t *source,
                          const int row, const int column, const int vector, __global const real_t *weight,
                          const int units)
 {
@@ -33,7 +33,7 @@ INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global con
             for (int b = columns.x; b < columns.y; b++) {
                 const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
                 const int cell = (row + a * ROW_STEP) * SOURCE_PITCH + column + b * COLUMN_STEP;
-                __global const real_t *from =
+                __global const gathered_t *from =
                     source + (size_t)(run * SOURCE_POSITIONS + cell) * (RUN * SAMPLES);
                 __global const real_t *factors = weight + run * RUN * WEIGHT_DEPTH_STRIDE + tap;
                 for (int depth = 0; depth < (DEPTH % RUN == 0 ? RUN : depths); depth++) {

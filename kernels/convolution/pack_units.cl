@@ -38,7 +38,7 @@
 #define GROUP_PANELS ((GROUP_INPUT_UNITS + PANEL_UNITS - 1) / PANEL_UNITS)
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 
-__kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(real_t, panels),
+__kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(panels_t, panels),
                                                 const int count)
 {
     const int panel = get_global_id(0) / PANEL_VECTORS;
@@ -47,7 +47,7 @@ __kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(re
     const int first = (panel % GROUP_PANELS * PANEL_VECTORS + vector) * LANES;
     __global const input_t *from =
         input + BLOB_INDEX(INPUT, n, panel / GROUP_PANELS * GROUP_INPUT_UNITS + first, 0, 0);
-    __global real_t *to =
+    __global panels_t *to =
         ARRAY(panels) + ((size_t)panel * count + n) * PHASES_ELEMENTS * PANEL_UNITS + vector * LANES;
     for (int start = 0; start < POSITIONS; start += LANES) {
         vector_t rows[LANES];

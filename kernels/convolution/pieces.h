@@ -42,12 +42,12 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
 /* Copies the first and the last N of `length` cells, which may overlap. */
 #ifdef NARROW_STORAGE
 #define HAS_PARTS 0
-#define COPY_PARTS(N, from, to, length)
+#define COPY_PARTS(N, LOAD, STORE, from, to, length)
 #else
 #define HAS_PARTS 1
-#define COPY_PARTS(N, from, to, length)  \
-    vstore##N(vload##N(0, from), 0, to); \
-    vstore##N(vload##N(0, (from) + (length) - N), 0, (to) + (length) - N);
+#define COPY_PARTS(N, LOAD, STORE, from, to, length) \
+    STORE(LOAD(0, from), 0, to);                     \
+    STORE(LOAD(0, (from) + (length) - N), 0, (to) + (length) - N);
 #endif
 
 /*
@@ -58,9 +58,9 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     if ((length) == LANES) {                              \
         VECTOR_STORE(VECTOR_LOAD(from), to);              \
     } else if (HAS_PARTS && LANES > 8 && (length) >= 8) { \
-        COPY_PARTS(8, from, to, length)                   \
+        COPY_PARTS(8, vload8, vstore8, from, to, length)  \
     } else if (HAS_PARTS && LANES > 4 && (length) >= 4) { \
-        COPY_PARTS(4, from, to, length)                   \
+        COPY_PARTS(4, vload4, vstore4, from, to, length)  \
     } else {                                              \
         for (int i = 0; i < (length); i++) {              \
             WRITE_VALUE((to), i, READ_VALUE((from), i));  \

@@ -8,59 +8,71 @@
  *
  *     gradient = G^T [(A delta A^T) . (B^T source B)] G,
  *
- * summed over the patches before G is applied. The matrices evaluate polynomials at PATCH - 1 points and at infinity.
- * NOTE: the paper's points for patches of 6 are 0, 1, -1, 2, -2; those below halve the error (docs/performance.md).
+ * summed over the patches before G is applied. The matrices evaluate polynomials at PATCH - 1 points, which are 0 and
+ * pairs +-p, and at infinity; a row of B^T is the polynomial that is 0 at all other points.
+ *
+ * NOTE: the paper's points for patches of 6 are 0, 1, -1, 2, -2; those below halve the error. Of those for patches of 8
+ * no others between 1/4 and 3, in steps of 1/16, have less (docs/performance.md).
  */
 #define PATCH (CELLS + TAPS - 1)
 #define POINTS (PATCH * PATCH)
 
-/* A row of A or G: the first powers of a point, times a scale. The last row is that of infinity. */
-#define POWERS_2(scale, point) scale, (scale) * (point)
-#define POWERS_3(scale, point) POWERS_2(scale, point), (scale) * (point) * (point)
-#define POWERS_4(scale, point) POWERS_3(scale, point), (scale) * (point) * (point) * (point)
-#define POWERS_5(scale, point) POWERS_4(scale, point), (scale) * (point) * (point) * (point) * (point)
+/* The rows of a matrix for its pairs of points, each followed by the other pairs; and row 0, or the last one. */
+#if PATCH == 4
+#define PAIRS(ROWS) ROWS##_1(1.f)
+#define ALL_PAIRS(ROW) ROW##_1(1.f)
+#elif PATCH == 6
+#define PAIRS(ROWS) ROWS##_2(0.625f, 1.5f), ROWS##_2(1.5f, 0.625f)
+#define ALL_PAIRS(ROW) ROW##_2(0.625f, 1.5f)
+#elif PATCH == 8
+#define PAIRS(ROWS) ROWS##_3(0.5f, 1.f, 2.f), ROWS##_3(1.f, 2.f, 0.5f), ROWS##_3(2.f, 0.5f, 1.f)
+#define ALL_PAIRS(ROW) ROW##_3(0.5f, 1.f, 2.f)
+#endif
+#define SQUARE(p) ((p) * (p))
+
+/* A: the first powers of a point; the last row is that of infinity. */
+#define POWERS_2(scale, p) scale, (scale) * (p)
+#define POWERS_3(scale, p) POWERS_2(scale, p), (scale) * (p) * (p)
+#define POWERS_4(scale, p) POWERS_3(scale, p), (scale) * (p) * (p) * (p)
+#define POWERS_5(scale, p) POWERS_4(scale, p), (scale) * (p) * (p) * (p) * (p)
 #define INFINITE_2 0, 1
 #define INFINITE_3 0, INFINITE_2
 #define INFINITE_4 0, INFINITE_3
 #define INFINITE_5 0, INFINITE_4
 #define SIZED_(name, size) name##_##size
 #define SIZED(name, size) SIZED_(name, size)
+#define BOTH(size, scale, p) SIZED(POWERS, size)(scale, p), SIZED(POWERS, size)(scale, -(p))
+#define A_ROWS_1(p) BOTH(CELLS, 1, p)
+#define A_ROWS_2(p, q) A_ROWS_1(p)
+#define A_ROWS_3(p, q, r) A_ROWS_1(p)
+__constant real_t A[PATCH * CELLS] = {SIZED(POWERS, CELLS)(1, 0), PAIRS(A_ROWS), SIZED(INFINITE, CELLS)};
 
-/* ROWS makes A or G from their columns and a scale for each (pair of) points; BT are the products of the other points. */
-#if PATCH == 4
-#define ROWS(columns, zero, one)                                                                      \
-    SIZED(POWERS, columns)(zero, 0), SIZED(POWERS, columns)(one, 1), SIZED(POWERS, columns)(one, -1), \
-        SIZED(INFINITE, columns)
-__constant real_t A[PATCH * CELLS] = {ROWS(CELLS, 1, 1)};
-__constant real_t G[PATCH * TAPS] = {ROWS(TAPS, -1, 0.5f)};
-/* clang-format off */
-__constant real_t BT[PATCH * PATCH] = {
-    -1, 0,  1, 0,
-    0,  1,  1, 0,
-    0,  -1, 1, 0,
-    0,  -1, 0, 1,
-};
-/* clang-format on */
-#elif PATCH == 6
-#define P 0.625f
-#define Q 1.5f
-#define ROWS(columns, zero, p, q)                                                                 \
-    SIZED(POWERS, columns)(zero, 0), SIZED(POWERS, columns)(p, P), SIZED(POWERS, columns)(p, -P), \
-        SIZED(POWERS, columns)(q, Q), SIZED(POWERS, columns)(q, -Q), SIZED(INFINITE, columns)
-__constant real_t A[PATCH * CELLS] = {ROWS(CELLS, 1, 1, 1)};
-__constant real_t G[PATCH * TAPS] = {
-    ROWS(TAPS, 1 / (P * P * Q * Q), 0.5f / (P * P * (P * P - Q * Q)), 0.5f / (Q * Q * (Q * Q - P * P)))};
-/* clang-format off */
-__constant real_t BT[PATCH * PATCH] = {
-    P * P * Q * Q, 0,             -P * P - Q * Q, 0,              1, 0,
-    0,             -P * Q * Q,    -Q * Q,         P,              1, 0,
-    0,             P * Q * Q,     -Q * Q,         -P,             1, 0,
-    0,             -P * P * Q,    -P * P,         Q,              1, 0,
-    0,             P * P * Q,     -P * P,         -Q,             1, 0,
-    0,             P * P * Q * Q, 0,              -P * P - Q * Q, 0, 1,
-};
-/* clang-format on */
-#endif
+/* G: powers as well, divided by what the row of B^T is at its own point. */
+#define AT_0_1(p) (-SQUARE(p))
+#define AT_0_2(p, q) (SQUARE(p) * SQUARE(q))
+#define AT_0_3(p, q, r) (-SQUARE(p) * SQUARE(q) * SQUARE(r))
+#define G_ROWS_1(p) BOTH(TAPS, 0.5f / SQUARE(p), p)
+#define G_ROWS_2(p, q) BOTH(TAPS, 0.5f / (SQUARE(p) * (SQUARE(p) - SQUARE(q))), p)
+#define G_ROWS_3(p, q, r) \
+    BOTH(TAPS, 0.5f / (SQUARE(p) * (SQUARE(p) - SQUARE(q)) * (SQUARE(p) - SQUARE(r))), p)
+__constant real_t G[PATCH * TAPS] = {SIZED(POWERS, TAPS)(1 / ALL_PAIRS(AT_0), 0), PAIRS(G_ROWS),
+                                     SIZED(INFINITE, TAPS)};
+
+/* B^T: x^2 + p x for the other point of the pair and 0, times x^2 - q^2 for every other pair. */
+#define ZEROS_1(p) AT_0_1(p), 0, 1
+#define ZEROS_2(p, q) AT_0_2(p, q), 0, -SQUARE(p) - SQUARE(q), 0, 1
+#define ZEROS_3(p, q, r)                                                                          \
+    AT_0_3(p, q, r), 0, SQUARE(p) * SQUARE(q) + SQUARE(p) * SQUARE(r) + SQUARE(q) * SQUARE(r), 0, \
+        -SQUARE(p) - SQUARE(q) - SQUARE(r), 0, 1
+#define B_ROW_1(p) 0, p, 1, 0
+#define B_ROW_2(p, a) 0, (p) * (a), a, p, 1, 0
+#define B_ROW_3(p, a, b) 0, (p) * (a), a, (p) * (b), b, p, 1, 0
+#define B_ROWS_1(p) B_ROW_1(p), B_ROW_1(-(p))
+#define B_ROWS_2(p, q) B_ROW_2(p, -SQUARE(q)), B_ROW_2(-(p), -SQUARE(q))
+#define B_ROWS_3(p, q, r)                                        \
+    B_ROW_3(p, SQUARE(q) * SQUARE(r), (-SQUARE(q) - SQUARE(r))), \
+        B_ROW_3(-(p), SQUARE(q) * SQUARE(r), (-SQUARE(q) - SQUARE(r)))
+__constant real_t BT[PATCH * PATCH] = {ALL_PAIRS(ZEROS), 0, PAIRS(B_ROWS), 0, ALL_PAIRS(ZEROS)};
 
 /* The scalar product of a row of a matrix and a column of another, each a first element and a step. */
 INLINE real_t dot_product(__constant real_t *row, const int row_step, const real_t *column,

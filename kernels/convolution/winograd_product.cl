@@ -7,6 +7,8 @@
  * Gradient of the weights (BY_PATCH): units are output units, depth is the patches of the batch, columns are input
  * units. Splits of the patches go to a partial sum each.
  *
+ * Rounded sums of many terms are what errs most. With SUM_ROWS, sums of so many are added to totals.
+ *
  * Arrays:
  *   LEFT     read    (batches, DEPTH, UNITS), or BY_PATCH (batches, UNITS, DEPTH)
  *   RIGHT    read    (batches, DEPTH, COLUMNS), or BY_PATCH (batches, COLUMNS, DEPTH)
@@ -22,6 +24,7 @@
  *   SPLITS
  *   ACCUMULATE      1: add to PRODUCTS
  *   GLOBAL_UNITS    batches
+ *   SUM_ROWS        depth of a sum, whole steps; 0: all of it
  *   TILE_UNITS      units a work-group
  *   TILE_COLUMNS    columns a work-group
  *   TILE_DEPTH      depth in local memory
@@ -77,6 +80,19 @@ INLINE void put(const float4 *next, const int quads, __local real_t *to, const i
     }
 }
 
+/* Adds the sums to the totals, and clears them. */
+INLINE void add(real_t totals[ITEM_UNITS][ITEM_COLUMNS], real_t sums[ITEM_UNITS][ITEM_COLUMNS])
+{
+#pragma unroll
+    for (int u = 0; u < ITEM_UNITS; u++) {
+#pragma unroll
+        for (int c = 0; c < ITEM_COLUMNS; c++) {
+            totals[u][c] += sums[u][c];
+        }
+    }
+    clear(sums);
+}
+
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_winograd_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right),
                              WRITE_ARRAY(real_t, products), const int count)
@@ -106,6 +122,10 @@ convolution_winograd_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right)
 
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
     clear(sums);
+#if SUM_ROWS
+    real_t totals[ITEM_UNITS][ITEM_COLUMNS];
+    clear(totals);
+#endif
     if (steps > 0) {
         float4 next_left[UNIT_QUADS];
         float4 next_right[COLUMN_QUADS];
@@ -122,10 +142,18 @@ convolution_winograd_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right)
             multiply(sums, local_left[step % 2], local_right[step % 2]);
             put(next_left, UNIT_QUADS, local_left[(step + 1) % 2], TILE_UNITS, UNIT_PITCH);
             put(next_right, COLUMN_QUADS, local_right[(step + 1) % 2], TILE_COLUMNS, COLUMN_PITCH);
+#if SUM_ROWS
+            if ((step + 1) % (SUM_ROWS / TILE_DEPTH) == 0) {
+                add(totals, sums);
+            }
+#endif
             barrier(CLK_LOCAL_MEM_FENCE);
         }
         multiply(sums, local_left[(steps - 1) % 2], local_right[(steps - 1) % 2]);
     }
+#if SUM_ROWS
+    add(sums, totals);
+#endif
 
     __global real_t *results = ARRAY(products)
                                + ((size_t)(split * GLOBAL_UNITS + batch) * UNITS + first_unit) * COLUMNS

@@ -17,6 +17,17 @@ def test_it_shows_what_becomes_of_a_contraction(run) -> None:
     assert "GFLOPS" in found.out
 
 
+def test_a_text_longer_than_names_of_files(run) -> None:
+    text = f"function (A[N]) -> (R) {{ R = {' + '.join('A' * 90)}; }}"
+    assert run("compile", text, "--shapes", "A=7").status == 0
+
+
+def test_no_text(run) -> None:
+    found = run("compile", "matmul.txt", "--shapes", "A=8x16")
+    rule = "TEXT: it must be a contraction, such as 'O[n] = +(A[n, k])', or a file's path. Received text=matmul.txt."
+    assert (found.status, found.err) == (1, f"error: {rule}\n")
+
+
 def test_schedules_and_gradients(run, tmp_path) -> None:
     (tmp_path / "matmul.txt").write_text(MATMUL)
     arguments = ["compile", str(tmp_path / "matmul.txt"), "--shapes", "A=8x16", "B=16x32"]

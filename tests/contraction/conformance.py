@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.contraction import reference
 from blobnet.contraction.form import Program
+from blobnet.contraction.phases import gathered
+
+
+def gathered_program(program: Program) -> Program:
+    """The program with :func:`gathered` statements in place of each."""
+    return replace(program, statements=tuple(piece for each in program.statements for piece in gathered(each)))
 
 
 def assert_conforms(

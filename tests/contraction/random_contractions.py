@@ -151,6 +151,11 @@ def random_contraction(rng: np.random.Generator, kinds: tuple[str, ...] = tuple(
             contraction.constraints.append((Form({name: factor}, int(rng.integers(0, 3))), int(rng.integers(1, 5))))
     if rng.random() < 0.2 and len(names) > 1:
         contraction.constraints.append((form(0.0), int(rng.integers(1, 6))))
+    for name in names:  # The language asks how many are meant where axes disagree.
+        walks = [axis for _, *operand in operands for axis in zip(*operand, strict=True)]
+        sizes = {size for walked, size in walks if walked == Form({name: 1}, 0)}
+        if len(sizes) > 1:
+            contraction.constraints.append((Form({name: 1}, 0), min(sizes)))
     return contraction
 
 

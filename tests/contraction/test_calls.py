@@ -297,6 +297,30 @@ def test_a_plan_goes_without_what_its_driver_does_not_build(device: Device, monk
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_plan_goes_without_several_kernels_of_a_program(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strided adjoint is a kernel a phase, in one program; the driver takes none of them at first."""
+    model = bn.Sequential([layers.Input(3, 9, 33), layers.ConvTranspose2D(4, 3, stride=2, name="up")])
+    x = np.random.default_rng(0).standard_normal((3, 3, 9, 33)).astype(np.float32)
+    expected = model.predict(x, device=device)
+    build, marked, simple = (
+        device.build,
+        [],
+        "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_",
+    )
+
+    def refuse(source: str, what: str) -> object:
+        if "contraction_" in source and source.count("contraction_") != source.count(simple):
+            raise BuildError(what, "not these")
+        return build(source, what)
+
+    monkeypatch.setattr(device, "build", refuse)
+    monkeypatch.setattr(device.tunings, "mark_broken", lambda *names: marked.extend(names))
+    with pytest.warns(BlobnetWarning, match=r"must build the kernels of this variant"):
+        found = model.predict(x[:2], batch_size=2, device=device)
+    assert len(set(marked)) == len(marked) > 1
+    np.testing.assert_allclose(found, expected[:2], rtol=1e-4, atol=1e-5)
+
+
 def test_calls_know_what_they_touch() -> None:
     layer, shape = make("padded")
     calls = small_calls(layer, shape)

@@ -15,13 +15,12 @@ from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, lower
-from blobnet.contraction.phases import gathered_program
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table, evaluate
 from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError
-from tests.contraction.conformance import assert_conforms
+from tests.contraction.conformance import assert_conforms, gathered_program
 from tests.contraction.random_contractions import TERMS, Random, random_contraction
 from tests.contraction.random_schedules import random_schedule
 from tests.contraction.test_fusion import random_text

@@ -150,6 +150,11 @@ WRONG = {
         "'R[... : N, M]'.",
         "  ^",
     ),
+    "sizes that disagree": (
+        "R[i : N] = +(A[i, j] * W[j])",
+        "the index 'j' runs along axes of 3 and 4. Hint: if the first ones are meant, say how many: ', j < 3'.",
+        "                         ^",
+    ),
     "sizes missing": (
         "R[i, j : N] = +(A[i, j])",
         "'R' has 2 axes, but 1 is given a size.",
@@ -317,6 +322,22 @@ def test_sizes_that_the_text_does_not_know() -> None:
     with pytest.raises(OptionError, match=r"^STRIDE: a size must be a whole number\. Received size=2\.0\.$"):
         function(text, STRIDE=2.0)  # type: ignore[arg-type]
     assert function(text, STRIDE=np.int64(2)).program(A=(6,)).outputs[0].shape == (3,)
+
+
+def test_sizes_that_differ_on_purpose() -> None:
+    """A constraint, the output's shape or a window says how many are meant."""
+    a, w = np.arange(12.0).reshape(4, 3), np.array([1.0, 2.0, 3.0, 4.0])
+    for text, wanted in {
+        "R[i : 4] = +(A[i, j] * W[j]), j < 3": a @ w[:3],
+        "R[j : 4] = +(A[i, j] * W[j])": np.append(a.sum(0) * w[:3], 0),
+        "R[i : 4] = +(A[i, j] * W[j] * W[j + 1])": a @ (w[:3] * w[1:]),
+    }.items():
+        np.testing.assert_allclose(function(text).reference(A=a, W=w)["R"], wanted)
+
+
+def test_texts_that_are_none() -> None:
+    with pytest.raises(OptionError, match=r"^text: a contraction must be a string\. Received text=5\.$"):
+        function(5)  # type: ignore[arg-type]
 
 
 def test_what_is_no_input_or_output() -> None:

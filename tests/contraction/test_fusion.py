@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from blobnet.contraction import function, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
-from blobnet.contraction.fusion import Fused, fuse, unfused
-from blobnet.contraction.phases import gathered_program
+from blobnet.contraction.fusion import Fused, fuse
+from tests.contraction.conformance import gathered_program
 
 #: Statements of square tensors: {0}, {1} and {2} are earlier ones.
 STATEMENTS = (
@@ -37,6 +40,11 @@ def random_text(rng: np.random.Generator) -> str:
         names.append(name)
     outputs = ", ".join(dict.fromkeys([names[-1], str(rng.choice(names[2:]))]))
     return f"function (A[N, N], B[N, N]) -> ({outputs}) {{\n{';'.join(lines)}\n}}"
+
+
+def unfused(program: Program, groups: Sequence[Fused]) -> Program:
+    """The statements of groups one by one: the same program in their order."""
+    return replace(program, statements=tuple(part for group in groups for part in (group.head, *group.after)))
 
 
 def assert_the_same(program: Program, arrays: dict[str, np.ndarray], text: str) -> tuple[Fused, ...]:

@@ -13,7 +13,7 @@ from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Constraint, Statement
 from blobnet.contraction.loops import Loop, clamped
-from blobnet.contraction.phases import gathered_program
+from tests.contraction.conformance import gathered_program
 from tests.contraction.random_contractions import bound
 
 Point = tuple[tuple[str, int], ...]

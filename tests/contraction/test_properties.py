@@ -10,8 +10,9 @@ import pytest
 from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Affine, Program, Statement
-from blobnet.contraction.phases import disjoint, gathered, gathered_program
+from blobnet.contraction.phases import disjoint, gathered
 from blobnet.errors import ContractionError
+from tests.contraction.conformance import gathered_program
 from tests.contraction.random_contractions import Array, Random, bound, einsum_contraction, random_contraction
 from tests.reference.compare import assert_close
 

@@ -12,8 +12,8 @@ from blobnet.contraction import function, reference
 from blobnet.contraction.form import Affine, Apply, Read, Statement
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.table import flatten
-from blobnet.contraction.tile_model import Flat, Hardware, choose, output_plan, read_plan, score, search
 from tests.contraction.random_contractions import bound
+from tests.contraction.tile_model import Flat, Hardware, choose, output_plan, read_plan, score, search
 
 TEXT = """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {
   O[n, x, y, co : N, X, Y, CO] = +(D[n, x+i-1, y+j-1, ci] * K[i, j, co, ci]);

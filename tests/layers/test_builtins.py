@@ -82,6 +82,9 @@ def test_what_kernels_call_is_declared() -> None:
     missing = {name for name in called if f"{name}(" not in declared(name)}
     assert len(called) > 25
     assert missing == set()
+    # What is declared is what the text names: a name that the preprocessor makes would not be.
+    pasted = {name for text in texts for name in re.findall(r"\w+(?= *##)", text)}
+    assert pasted.isdisjoint(BUILT_IN.split())
 
 
 def test_what_is_not_declared_is_built_with_the_whole_header(device: Device) -> None:

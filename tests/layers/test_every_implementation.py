@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,17 +69,16 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
     return layer, Shape(units * groups, height, width), count
 
 
-def directions(name: str, layer: Conv1D | Conv2D | Dense, shape: Shape, count: int) -> set[str]:
-    """Those that the implementation takes, of a layer alone."""
+def directions(variants: Collection[str], case: Drawn, tuning: Tuning) -> set[str]:
+    """Those of a layer alone that one of the variants can compute."""
+    layer, shape, count = case
     sizes = shape.dimensions
     source = layers.Input(sizes[0], *((None, *sizes[1:]) if shape.rank == 1 else sizes[1:]))()
     graph = from_nodes(source, layer(source))
-    tuning = tuning_of(name)
     plan = make_plan(graph, count, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning)
     (site,) = [plan.sites[vertex.name] for vertex in graph.vertices if vertex.name != graph.vertices[0].name]
     found = {direction: candidates(layer.operation(site, direction)) for direction in PHASES}
-    variants = set(IMPLEMENTATIONS[name].variants)
-    return {direction for direction, items in found.items() if variants & {item.way.variant for item in items}}
+    return {direction for direction, items in found.items() if any(item.way.variant in variants for item in items)}
 
 
 def cases(name: str, times: int = 2) -> Iterator[Drawn]:
@@ -88,7 +88,7 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     known = set(item.directions)
     for _ in range(500):
         case = draw(generator, item.families)
-        taken = directions(name, *case)
+        taken = directions(item.variants, case, tuning_of(name))
         if any(reached[direction] < times for direction in taken):
             reached.update(taken)
             yield case
@@ -108,16 +108,21 @@ def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
+def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
+    """Has products take small tiles, which drivers for CPUs build in little time."""
+    for module in (tiled, winograd):
+        patch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
+        patch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    patch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
+    patch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
+    patch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
+
+
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, and patches, which drivers for CPUs build in little time."""
-    for module in (tiled, winograd):
-        monkeypatch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
-        monkeypatch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
-    monkeypatch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
-    monkeypatch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
-    monkeypatch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
-    monkeypatch.setattr(winograd, "PATCH_SIZES", (4,))
+    """Small tiles, and patches of one size."""
+    take_small_tiles(monkeypatch)
+    monkeypatch.setattr(winograd, "PATCH_TAPS", {4: (2, 3)})
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -127,6 +132,36 @@ def test_random_odd_shapes(device: Device, name: str) -> None:
     for case in cases(name):
         reached |= phases_of(name, check(device, name, case))
     assert reached == {PHASES[direction] for direction in item.directions}
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize(
+    ("name", "direction", "role"),
+    [
+        ("gathered", FORWARD, "GATHERED"),
+        ("gathered", BACKWARD_DATA, "GATHERED"),
+        ("direct", FORWARD, "PHASES"),
+        ("direct", BACKWARD_WEIGHTS, "PHASES"),
+        ("unitwise", BACKWARD_WEIGHTS, "PANELS"),
+    ],
+)
+def test_copies_have_the_type_of_what_they_copy(name: str, direction: str, role: str, kind: StorageType) -> None:
+    layer, source = Conv2D(9, 3, 2, padding=1), layers.Input(8, 9, 11)()
+    graph = from_nodes(source, layer(source))
+    plan = make_plan(graph, 3, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning_of(name))
+    known = layer.operation(plan.sites[graph.vertices[1].name], direction)
+    operation = replace(known, **{side: replace(getattr(known, side), type=kind) for side in ("input", "output")})
+    (item, *_) = [item for item in candidates(operation) if item.way.variant == name]
+    copy, *rest = item.calls()
+    made = {**copy.blobs, **copy.arrays}[role]
+    assert made.type == kind
+    assert f"#define {role.lower()}_t {kind.c_type}\n" in copy.assemble()
+    # Whoever reads the copy knows it as what it is.
+    again = [
+        one for call in rest for one in (*call.blobs.values(), *call.arrays.values()) if one.storage == made.storage
+    ]
+    assert again
+    assert all(one.type == kind for one in again)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)

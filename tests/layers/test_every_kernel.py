@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
@@ -43,11 +43,11 @@ TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in
 TUNINGS += [tuning_for("gpu", only={"tensor"}, precision="tf32")]
 
 
-def compared_calls() -> Iterator[KernelCall]:
+def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
     """What the graphs launch whose gradients are compared (tests/train/test_plans.py), with the candidates that the
     cost model prefers and then with each implementation wherever it fits; and the optimizers' calls.
     """
-    for tuning in TUNINGS:
+    for tuning in tunings:
         for name in COMPARED_GRAPHS:
             graph = KNOWN_GRAPHS[name]()
             for training in (True, False):

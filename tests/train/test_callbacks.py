@@ -35,6 +35,7 @@ from blobnet.task import Choices
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
+from tests.two_ends import data, two_ends
 
 
 def fit(model: Model, device: Device, callbacks: Any, **options: Any) -> Model:
@@ -313,6 +314,19 @@ def test_probabilities_of_other_losses(device: Device) -> None:
         OptionError, match=r"predict_proba: the loss of the model must take logits\. .*Hint: predict gives"
     ):
         model.predict_proba(x)
+
+
+def test_probabilities_of_several_outputs(device: Device) -> None:
+    model, (x, _) = two_ends(), data(5)
+    rule = r"predict_proba: a model with several outputs must know the loss of each\. Received "
+    received = r"outputs=\['mask', 'value'\], loss=None\. Hint: fit it, or set model\.loss = \{output: loss\}\. predict"
+    with pytest.raises(OptionError, match=rule + received):
+        model.predict_proba(x, device=device)
+    model.loss = {"value": bn.losses.BinaryCrossEntropy(), "mask": bn.losses.CrossEntropy()}
+    outputs, found = model.predict(x, device=device), model.predict_proba(x, device=device)
+    powers = np.exp(outputs["mask"].astype(np.float64))
+    np.testing.assert_allclose(found["mask"], powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(found["value"], 1 / (1 + np.exp(-outputs["value"].astype(np.float64))), rtol=1e-5)
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
