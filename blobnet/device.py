@@ -77,6 +77,16 @@ except ImportError as error:  # pragma: no cover - pyopencl is a core dependency
     raise DeviceError("OpenCL", "pyopencl must be importable", cause=error, hint="pip install pyopencl") from error
 
 
+class _Region(mmap.mmap):
+    """Memory that is not given back before a queue has done what was launched: drivers do not own it."""
+
+    queue: Any = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # A queue that failed, or an interpreter that ends.
+            self.queue.finish()
+
+
 @dataclass(frozen=True)
 class Trial:
     """A launch of one work-group, to see whether a driver survives it.
@@ -528,8 +538,9 @@ class Device:
         if not self.is_host or advice is None or starts[-1] < _LARGE_PAGE:
             return [None] * len(sizes)
         try:
-            region = mmap.mmap(-1, starts[-1] + _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            region = _Region(-1, starts[-1] + _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             region.madvise(advice)
+            region.queue = self.queue
         except OSError:  # The driver may have words for it; or the system has no such pages.
             return [None] * len(sizes)
         values = np.frombuffer(region, np.uint8)

@@ -137,6 +137,13 @@ def test_buffers_side_by_side(device: Device, monkeypatch: pytest.MonkeyPatch) -
     assert all(own is None for own in device._large_pages([4096] * 8))
 
 
+def test_buffers_that_are_dropped_while_the_device_writes_to_them(device: Device) -> None:
+    for _ in range(20):
+        device.allocate_together([1 << 26] * 2)
+        device.flush()
+    assert_usable(device)
+
+
 @pytest.mark.parametrize("without_event", [False, True])
 def test_launches_with_and_without_an_event(
     device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool
