@@ -138,8 +138,8 @@ def test_buffers_side_by_side(device: Device, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_buffers_that_are_dropped_while_the_device_writes_to_them(device: Device) -> None:
-    for _ in range(20):
-        device.allocate_together([1 << 26] * 2)
+    for _ in range(5):
+        device.allocate_together([1 << 25] * 2)
         device.flush()
     assert_usable(device)
 
