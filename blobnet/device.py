@@ -10,6 +10,7 @@ import contextlib
 import copy
 import ctypes
 import hashlib
+import itertools
 import json
 import mmap
 import os
@@ -61,6 +62,8 @@ _TRIAL_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 
 #: Batches that may be on their way to a processor at once, in so many bytes. NOTE: on Intel's runtime who waits for the
 #: oldest one waits for all of them, and then it has no work as long as the host prepares the next.
 BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
+#: Bytes of a page, which no two buffers share, and of a large one.
+_PAGE, _LARGE_PAGE = 1 << 12, 1 << 21
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
 
@@ -75,6 +78,16 @@ try:
     import pyopencl as cl
 except ImportError as error:  # pragma: no cover - pyopencl is a core dependency
     raise DeviceError("OpenCL", "pyopencl must be importable", cause=error, hint="pip install pyopencl") from error
+
+
+class _Region(mmap.mmap):
+    """Memory that is not given back before a queue has done what was launched: drivers do not own it."""
+
+    queue: Any = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # A queue that failed, or an interpreter that ends.
+            self.queue.finish()
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,7 @@ class _Driver:
         reads_all: it parses a header of all built-in functions for every program.
         host_works: who waits for the queue works along, who waits for an event does not: with one thread less than
             there are cores, that is half the speed of two.
+        takes_prefetch: its compiler knows Clang's function for what is asked for ahead (kernels/vector.h).
     """
 
     name: str = ""
@@ -120,6 +134,7 @@ class _Driver:
     compiles_at_launch: bool = False
     reads_all: bool = False
     host_works: bool = False
+    takes_prefetch: bool = False
 
     @classmethod
     def of(cls, info: DeviceInfo) -> _Driver:
@@ -128,9 +143,9 @@ class _Driver:
 
 
 _DRIVERS = (
-    _Driver("Portable Computing", keeps_programs=True, compiles_at_launch=True, reads_all=True),
+    _Driver("Portable Computing", keeps_programs=True, compiles_at_launch=True, reads_all=True, takes_prefetch=True),
     _Driver("NVIDIA", keeps_programs=True),
-    _Driver("Intel", host_works=True),
+    _Driver("Intel", host_works=True, takes_prefetch=True),
 )
 
 
@@ -436,6 +451,7 @@ class Device:
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if (self.info.model.capability or (0, 0)) >= _AMPERE else []
+        features += ["-DTAKES_PREFETCH"] if self.is_host and self._driver.takes_prefetch else []
         self._build_options = [*BUILD_OPTIONS, *features]
         self._preamble = preamble(self.info.model)
         self._programs: Recent[str, cl.Program] = Recent(MOST_PROGRAMS)
@@ -491,16 +507,48 @@ class Device:
         Raises:
             OutOfMemoryError: the device has no room for it.
         """
+        return self.allocate_together([size])[0]
+
+    def allocate_together(self, sizes: Sequence[int]) -> list[cl.Buffer]:
+        """Buffers of at least so many bytes, all zero; those of a processor lie side by side, in large pages.
+
+        Raises:
+            OutOfMemoryError: the device has no room for one of them.
+        """
+        sizes = [-(-size // _ZERO.nbytes) * _ZERO.nbytes for size in sizes]
+        found = []
+        for size, own in zip(sizes, self._large_pages(sizes), strict=True):
+            try:
+                flags = cl.mem_flags.READ_WRITE | (0 if own is None else cl.mem_flags.USE_HOST_PTR)
+                buffer = cl.Buffer(self.context, flags, size if own is None else 0, own)
+                cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, size)
+                found.append(buffer)
+            except cl.Error as error:
+                rule = "the device must have room for a buffer"
+                raise OutOfMemoryError(
+                    self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
+                ) from error
+        return found
+
+    def _large_pages(self, sizes: Sequence[int]) -> list[npt.NDArray[np.uint8] | None]:
+        """Memory for buffers of a processor; None where its driver finds some.
+
+        NOTE: a network reads thousands of pages of 4 KB in turn, more than processors remember. Drivers do not ask for
+        larger ones.
+        """
+        starts = list(itertools.accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0))
+        advice = getattr(mmap, "MADV_HUGEPAGE", None)
+        if not self.is_host or advice is None or starts[-1] < _LARGE_PAGE:
+            return [None] * len(sizes)
         try:
-            size = -(-size // _ZERO.nbytes) * _ZERO.nbytes
-            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
-            cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, size)
-            return buffer
-        except cl.Error as error:
-            rule = "the device must have room for a buffer"
-            raise OutOfMemoryError(
-                self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
-            ) from error
+            region = _Region(-1, starts[-1] + _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            region.madvise(advice)
+            region.queue = self.queue
+        except OSError:  # The driver may have words for it; or the system has no such pages.
+            return [None] * len(sizes)
+        values = np.frombuffer(region, np.uint8)
+        values = values[-values.ctypes.data % _LARGE_PAGE :]
+        return [values[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""

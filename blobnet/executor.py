@@ -248,9 +248,8 @@ class Executor:
         self.plan = plan
         self.debug = check_by_default() if debug is None else debug
         self.buffers: dict[str, Any] = dict(shared or {})
-        for name, buffer in plan.buffers.items():
-            if name not in self.buffers:
-                self.buffers[name] = device.allocate(buffer.bytes(plan.batch_size))
+        own = {name: buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in self.buffers}
+        self.buffers.update(zip(own, device.allocate_together(list(own.values())), strict=True))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         # The batch is what comes first, until somebody says otherwise.
         for entry in plan.entries:
@@ -304,8 +303,11 @@ class Executor:
             for item in launches:
                 self._launch_checked(item, count)
             return
-        for item in launches:
+        for number, item in enumerate(launches):
             item.enqueue()
+            # A processor begins while the host puts the others into the queue.
+            if number == 0 and self.device.is_host:
+                self.device.flush()
 
     def _launch_checked(self, item: Launch, count: int) -> None:
         """Launches, and compares all memory that the launch was given with what was there before."""

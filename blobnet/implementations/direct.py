@@ -142,7 +142,11 @@ class Direct(Implementation):
         role = "OUTPUT_DELTA" if operation.direction == BACKWARD_DATA else "INPUT"
         for part in self.parts:
             unit_blocks = operation.groups * -(-operation.units // part.tile.units)
-            size, order = _order(unit_blocks, part.tile.count, self._reads(part))
+            read = self._reads(part)
+            # Where caches hold everything, each core makes a part of the positions if that spares it a part of a source
+            # which is more than the result, and of which others have just written much.
+            is_wide = operation.direction == FORWARD and operation.depth > operation.units
+            size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             if operation.direction == FORWARD:
                 # A work-item takes some time to begin, and what one stores side by side is stored sooner.
                 items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
@@ -208,8 +212,11 @@ def _elements(layout: BlobLayout) -> int:
     return layout.unit_count * layout.unit_memory_elements
 
 
-def _order(unit_blocks: int, column_blocks: int, read: Pair) -> tuple[Pair, dict[str, Macro]]:
-    """Width and height in the order of blocks that reads less (:func:`reads`), and the macro of kernels/.../order.h."""
-    units_first = read[0] < read[1]
+def _order(unit_blocks: int, column_blocks: int, read: Pair, *, tied: bool = False) -> tuple[Pair, dict[str, Macro]]:
+    """Width and height in the order of blocks that reads less (:func:`reads`), and the macro of kernels/.../order.h.
+
+    ``tied``: whether units come first where both read as much.
+    """
+    units_first = read[0] < read[1] or (tied and read[0] == read[1])
     size = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
     return size, {"UNITS_FIRST": int(units_first)}

@@ -4,7 +4,13 @@
  * accumulate[u][v] += sum over DEPTH source units and TAPS_Y x TAPS_X taps of weight * source at the tap's shift.
  * Tap (a, b) reads filter cell (TAP_Y_FIRST + a * TAP_Y_STEP, TAP_X_FIRST + b * TAP_X_STEP) and the source
  * ROW_SHIFT(a) + COLUMN_SHIFT(b) cells away; source units are SOURCE_STEP apart, numbers of source_t. Weights are OIHW.
+ *
+ * Processors see coming what lies in one row, and not what is read from plane to plane, or by the next block: that is
+ * asked for ahead. At batch 1 much of it lies in another core's cache, or beyond all.
  */
+#define UNITS_AHEAD 8
+#define WEIGHTS_FOLLOW (WEIGHT_UNIT_STRIDE == DEPTH * WEIGHT_DEPTH_STRIDE)
+
 INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                             __global const source_t *source, const int positions[BLOCK_VECTORS],
                             __global const real_t *weight, const int units)
@@ -14,10 +20,18 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
 #pragma unroll
             for (int b = 0; b < TAPS_X; b++) {
                 const int shift = ROW_SHIFT(a) + COLUMN_SHIFT(b);
+#if WEIGHTS_FOLLOW
+                /* The next block's weights lie behind this one's; each step asks for as many as it reads. */
+                PREFETCH(weight + BLOCK_UNITS * WEIGHT_UNIT_STRIDE
+                         + (depth * TAPS_Y * TAPS_X + a * TAPS_X + b) * (BLOCK_UNITS - 1));
+#endif
                 const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
                 vector_t values[BLOCK_VECTORS];
 #pragma unroll
                 for (int v = 0; v < BLOCK_VECTORS; v++) {
+#if TAPS_Y * TAPS_X == 1
+                    PREFETCH(source + positions[v] + shift + UNITS_AHEAD * SOURCE_STEP);
+#endif
                     values[v] = VECTOR_LOAD(source + positions[v] + shift);
                 }
 #pragma unroll

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blobnet import Sequential
 from blobnet.blob import Shape
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
@@ -420,6 +421,15 @@ def test_the_defaults_of_the_other_class_of_device(device: Device, stride: int) 
 )
 def test_slopes(device: Device, layer: Conv1D | Conv2D, shape: Shape) -> None:
     check_central_differences(device, layer, [shape])
+
+
+@pytest.mark.parametrize(("units", "depth", "units_first"), [(8, 24, 1), (24, 8, 0)])
+def test_a_wide_source_is_read_in_parts(units: int, depth: int, units_first: int) -> None:
+    """Where caches hold all, cores share the positions of a source that is more than the result, else its units."""
+    model = Sequential([Input(depth, 14, 14), Conv2D(units, 1)])
+    plan = make_plan(model.graph, 1, tuning=tuning_for("cpu", only={"direct"}))
+    (call,) = (call for _, call in plan.calls if call.kernel == "convolution/forward_flat")
+    assert call.macros["UNITS_FIRST"] == units_first
 
 
 # -- shapes, parameters, arguments -------------------------------------------------------------------------------------

@@ -115,6 +115,35 @@ def test_any_number_of_bytes_is_cleared(device: Device) -> None:
         )
 
 
+def test_buffers_side_by_side(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of odd sizes, with large pages and where the system has none: zero, apart, and alive for as long as one is."""
+    sizes = [5, (3 << 20) + 1, 4096, 4097]
+    for has_pages in (True, False):
+        if not has_pages:
+            monkeypatch.delattr(devices.mmap, "MADV_HUGEPAGE", raising=False)
+        memory = device._large_pages(sizes)
+        assert all((own is not None) == (has_pages and device.is_host) for own in memory)
+        assert all(own is None or own.ctypes.data % 4096 == 0 for own in memory)
+        buffers = device.allocate_together(sizes)
+        assert all(not device.read(buffer, size, np.uint8).any() for buffer, size in zip(buffers, sizes, strict=True))
+        for number, buffer in enumerate(buffers):
+            device.write(buffer, np.full(buffer.size, number, np.uint8))
+        last = buffers[-1]
+        for number, buffer in enumerate(buffers):
+            assert (device.read(buffer, buffer.size, np.uint8) == number).all()
+        del buffers, buffer, memory
+        gc.collect()
+        assert (device.read(last, sizes[-1], np.uint8) == 3).all()
+    assert all(own is None for own in device._large_pages([4096] * 8))
+
+
+def test_buffers_that_are_dropped_while_the_device_writes_to_them(device: Device) -> None:
+    for _ in range(5):
+        device.allocate_together([1 << 25] * 2)
+        device.flush()
+    assert_usable(device)
+
+
 @pytest.mark.parametrize("without_event", [False, True])
 def test_launches_with_and_without_an_event(
     device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool
