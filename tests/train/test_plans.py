@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -366,13 +366,13 @@ def test_shipped_models_have_no_copies_for_any_input(device: Device, name: str) 
 
 def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     allocated = []
-    allocate = Device.allocate
+    allocate = Device.allocate_together
 
-    def recorded(self: Device, size: int) -> Any:
-        allocated.append(size)
-        return allocate(self, size)
+    def recorded(self: Device, sizes: Sequence[int]) -> list[Any]:
+        allocated.extend(sizes)
+        return allocate(self, sizes)
 
-    monkeypatch.setattr(Device, "allocate", recorded)
+    monkeypatch.setattr(Device, "allocate_together", recorded)
     model = model_of(KNOWN_GRAPHS["plain"]())
     plan = planned(model, CrossEntropy(), device, training=True, share=True, reuse=True)
     Executor(device, plan)
