@@ -24,7 +24,7 @@ from blobnet.task import Way
 #: Cells of a patch on a side, for which winograd.h has matrices, and the sides of filters that err little enough there;
 #: and the rows that larger patches than _PLAIN sum before they are added to a total (docs/performance.md).
 PATCH_TAPS: Mapping[int, Collection[int]] = {4: (2, 3), 6: (2, 3, 4, 5), 8: (4, 5)}
-_PLAIN, _SUM_ROWS = 6, 32
+_PLAIN, _SUM_ROWS = 6, 16
 #: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200, but for
 #: those with sides of 32, which have predicted ones.
 TILES = (

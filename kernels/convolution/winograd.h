@@ -11,8 +11,8 @@
  * summed over the patches before G is applied. The matrices evaluate polynomials at PATCH - 1 points, which are 0 and
  * pairs +-p, and at infinity; a row of B^T is the polynomial that is 0 at all other points.
  *
- * NOTE: the paper's points for patches of 6 are 0, 1, -1, 2, -2; those below halve the error. Of those for patches of 8
- * no others between 1/4 and 3, in steps of 1/16, have less (docs/performance.md).
+ * NOTE: the paper's points for patches of 6 are 0, 1, -1, 2, -2; those below halve the error. For patches of 8 no others
+ * between 1/4 and 3, in steps of 1/16, err less by the norms of the rows (docs/performance.md).
  */
 #define PATCH (CELLS + TAPS - 1)
 #define POINTS (PATCH * PATCH)
