@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ from blobnet.errors import DataError, FileError, OptionError, first_few, warn
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 TABLE_SUFFIXES = (".csv",)
-#: The file that names the classes in the order of their numbers.
-CLASS_FILE = "classes.txt"
+#: Files that name the classes in the order of their numbers: a name a line, or JSON with the number of each name.
+CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
 #: What a folder or a row of a table may be called that belongs to a part of the data.
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 #: How the columns of a table may be called.
@@ -52,9 +53,10 @@ def read_image_folder(
     """Read ``folder/<class>/*.png``, or ``folder/train/<class>/*.png`` with ``folder/test`` and ``folder/val`` beside.
 
     ``val`` may also be ``valid`` or ``validation``; it and ``test`` may be missing. Classes are numbered in the order
-    of their sorted names, or of the lines of a file ``classes.txt`` in the folder. x is uint8, (N, 1, H, W) if every
-    picture is gray, else (N, 3, H, W): an array if that takes up to 64 MB, else a :class:`Source` that decodes
-    pictures when they are asked for. Files that are no pictures by their name, and hidden ones, are left out.
+    of their sorted names, or of the lines of a file ``classes.txt`` in the folder, or as its ``class_index.json`` says:
+    ``{"cat": 0}``, ``{"0": "cat"}`` or ``{"0": ["cat", "what it is"]}``. x is uint8, (N, 1, H, W) if every picture is
+    gray, else (N, 3, H, W): an array if that takes up to 64 MB, else a :class:`Source` that decodes pictures when they
+    are asked for. Files that are no pictures by their name, and hidden ones, are left out.
 
     Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size and of its
     name, but for the suffix: a PNG or BMP whose gray values, or indices into a palette, are the class numbers of the
@@ -90,8 +92,7 @@ def read_image_folder(
     class_names = _listed_classes(folder) or trained
     for name in trained:
         if name not in class_names:
-            rule = "every class must stand in it, a name a line"
-            raise DataError(str(folder / CLASS_FILE), rule, missing=name, names=class_names)
+            raise DataError(str(_class_file(folder)), "every class must stand in it", missing=name, names=class_names)
     pictures: dict[str, Pictures] = {
         part: _find_pictures(folders[part], part, class_names)
         for part in ("train", "validation", "test")
@@ -106,8 +107,8 @@ def read_picture_table(
     """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their classes.
 
     Commas, semicolons or tabs part them. Paths are relative to the file's folder. Classes are numbered in the order of
-    their sorted names (as numbers if all are whole numbers), or of the lines of a file ``classes.txt`` beside it, which
-    labels may also number from 0 on. The split is ``train``, ``test`` or ``val``. The rest is as in
+    their sorted names (as numbers if all are whole numbers), or of a file of classes beside it, which labels may also
+    number from 0 on. The split is ``train``, ``test`` or ``val``. The rest is as in
     :func:`read_image_folder`.
     """
     try:
@@ -151,7 +152,7 @@ def _numbered(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str
     if listed and are_numbers and all(int(label) < len(listed) for label in labels):
         return listed, {label: int(label) for label in labels}
     if listed:
-        rule = f"every label must stand in {CLASS_FILE}, or be the number of a line of it, from 0 on"
+        rule = f"every label must stand in {_class_file(path.parent).name}, or be a class's number there, from 0 on"
         wrong = next(label for label in sorted(labels) if label not in listed)
         raise DataError(str(path), rule, label=wrong, names=listed)
     if labels != trained:
@@ -166,6 +167,11 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__MACOSX")))
 
 
+def _class_file(folder: Path) -> Path:
+    """The file that names the classes, if there is one."""
+    return next((path for name in (CLASS_FILE, CLASS_INDEX) if (path := folder / name).is_file()), folder / CLASS_FILE)
+
+
 def _listed_classes(folder: Path) -> list[str]:
     """The names in the file for them; empty if there is none.
 
@@ -173,16 +179,34 @@ def _listed_classes(folder: Path) -> list[str]:
         FileError: it cannot be read.
         DataError: it names a class twice, or none.
     """
-    path = folder / CLASS_FILE
+    path = _class_file(folder)
     if not path.is_file():
         return []
     try:
-        names = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        text = path.read_text("utf-8")
+        is_index = path.name == CLASS_INDEX
+        names = _indexed(json.loads(text)) if is_index else [line.strip() for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise FileError(str(path), "the file must be readable text", reason=error) from error
     if not names or len(set(names)) < len(names):
-        raise DataError(str(path), "it must name each class once, a name a line", names=names)
+        raise DataError(str(path), "it must name each class once", names=names)
     return names
+
+
+def _indexed(index: Any) -> list[str]:
+    """The names in an index of classes, in the order of their numbers.
+
+    Raises:
+        ValueError: it does not number names from 0 on.
+    """
+    found: dict[int, Any] = {}
+    for key, value in index.items() if isinstance(index, dict) else ():
+        number, name = (value, key) if isinstance(value, int) else (int(key) if key.isdecimal() else -1, value)
+        found[number] = name[0] if isinstance(name, list) and name else name
+    names = [found.get(number) for number in range(len(found))]
+    if not found or len(found) < len(index) or not all(isinstance(name, str) for name in names):
+        raise ValueError('it must number names from 0 on, as {"cat": 0, "dog": 1} or {"0": "cat", "1": "dog"} do')
+    return [str(name) for name in names]
 
 
 def _find_pictures(folder: Path, part: str, class_names: Sequence[str]) -> Pictures:

@@ -358,13 +358,41 @@ def test_class_file(folder: Path) -> None:
     names = [[data.class_names[label] for label in data.train.y] for data in (found, plain)]
     assert names[0] == names[1]
     for text, rule in (
-        ("a\n", "classes.txt: every class must stand in it, a name a line. Received missing=b, names=['a']."),
-        ("a\nb\na", "classes.txt: it must name each class once, a name a line. Received names=['a', 'b', 'a']."),
-        ("\n", "classes.txt: it must name each class once, a name a line. Received names=[]."),
+        ("a\n", "classes.txt: every class must stand in it. Received missing=b, names=['a']."),
+        ("a\nb\na", "classes.txt: it must name each class once. Received names=['a', 'b', 'a']."),
+        ("\n", "classes.txt: it must name each class once. Received names=[]."),
     ):
         (folder / "classes.txt").write_text(text)
         with pytest.raises(DataError, match=re.escape(rule)):
             datasets.load(folder, size=(4, 4))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"c": 0, "a": 2, "b": 1}', '{"1": "b", "0": "c", "2": "a"}', '{"0": ["c", "C"], "1": ["b"], "2": ["a"]}']
+)
+def test_class_index(folder: Path, text: str) -> None:
+    plain = datasets.load(folder, size=(4, 4))
+    (folder / "class_index.json").write_text(text)
+    found = datasets.load(folder, size=(4, 4))
+    assert found.class_names == ("c", "b", "a")
+    names = [[data.class_names[label] for label in data.train.y] for data in (found, plain)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"a": 1, "b": 2, "c": 3}', '{"a": 0, "b": 0}', '{"x": "a"}', '{"0": []}']
+)
+def test_class_index_that_numbers_no_names(folder: Path, text: str) -> None:
+    (folder / "class_index.json").write_text(text)
+    with pytest.raises(FileError, match=r"class_index.json: the file must be readable text. Received reason="):
+        datasets.load(folder, size=(4, 4))
+
+
+def test_class_index_without_a_class(folder: Path) -> None:
+    (folder / "class_index.json").write_text('{"a": 0}')
+    rule = "class_index.json: every class must stand in it. Received missing=b, names=['a']."
+    with pytest.raises(DataError, match=re.escape(rule)):
+        datasets.load(folder, size=(4, 4))
 
 
 def test_table(tmp_path: Path) -> None:
@@ -414,9 +442,7 @@ def test_table_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=re.escape(f"{tmp_path / 'a.png'}: the picture must be readable and whole.")):
         datasets.load(table)
     (tmp_path / "classes.txt").write_text("c\n")
-    rule = (
-        "label must stand in classes.txt, or be the number of a line of it, from 0 on. Received label=b, names=['c']."
-    )
+    rule = "label must stand in classes.txt, or be a class's number there, from 0 on. Received label=b, names=['c']."
     with pytest.raises(DataError, match=re.escape(rule)):
         datasets.load(table)
     table.write_bytes(b"path,label\n\xff\xfe,b\n")
