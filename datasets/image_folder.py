@@ -60,8 +60,8 @@ def read_image_folder(
 
     Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size and of its
     name, but for the suffix: a PNG or BMP whose gray values, or indices into a palette, are the class numbers of the
-    positions, or 255 for those that take no part. ``classes.txt`` then names the numbers. y is uint8, (N, H, W); where
-    pictures are resized, masks take the nearest position's number.
+    positions, or 255 for those that take no part. A file of classes then names the numbers. y is uint8, (N, H, W);
+    where pictures are resized, masks take the nearest position's number.
 
     Args:
         folder: what to read.
@@ -85,8 +85,7 @@ def read_image_folder(
     trained = [part.name for part in _subfolders(folders["train"])]
     if {PICTURES, MASKS} <= set(trained):
         masked: dict[str, Masked] = {part: _find_masked(folders[part]) for part in folders}
-        name = folder.resolve().name
-        return _masked_dataset(name, masked, _listed_classes(folder), size, workers, skip_unreadable)
+        return _masked_dataset(folder, masked, size, workers, skip_unreadable)
     if not trained:
         raise DataError(str(folders["train"]), f"it must hold one folder of {_KINDS} pictures for each class")
     class_names = _listed_classes(folder) or trained
@@ -269,14 +268,10 @@ def _dataset(
 
 
 def _masked_dataset(
-    name: str,
-    parts: Mapping[str, Masked],
-    class_names: Sequence[str],
-    size: tuple[int, int] | None,
-    workers: int | None,
-    skip_unreadable: bool,
+    folder: Path, parts: Mapping[str, Masked], size: tuple[int, int] | None, workers: int | None, skip_unreadable: bool
 ) -> Dataset:
-    """Pictures with masks as a data set."""
+    """Pictures with masks as a data set, called as their folder."""
+    name, class_names = folder.resolve().name, _listed_classes(folder)
     crew = _crew(parts, size, workers)
     pairs = [pair for pictures in parts.values() for pair in pictures]
     each = crew.forms([path for pair in pairs for path in pair], has_size=True, is_whole=skip_unreadable)
@@ -293,7 +288,7 @@ def _masked_dataset(
     y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
     splits = {part: Split(x[part], y[part]) for part in kept}
     for part, split in splits.items():
-        _check_masks(split, masks[part], class_names)
+        _check_masks(split, masks[part], class_names, _class_file(folder).name)
     largest = largest_class(name, [*splits.values()])
     if not largest:
         rule = "masks must hold at least two classes, to learn what tells them apart"
@@ -307,8 +302,8 @@ def _joined(name: str, splits: Mapping[str, Split], class_names: Sequence[str]) 
     return Dataset(name, splits["train"], splits.get("test"), tuple(class_names), splits.get("validation"))
 
 
-def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]) -> None:
-    """Raises DataError for the first number in masks that is none of the classes, if these have names."""
+def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str], class_file: str) -> None:
+    """Raises DataError for the first number in masks that is none of the classes, if a file names these."""
     if not class_names:
         return
     ignored = ignored_label(split.shape[1:], len(class_names))
@@ -318,7 +313,7 @@ def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]
             is_wrong &= rows != ignored
         if is_wrong.any():
             number, *place = (int(axis) for axis in np.unravel_index(int(is_wrong.argmax()), rows.shape))
-            rule = f"class numbers must be below {len(class_names)}, as many as {CLASS_FILE} names, or {IGNORED_LABEL}"
+            rule = f"class numbers must be below {len(class_names)}, as many as {class_file} names, or {IGNORED_LABEL}"
             label = rows[number, place[0], place[1]]
             raise DataError(str(masks[first + number]), rule, position=tuple(place), label=label)
 

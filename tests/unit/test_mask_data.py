@@ -193,6 +193,10 @@ def _name_two(folder: Path) -> None:
     (folder / "classes.txt").write_text("a\nb\n", encoding="utf-8")
 
 
+def _index_two(folder: Path) -> None:
+    (folder / "class_index.json").write_text('{"a": 0, "b": 1}', encoding="utf-8")
+
+
 def _fill(value: int) -> Callable[[Path], None]:
     def fill(folder: Path) -> None:
         for path in (folder / "masks").iterdir():
@@ -232,6 +236,7 @@ def _empty(folder: Path) -> None:
          "picture=(6, 5) in "),
         (_name_two, "masks/000.png: class numbers must be below 2, as many as classes.txt names, or 255. Received "
          "position=(0, 2), label=2."),
+        (_index_two, "masks/000.png: class numbers must be below 2, as many as class_index.json names, or 255."),
         (_fill(0), "masks must hold at least two classes, to learn what tells them apart. Received found=0. Hint: 255 "
          "takes no part: masks of 0 and 255 must become masks of 0 and 1."),
         (_fill(255), "a position must have a class, and not all be 255, which takes no part."),
