@@ -630,14 +630,15 @@ def _add_align(parser: _Options) -> None:
     )
 
 
+def _add_choice(parser: _Options, name: str, choices: tuple[str, ...], text: str) -> None:
+    """An option that is one of a few words, by default the first."""
+    help_text = f"{text} (default: {choices[0]})"
+    parser.add_argument(name, choices=choices, default=choices[0], metavar="NAME", help=help_text)
+
+
 def _add_storage(parser: _Options) -> None:
-    parser.add_argument(
-        "--storage",
-        choices=("float32", "float16"),
-        default="float32",
-        metavar="NAME",
-        help="what inference keeps between layers: float32, or float16 in half the memory (default: float32)",
-    )
+    text = "what inference keeps between layers: float32, or float16 in half the memory"
+    _add_choice(parser, "--storage", ("float32", "float16"), text)
 
 
 def _add_batch_size(parser: _Options) -> None:
@@ -674,13 +675,8 @@ def _add_device(parser: _Options) -> None:
 
 def _add_device_and_precision(parser: _Options) -> None:
     _add_device(parser)
-    parser.add_argument(
-        "--precision",
-        choices=("fp32", "tf32"),
-        default="fp32",
-        metavar="NAME",
-        help="fp32, or tf32 for convolutions on the tensor cores of NVIDIA GPUs (default: fp32)",
-    )
+    text = "fp32, or tf32 for convolutions on the tensor cores of NVIDIA GPUs"
+    _add_choice(parser, "--precision", ("fp32", "tf32"), text)
 
 
 def _check_precision(parser: Parser, options: argparse.Namespace) -> None:
