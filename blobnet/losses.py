@@ -526,8 +526,8 @@ class Expression(Loss):
         heads = function.heads
         rule = (
             "the text must have a head with two inputs, output and targets, each with the samples and what is of one, "
+            "and one output"
         )
-        rule += "and one output"
         fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
         if not fits or len(function.outputs) != 1:
             raise OptionError("Expression", rule, inputs=heads, outputs=function.outputs)
