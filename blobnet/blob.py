@@ -568,7 +568,8 @@ class BlobLayout:
         assert fits, f"{count} samples of {self.memory_elements} elements must fit a contiguous {buffer.size}"
         sizes = (count, self.unit_count, self.unit_depth, self.unit_height, self.unit_width)
         strides = tuple(step * stride for stride in self.strides)
-        view = np.lib.stride_tricks.as_strided(buffer.reshape(-1)[self.index(0, 0, 0, 0) :], sizes, strides)
+        # NOTE: as_strided takes 20 times as long.
+        view = np.ndarray(sizes, buffer.dtype, buffer, step * self.index(0, 0, 0, 0), strides)
         return view[:, :, 0] if self.unit_depth == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:

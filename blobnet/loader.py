@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,17 @@ class Reader(ABC):
     threads = 1
     is_quick = False
 
+    def lent(self, job: Any) -> Samples | None:
+        """The samples of a batch where they lie in memory, if that is all there is to a batch, and they lie in its order.
+
+        They must not change before the device is done with them, and nobody has looked at their values: see :meth:`check`.
+        """
+        return None
+
+    def check(self, job: Any, samples: Samples) -> None:
+        """Raises DataError where a value of lent samples is not finite."""
+        raise NotImplementedError
+
     @abstractmethod
     def fill(self, job: Any, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         """Writes a part of a batch.
@@ -84,10 +96,19 @@ class IndexedReader(Reader):
         self._sources = tuple(sources)
         self._labels = [item if isinstance(item, Source) else _words(item) for item in labels]
         stored = [item for item in labels if isinstance(item, Source)]
-        self.sample_types = tuple(source.dtype.name for source in self._sources)
+        self.sample_types = tuple(_name_of(source.dtype) for source in self._sources)
         is_parallel = all(item.is_parallel for item in (*self._sources, *stored))
         self.threads = _MOST_THREADS if is_parallel else 1
         self.is_quick = all(source.is_quick for source in self._sources) and not stored
+
+    def lent(self, job: Rows) -> Samples | None:
+        found = () if self._labels else tuple(source.lent(job) for source in self._sources)
+        return found if found and all(samples is not None for samples in found) else None
+
+    def check(self, job: Rows, samples: Samples) -> None:
+        for source, own in zip(self._sources, samples, strict=True):
+            assert own is not None, "lent are all samples or none"
+            source.check(job, own)
 
     def fill(self, job: Rows, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         rows = job[part]
@@ -100,6 +121,12 @@ class IndexedReader(Reader):
             else:
                 np.take(own, rows, axis=0, out=wanted[part][: len(rows)], mode="clip")
         return len(job)
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy's name for a type, which takes it as long as sending a small batch."""
+    return dtype.name
 
 
 class StreamReader(Reader):
@@ -213,10 +240,11 @@ def _words(labels: npt.NDArray[Any]) -> Labels:
 
 @dataclass
 class _Piece:
-    """Host memory for a batch, and the copies that still read it."""
+    """Host memory for a batch, samples that lie elsewhere instead, and the copies that still read it."""
 
     samples: list[npt.NDArray[Any] | None]
     labels: list[Labels]
+    lent: Samples | None = None
     copies: list[Any] = field(default_factory=list)
 
 
@@ -359,8 +387,10 @@ class Loader:
                     change([labels[:count] for labels in filling.piece.labels])
                 self._send(filling, count)
                 yield count
-                # The device has work now, while the host gathers what comes next.
+                # The device has work now, while the host looks at what it lent, and gathers what comes next.
                 self._consumed[self._slot] = self._device.mark()
+                if filling.piece.lent is not None:
+                    reader.check(filling.job, filling.piece.lent)
                 self._free.append(filling.piece)
                 if self._device.is_host:
                     pace.keep(self._consumed[self._slot])
@@ -376,9 +406,10 @@ class Loader:
 
     def _is_inline(self, reader: Reader) -> bool:
         """Whether batches are gathered at once; a CPU's cores have work enough."""
+        if not reader.is_quick or self._device.is_host:
+            return reader.is_quick
         # Without samples to copy there are labels at most.
-        is_small = len(self._resident) == len(self._entries) or self._piece_bytes <= _LEAST_SHARED
-        return reader.is_quick and (is_small or self._device.is_host)
+        return len(self._resident) == len(self._entries) or self._piece_bytes <= _LEAST_SHARED
 
     @property
     def _piece_bytes(self) -> int:
@@ -394,7 +425,10 @@ class Loader:
             return _Filling(job, piece, self._share(reader, job, piece))
         self._await(piece)
         done: Future[int] = Future()
-        done.set_result(reader.fill(job, piece.samples, piece.labels, slice(None)))
+        # A GPU fetches from page-locked memory; what a processor copies need not be copied to be sent.
+        piece.lent = reader.lent(job) if self._device.is_host and not self._resident else None
+        is_there = piece.lent is not None
+        done.set_result(len(job) if is_there else reader.fill(job, piece.samples, piece.labels, slice(None)))
         return _Filling(job, piece, [done])
 
     def _share(self, reader: Reader, job: Any, piece: _Piece) -> list[Future[int]]:
@@ -443,7 +477,7 @@ class Loader:
             self._slot = (self._slot + 1) % len(self._consumed)
         first, after = self._slot * self._size, None if is_alone else self._consumed[self._slot]
         has_moved = self._rows != first
-        for entry, samples in zip(self._entries, piece.samples, strict=True):
+        for entry, samples in zip(self._entries, piece.lent or piece.samples, strict=True):
             if samples is None:
                 executor.feed(entry.buffer("rows"), filling.job.astype(np.int32))
                 continue
