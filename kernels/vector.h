@@ -97,13 +97,16 @@ INLINE float vector_sum(const float16 v)
 #endif
 
 /*
- * Has the cache line at a pointer brought near, which may lie anywhere. NOTE: OpenCL's function for it is a call, around
- * which Intel's compiler saves all registers; the other one is for compilers that are known to take it.
+ * Has the cache line at a pointer brought near, which may lie anywhere, to be read or to be written. NOTE: OpenCL's function
+ * for it is a call, around which Intel's compiler saves all registers; the other one is for compilers that are known to
+ * take it.
  */
 #ifdef TAKES_PREFETCH
 #define PREFETCH(pointer) __builtin_prefetch((__global const void *)(pointer))
+#define PREFETCH_TO_WRITE(pointer) __builtin_prefetch((__global const void *)(pointer), 1)
 #else
 #define PREFETCH(pointer)
+#define PREFETCH_TO_WRITE(pointer)
 #endif
 
 /* The lanes of a vector for which `keep` (an index_vector_t comparison) holds, 0 in the others: NaN vanishes too. */

@@ -6,9 +6,12 @@
  * ROW_SHIFT(a) + COLUMN_SHIFT(b) cells away; source units are SOURCE_STEP apart, numbers of source_t. Weights are OIHW.
  *
  * Processors see coming what lies in one row, and not what is read from plane to plane, or by the next block: that is
- * asked for ahead. At batch 1 much of it lies in another core's cache, or beyond all.
+ * asked for ahead, the further the less of it lies side by side. At batch 1 much of it lies in another core's cache, or
+ * beyond all.
  */
-#define UNITS_AHEAD 8
+#define UNITS_AHEAD (UNITS_FIRST ? 16 : 8)
+/* NOTE: with fewer units most of what is asked for ahead would lie behind the last one. */
+#define ASKS_AHEAD (TAPS_Y * TAPS_X == 1 && DEPTH >= 32)
 #define WEIGHTS_FOLLOW (WEIGHT_UNIT_STRIDE == DEPTH * WEIGHT_DEPTH_STRIDE)
 
 INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
@@ -29,7 +32,7 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                 vector_t values[BLOCK_VECTORS];
 #pragma unroll
                 for (int v = 0; v < BLOCK_VECTORS; v++) {
-#if TAPS_Y * TAPS_X == 1
+#if ASKS_AHEAD
                     PREFETCH(source + positions[v] + shift + UNITS_AHEAD * SOURCE_STEP);
 #endif
                     values[v] = VECTOR_LOAD(source + positions[v] + shift);

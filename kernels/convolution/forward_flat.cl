@@ -116,6 +116,20 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
                 accumulators[u][v] = 0;
             }
         }
+#if WHOLE_VECTORS && UNITS_FIRST
+        /* Results that go from plane to plane: see convolution/direct.h. */
+#pragma unroll
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            const int y = positions[v] / SOURCE_PITCH;
+            const int x = positions[v] % SOURCE_PITCH;
+#pragma unroll
+            for (int u = 0; u < BLOCK_UNITS; u++) {
+                if (UNITS_DIVIDE || u < units) {
+                    PREFETCH_TO_WRITE(output + BLOB_INDEX(OUTPUT, n, unit + u, y, x));
+                }
+            }
+        }
+#endif
         accumulate_tile(accumulators, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS * PHASES, 0, 0),
                         positions, ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
 
