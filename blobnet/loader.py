@@ -59,9 +59,9 @@ class Reader(ABC):
     is_quick = False
 
     def lent(self, job: Any) -> Samples | None:
-        """The samples of a batch where they lie in memory, if that is all there is to a batch, and they lie in its order.
+        """The samples of a batch where they lie in memory; None if they lie there otherwise, or there is more to it.
 
-        They must not change before the device is done with them, and nobody has looked at their values: see :meth:`check`.
+        Nobody has looked at their values (see :meth:`check`), which must not change before they are on the device.
         """
         return None
 
