@@ -569,7 +569,7 @@ class BlobLayout:
         sizes = (count, self.unit_count, self.unit_depth, self.unit_height, self.unit_width)
         strides = tuple(step * stride for stride in self.strides)
         # NOTE: as_strided takes 20 times as long.
-        view = np.ndarray(sizes, buffer.dtype, buffer, step * self.index(0, 0, 0, 0), strides)
+        view: npt.NDArray[Any] = np.ndarray(sizes, buffer.dtype, buffer, step * self.index(0, 0, 0, 0), strides)
         return view[:, :, 0] if self.unit_depth == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:

@@ -126,7 +126,8 @@ class IndexedReader(Reader):
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     """NumPy's name for a type, which takes it as long as sending a small batch."""
-    return dtype.name
+    name: str = dtype.name
+    return name
 
 
 class StreamReader(Reader):
