@@ -214,10 +214,15 @@ class Operation:
 
     @cached_property
     def split_input(self) -> BlobLayout | None:
-        """How the input's phases lie in a copy that is read at stride 1; None where the source is."""
+        """How the input's phases lie in a copy that is read at stride 1; None where the source is.
+
+        At the output's pitch, if that holds them: one row of positions then is a row of results (docs/kernels.md).
+        """
         if self.direction == BACKWARD_DATA or self.strides == (1, 1):
             return None
-        return BlobLayout.padded(Shape(self.input.shape.units * self.input_phases.units, *self.input_phases.sizes))
+        phases = self.input_phases
+        width = max(phases.width, self.output.layout.unit_memory_width)
+        return BlobLayout.padded(Shape(self.input.shape.units * phases.units, phases.height, width))
 
     @cached_property
     def taps_inside(self) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, window_axes
-from blobnet.kernel_call import GlobalSize, KernelCall, elementwise_work
+from blobnet.kernel_call import GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Site
 
@@ -279,12 +279,15 @@ class GlobalAveragePool(Layer):
         return Shape.flat(inputs[0].units)
 
     def forward(self, site: Site) -> list[KernelCall]:
+        # A CPU's group does planes one behind the other: it takes some time to begin.
+        planes = None if site.tuning.model.items_are_lanes else (1, 1, planes_at_once(site.inputs[0].shape))
         return [
             KernelCall(
                 "pooling/global_average_forward",
                 f"{site.name} forward",
                 GlobalSize(1, 1, site.output.shape.units),
                 blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+                local_size=planes,
             )
         ]
 
