@@ -422,12 +422,14 @@ class Loader:
         """Has a piece filled: at once, or by threads."""
         is_inline = self._is_inline(reader)
         piece = self._free.popleft() if self._free and not (is_inline and self._is_short()) else self._new_piece()
+        piece.lent = None
         if not is_inline:
             return _Filling(job, piece, self._share(reader, job, piece))
         self._await(piece)
         done: Future[int] = Future()
         # A GPU fetches from page-locked memory; what a processor copies need not be copied to be sent.
-        piece.lent = reader.lent(job) if self._device.is_host and not self._resident else None
+        if self._device.is_host and not self._resident:
+            piece.lent = reader.lent(job)
         is_there = piece.lent is not None
         done.set_result(len(job) if is_there else reader.fill(job, piece.samples, piece.labels, slice(None)))
         return _Filling(job, piece, [done])

@@ -163,6 +163,8 @@ class SymbolicMemory:
         self.persistent: dict[tuple[str, int], int] = {}
         #: What was read for folded weights, and the bias that was made with them, by the hash of these weights.
         self.folded: dict[int, dict[str, int]] = {}
+        #: What was split into phases, by the hash of these.
+        self.split: dict[int, Symbols] = {}
 
     def data(self, blob: Blob, count: int) -> Symbols:
         """The cells of a blob, as a view."""
@@ -179,6 +181,10 @@ class SymbolicMemory:
             for blob in call.blobs.values():
                 self._planes(blob, count)[..., _halo(blob.layout)] = 0
             return
+        if call.kernel == "convolution/split_phases":
+            phases = call.blobs["PHASES"]
+            if (between := _halo(phases.layout)) is not None:
+                self._planes(phases, count)[..., between] = 0
         source = call.source
         accumulates = bool(call.macros.get("ACCUMULATE", 0)) or (
             source.is_generated and "update" in source.blobs.values()
@@ -195,6 +201,8 @@ class SymbolicMemory:
                 raise PlanBrokenError(f"{call.label} ({call.kernel}): a halo cell of {blob.storage} is not 0")
         self._check_overlap(call, read, written, count)
         inputs = [self.data(call.blobs[role], count).reshape(count, -1).copy() for role in read]
+        # A copy in another order is worth what was copied: whether there is one depends on how blobs lie.
+        inputs = [self.split.get(_digest(values), values) for values in inputs]
         words = {
             role: self._array_word(call.arrays[role], count)
             for role, access in source.arrays.items()
@@ -219,6 +227,9 @@ class SymbolicMemory:
         for role, access in source.arrays.items():
             if access != "read" and role != "TOTALS":
                 self._write_array(call, role, _word(role, *map(_digest, inputs), *arrays), count)
+        if call.kernel == "convolution/split_phases":
+            copied = self.data(call.blobs["PHASES"], count).reshape(count, -1)
+            self.split[_digest(copied)] = inputs[0]
         if call.kernel == _FOLD:
             made = {role: self._array_word(call.arrays[role], count) for role in ("FOLDED_WEIGHT", "FOLDED_BIAS")}
             self.folded[made["FOLDED_WEIGHT"]] = words | made

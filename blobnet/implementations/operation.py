@@ -13,7 +13,7 @@ from typing import Any
 from blobnet.blob import BlobLayout, Shape
 from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
-from blobnet.implementations.base import BACKWARD_DATA
+from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work
 from blobnet.kernel_source import Macro, load
@@ -216,13 +216,13 @@ class Operation:
     def split_input(self) -> BlobLayout | None:
         """How the input's phases lie in a copy that is read at stride 1; None where the source is.
 
-        At the output's pitch, if that holds them: one row of positions then is a row of results (docs/kernels.md).
+        Forward at the output's pitch, if rows fit: a plane of positions then is one of results (docs/kernels.md).
         """
         if self.direction == BACKWARD_DATA or self.strides == (1, 1):
             return None
-        phases = self.input_phases
-        width = max(phases.width, self.output.layout.unit_memory_width)
-        return BlobLayout.padded(Shape(self.input.shape.units * phases.units, phases.height, width))
+        shape = Shape(self.input.shape.units * self.input_phases.units, *self.input_phases.sizes)
+        pitch = self.output.layout.unit_memory_width if self.direction == FORWARD else 0
+        return BlobLayout.padded(shape, pitch=max(shape.width, pitch))
 
     @cached_property
     def taps_inside(self) -> int:

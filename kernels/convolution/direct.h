@@ -9,7 +9,7 @@
  * asked for ahead, the further the less of it lies side by side. At batch 1 much of it lies in another core's cache, or
  * beyond all.
  */
-#define UNITS_AHEAD (UNITS_FIRST ? 16 : 8)
+#define UNITS_AHEAD (UNITS_FIRST && DEPTH >= 64 ? 16 : 8)
 /* NOTE: with fewer units most of what is asked for ahead would lie behind the last one. */
 #define ASKS_AHEAD (TAPS_Y * TAPS_X == 1 && DEPTH >= 32)
 #define WEIGHTS_FOLLOW (WEIGHT_UNIT_STRIDE == DEPTH * WEIGHT_DEPTH_STRIDE)

@@ -1,10 +1,10 @@
 /*
  * Splits the padded input of a strided convolution into its phases (convolution/input_phases.h), which become units:
- * unit (z * PHASES_Y + phase_y) * PHASES_X + phase_x of PHASES. Cells without data are 0.
+ * unit (z * PHASES_Y + phase_y) * PHASES_X + phase_x of PHASES. Cells without data, and those between rows, are 0.
  *
  * Blobs:
  *   INPUT  read   with a halo of PAD_TOP rows and PAD_LEFT columns
- *   PHASES write  rows without gaps
+ *   PHASES write
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -40,13 +40,14 @@ __kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(p
         __global const input_t *from =
             input + BLOB_INDEX(INPUT, n, unit / (PHASES_Y * PHASES_X), has_data ? y : 0, first_x);
         /* Up to here columns have data: left of it the input's halo is 0. */
-        const int end = has_data ? (INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X : 0;
-        for (int column = 0; column < PHASES_UNIT_WIDTH; column += LANES) {
+        const int columns = min((INPUT_UNIT_WIDTH - first_x + STRIDE_X - 1) / STRIDE_X, PHASES_UNIT_WIDTH);
+        const int end = has_data ? columns : 0;
+        for (int column = 0; column < PHASES_UNIT_MEMORY_WIDTH; column += LANES) {
             /* The last vector of a row may overlap the one before. */
-            const int start = min(column, PHASES_UNIT_WIDTH - LANES);
+            const int start = min(column, PHASES_UNIT_MEMORY_WIDTH - LANES);
             const vector_t value = VECTOR_LOAD_STRIDED(from + start * STRIDE_X);
             VECTOR_STORE(VECTOR_KEEP(value, start + VECTOR_LANE_NUMBERS < end),
-                         to + row * PHASES_UNIT_WIDTH + start);
+                         to + row * PHASES_UNIT_MEMORY_WIDTH + start);
         }
     }
 }

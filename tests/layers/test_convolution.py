@@ -244,7 +244,7 @@ def random_case(rank: int, number: int) -> Case:
 #: twice. (Each builds about four programs, which takes most of the time.)
 NUMBERS = {
     1: [12, 13, 20, 38, 67, 102, 210, 231, 281],
-    2: [3, 47, 100, 109, 143],
+    2: [3, 18, 24, 47, 100, 109, 143],
 }
 CASES = [(rank, number) for rank, numbers in NUMBERS.items() for number in numbers]
 
@@ -300,6 +300,9 @@ def traits(case: Case, bench: Bench) -> Traits:
             found.add((call.kernel, ("positions left over", lanes > 1 and run % lanes > 0)))
             found.add((call.kernel, ("several vectors", int(macros["BLOCK_VECTORS"]) > 1)))
             found.add((call.kernel, ("split", stride != (1, 1))))
+            phases = call.blobs["INPUT"].layout
+            widened = stride != (1, 1) and phases.unit_memory_width > phases.unit_width
+            found.add((call.kernel, ("split at the output's pitch", widened)))
             found.add((call.kernel, ("several blocks", int(macros["BLOCKS_AT_ONCE"]) > 1)))
             rows = not macros["FLAT"] and lanes > 1
             found.add((call.kernel, ("rows overlap", rows and output.width > lanes and output.width % lanes > 0)))
@@ -341,7 +344,8 @@ def wanted_traits() -> Traits:
         wanted |= {(name, ("lanes", lanes)) for lanes in (1, 2, 4, 8, 16)}
         wanted |= {(name, (question, answer)) for question in ("one pitch", "units left over") for answer in answers}
     wanted |= {("convolution/forward_flat", ("BIAS_MODE", mode)) for mode in (0, 1, 2)}
-    for question in ("positions left over", "several vectors", "split", "several blocks", "rows overlap"):
+    questions = "positions left over", "several vectors", "split", "several blocks", "rows overlap"
+    for question in (*questions, "split at the output's pitch"):
         wanted |= {("convolution/forward_flat", (question, answer)) for answer in answers}
     wanted |= {("convolution/backward_weight", ("FLAT", flat)) for flat in (0, 1)}
     wanted |= {("convolution/backward_weight", ("split and flat", (s, flat))) for s in answers for flat in answers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -98,6 +99,43 @@ def test_samples_keep_their_type_and_their_values(device: Device, dtype: str) ->
     kept = kept_type(x.dtype)
     assert kept.itemsize <= 4
     assert np.array_equal(x.astype(kept).astype(np.float64), x.astype(np.float64))
+
+
+def test_a_processor_takes_an_arrays_samples_from_where_they_lie(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = tiny_model(), samples(np.float32)
+    wanted = model.predict(Plain(x), device=device, batch_size=8)
+    assert np.array_equal(model.predict(iter([x[:5]]), device=device, batch_size=8), wanted[:5])
+    monkeypatch.setattr(ArraySource, "read", None)
+    assert np.array_equal(model.predict(x, device=device, batch_size=8), wanted)
+    # What else the evaluator is given, in the same memory, it reads as ever.
+    assert np.array_equal(model.predict(Plain(x[::-1]), device=device, batch_size=8), wanted[::-1])
+    assert np.array_equal(model.predict(iter([x[3:8]]), device=device, batch_size=8), wanted[3:8])
+    x[29, 0, 1, 2] = np.nan
+    with pytest.raises(DataError, match=re.escape("index=(29, 0, 1, 2)")):
+        model.predict(x, device=device, batch_size=8)
+    assert np.array_equal(model.predict(x[:29], device=device, batch_size=8), wanted[:29])
+
+
+def test_what_a_source_lends() -> None:
+    x = samples(np.float32)
+    lent = ArraySource(x, "x").lent(np.arange(3, 7))
+    assert lent is not None
+    assert np.shares_memory(lent, x)
+    assert np.array_equal(lent, x[3:7])
+    flags = ArraySource(samples(bool), "x").lent(np.array([5]))
+    assert flags is not None
+    assert flags.dtype == np.uint8
+    assert np.array_equal(flags, samples(bool)[5:6])
+    for source, rows in (
+        (ArraySource(x, "x"), np.array([3, 5])),
+        (ArraySource(x, "x"), np.array([4, 3])),
+        (ArraySource(x[:, ::-1, ::2], "x"), np.arange(3)),
+        (ArraySource(x.astype(np.float64), "x"), np.arange(3)),
+        (IndexedSource(Plain(x), "x"), np.arange(3)),
+    ):
+        assert source.lent(rows) is None
 
 
 @pytest.mark.parametrize("way", ["inline", "threads"])
