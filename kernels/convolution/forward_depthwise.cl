@@ -38,7 +38,8 @@
 #include "vector.h"
 #include "convolution/epilogue.h"
 
-/* The input's rows that BLOCK_ROWS rows of the output read. */
+/* Values of a line of a cache, and the input's rows that BLOCK_ROWS rows of the output read. */
+#define CACHE_LINE 16
 #define SPAN ((BLOCK_ROWS - 1) * STRIDE_Y + (FILTER_HEIGHT - 1) * DILATION_Y + 1)
 #if STRIDE_X == 2 && DILATION_X == 1 && LANES > 1
 /* NOTE: a tap and the next one read the same vectors, of which each takes every second value. */
@@ -67,6 +68,18 @@ __kernel OF_VECTORS void convolution_forward_depthwise(READ_BLOB(input), WRITE_B
                 __global const input_t *from = input
                                                + BLOB_INDEX(INPUT, n, unit / GROUP_OUTPUT_UNITS,
                                                             y * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
+                /* What the next block reads and writes, or the next plane's first one: processors do not see it coming. */
+#pragma unroll
+                for (int s = SPAN; s < SPAN + BLOCK_ROWS * STRIDE_Y; s++) {
+#pragma unroll
+                    for (int b = 0; b < LANES * STRIDE_X; b += CACHE_LINE) {
+                        PREFETCH(from + s * INPUT_UNIT_MEMORY_WIDTH + b);
+                    }
+                }
+#pragma unroll
+                for (int r = BLOCK_ROWS; r < 2 * BLOCK_ROWS; r++) {
+                    PREFETCH_TO_WRITE(output + BLOB_INDEX(OUTPUT, n, unit, y + r, x));
+                }
                 vector_t sums[BLOCK_ROWS];
 #pragma unroll
                 for (int r = 0; r < BLOCK_ROWS; r++) {
