@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, tensor, tiled, winograd
+from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, fourier, tensor, tiled, winograd
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import load
@@ -61,7 +61,7 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
         kernel, stride, padding = (one_of(generator, *sizes) for sizes in ((1, 3, 4), (1, 1, 2), (0, 1, (2, 1))))
         width = one_of(generator, 4, 5, 19)
         return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, width), count
-    kernel = one_of(generator, 1, 2, 3, (2, 3), (3, 1))
+    kernel = one_of(generator, 1, 2, 3, 4, (2, 3), (3, 1))
     stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
     dilation = one_of(generator, 1, 1, 1, 2)
     height, width = one_of(generator, 5, 6, 9), one_of(generator, 5, 7, 11)
@@ -110,9 +110,12 @@ def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32
 
 def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     """Has products take small tiles, which drivers for CPUs build in little time."""
-    for module in (tiled, winograd):
+    for module in (tiled, winograd, fourier):
         patch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
         patch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    for name in ("TOTAL_TILES", "WEIGHT_TOTAL_TILES"):
+        patch.setattr(winograd, name, (replace(test_convolution_winograd.SMALL, totals=True),))
+    patch.setattr(fourier, "_TILES", ())
     patch.setattr(blocks, "TILES", (test_convolution_winograd.SMALL,))
     patch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
     patch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
