@@ -12,7 +12,7 @@ from blobnet.implementations.tiled import Tiled
 from blobnet.kernel_call import GlobalSize
 from blobnet.kernel_source import Macro
 
-#: Tiles beside those of tiled.py, with predicted speeds.
+#: Tiles beside those of tiled.py; the speed of the first is as measured on an NVIDIA H200 (docs/performance.md).
 TILES = (
     *TILED,
     Tile(48, 64, 16, 12, 4, speed=0.97, busy=3, overhead=20),

@@ -63,7 +63,7 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
         return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, width), count
     kernel = one_of(generator, 1, 2, 3, 4, (2, 3), (3, 1))
     stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
-    dilation = one_of(generator, 1, 1, 1, 2)
+    dilation = 1 if kernel == 4 else one_of(generator, 1, 1, 1, 2)
     height, width = one_of(generator, 5, 6, 9), one_of(generator, 5, 7, 11)
     layer = Conv2D(filters * groups, kernel, stride, padding, dilation, **settings)
     return layer, Shape(units * groups, height, width), count
