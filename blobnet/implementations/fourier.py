@@ -28,7 +28,9 @@ _TILES = (Tile(96, 128, 16, 12, 8, speed=1.0, busy=2),)
 class Fourier(Winograd):
     """Discrete Fourier transforms: square filters of many taps at stride 1, in patches of 32 x 32 cells."""
 
-    transform, parts = "fourier", 2
+    weight, patch = "convolution/fourier_weight", "convolution/fourier_patch"
+    result, gradient = "convolution/fourier_result", "convolution/fourier_gradient"
+    parts = 2
 
     @classmethod
     def patches_of(cls, taps: int) -> dict[int, int]:

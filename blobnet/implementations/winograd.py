@@ -72,8 +72,10 @@ class Winograd(Implementation):
     lanes = True
     #: By the results of a patch on a side.
     variants = ("winograd2", "winograd3", "winograd4", "winograd5")
-    #: What the kernels that transform begin with; and numbers of a value at a point.
-    transform, parts = "winograd", 1
+    #: The kernels that transform, and the real numbers of a value at a point.
+    weight, patch = "convolution/winograd_weight", "convolution/winograd_patch"
+    result, gradient = "convolution/winograd_result", "convolution/winograd_gradient"
+    parts = 1
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
@@ -163,14 +165,14 @@ class Winograd(Implementation):
         # Memory of its own: in inference it stays from batch to batch.
         weights = operation.memory(f"filtered weights for {operation.direction}", self.batches * self.fixed)
         patches, products = self._memory(self.parts**2 * depth * self.patches, self.parts * units * self.patches)
-        calls = [self._call("weight", *self.weight_work, ": weights", TRANSFORMED=weights)]
+        calls = [self._call(self.weight, *self.weight_work, ": weights", TRANSFORMED=weights)]
         width, positions = units // self.tile.units * self.tile.items, self.parts * self.sample_patches
         size = GlobalSize(width, 1, self.batches, positions=positions, tile=self.tile.columns)
         for samples in self.chunks:
             calls += [
                 self._patch(samples, operation.source, patches, depth),
                 self._product(samples, [weights, patches, products], size),
-                self._call("result", *self.result_work, "", samples, PRODUCTS=products),
+                self._call(self.result, *self.result_work, "", samples, PRODUCTS=products),
             ]
         return calls
 
@@ -188,7 +190,7 @@ class Winograd(Implementation):
                 self._patch(samples, operation.input, patches, columns),
                 self._product(samples, [deltas, patches, products], size),
             ]
-        return [*calls, self._call("gradient", *self.gradient_work, SPLITS=splits, PRODUCTS=products)]
+        return [*calls, self._call(self.gradient, *self.gradient_work, SPLITS=splits, PRODUCTS=products)]
 
     def _memory(self, *sizes: int) -> list[Array]:
         """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
@@ -220,7 +222,7 @@ class Winograd(Implementation):
             "BY_BATCH": int(self.of_weights),
         }
         label = f"{operation.name} {operation.direction}{note}"
-        return operation.call(f"convolution/{self.transform}_{kernel}", size, local, facts, label, samples, **given)
+        return operation.call(kernel, size, local, facts, label, samples, **given)
 
     def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.
@@ -231,7 +233,7 @@ class Winograd(Implementation):
         axes = phase.vertical, phase.horizontal
         first = [0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step) for axis in axes]
         return self._call(
-            "patch",
+            self.patch,
             *self.patch_work(units),
             ": patches",
             samples,
