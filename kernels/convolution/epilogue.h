@@ -33,14 +33,19 @@
 #define HAS_CELL_TERM (BIAS_MODE == 2 || HAS_RESIDUAL)
 #define POSITION_BIAS(unit, y, x) \
     (ARRAY(bias) + ((unit) * OUTPUT_UNIT_HEIGHT + (y)) * OUTPUT_UNIT_WIDTH + (x))
-#define RESIDUAL_CELL(n, unit, y, x) (residual + BLOB_INDEX(RESIDUAL, n, unit, y, x))
+#define RESIDUAL_CELL(n, unit, y, x) (residual + RESIDUAL_INDEX(n, unit, y, x))
+/* One number for all lanes, where there is one for each unit. */
+#if HAS_RESIDUAL == 2
+#define RESIDUAL_BY(load, n, unit, y, x) VALUE_OF(RESIDUAL_CELL(n, unit, y, x))
+#else
+#define RESIDUAL_BY(load, n, unit, y, x) load(RESIDUAL_CELL(n, unit, y, x))
+#endif
 #if BIAS_MODE == 2 && HAS_RESIDUAL
-#define CELL_TERM_BY(load, n, unit, y, x) \
-    (load(POSITION_BIAS(unit, y, x)) + load(RESIDUAL_CELL(n, unit, y, x)))
+#define CELL_TERM_BY(load, n, unit, y, x) (load(POSITION_BIAS(unit, y, x)) + RESIDUAL_BY(load, n, unit, y, x))
 #elif BIAS_MODE == 2
 #define CELL_TERM_BY(load, n, unit, y, x) load(POSITION_BIAS(unit, y, x))
 #elif HAS_RESIDUAL
-#define CELL_TERM_BY(load, n, unit, y, x) load(RESIDUAL_CELL(n, unit, y, x))
+#define CELL_TERM_BY(load, n, unit, y, x) RESIDUAL_BY(load, n, unit, y, x)
 #endif
 #define CELL_TERM(n, unit, y, x) CELL_TERM_BY(VALUE_OF, n, unit, y, x)
 /* The terms of LANES cells of a row. */
