@@ -204,7 +204,10 @@ def c_text(expression: str, names: Mapping[str, str]) -> str:
 
 def _of_unit(step: Step, place: int) -> dict[str, str]:
     """The C texts of a step's numbers."""
-    return {name: f"ARRAY({own.lower()})[unit]" for (name, _), own in zip(step.numbers, step.named(place), strict=True)}
+    return {
+        name: f"READ_VALUE(ARRAY({own.lower()}), unit)"
+        for (name, _), own in zip(step.numbers, step.named(place), strict=True)
+    }
 
 
 def _chained(steps: Sequence[Step], value: str, first: int = 0) -> str:
@@ -245,7 +248,7 @@ def _macros(steps: Sequence[Step], *, has_bias: bool, has_term: bool = False) ->
         "BIASED": Definition(f"(value, bias, unit) {_chained(before, biased)}"),
         "JOINED": Definition(f"(value, term, unit) {term}"),
         "FINISHED": Definition(f"(value, unit) {_chained(after, '(value)', first)}"),
-        "MORE_ARRAYS": "".join(f", READ_ARRAY(real_t, {role})" for role in roles),
+        "MORE_ARRAYS": "".join(f", READ_ARRAY({role}_t, {role})" for role in roles),
         "MORE_ARGUMENTS": "".join(f", {role}_array, {role}_offset" for role in roles),
     }
 

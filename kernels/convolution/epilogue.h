@@ -18,13 +18,13 @@
 #include "joined.h"
 
 #define EPILOGUE_BLOBS READ_BLOB(residual)
-#define EPILOGUE_ARRAYS READ_ARRAY(real_t, bias) MORE_ARRAYS
+#define EPILOGUE_ARRAYS READ_ARRAY(bias_t, bias) MORE_ARRAYS
 
 /* To hand all of it on to a function that takes EPILOGUE_BLOBS and EPILOGUE_ARRAYS. */
 #define EPILOGUE_ARGUMENTS residual, residual_unit_offset, bias_array, bias_offset MORE_ARGUMENTS
 
 #if BIAS_MODE == 1
-#define UNIT_BIAS(unit) ARRAY(bias)[unit]
+#define UNIT_BIAS(unit) READ_VALUE(ARRAY(bias), unit)
 #else
 #define UNIT_BIAS(unit) 0
 #endif

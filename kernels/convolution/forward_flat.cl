@@ -91,7 +91,7 @@
 #endif
 
 __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                  READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                  READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                   const int count)
 {
     const int n = get_global_id(2);

@@ -61,7 +61,7 @@ INLINE void load_residual(__local real_t *tile, __global const residual_t *from,
 #endif
 
 __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                    READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                    READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                     const int count)
 {
     PANEL_PART

@@ -25,8 +25,8 @@
 #include "joined.h"
 
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
-                                    READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                    READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
+                                    READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                                    READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {

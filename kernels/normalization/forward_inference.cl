@@ -30,9 +30,10 @@
 #include "normalization/running.h"
 
 __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
-                                              READ_ARRAY(real_t, running_mean),
-                                              READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
-                                              READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
+                                              READ_ARRAY(running_mean_t, running_mean),
+                                              READ_ARRAY(running_variance_t, running_variance),
+                                              READ_ARRAY(scale_t, scale),
+                                              READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {

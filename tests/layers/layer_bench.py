@@ -116,6 +116,7 @@ class Problem:
     seed: int = 0
     ordinal: int = 0
     storage: StorageType = FLOAT32
+    weights: StorageType = FLOAT32
 
     @property
     def output_shape(self) -> Shape:
@@ -148,10 +149,11 @@ def make_problem(
     shared: Mapping[str, Any4] | None = None,
     ordinal: int = 0,
     storage: StorageType = FLOAT32,
+    weights: StorageType = FLOAT32,
 ) -> Problem:
     """A problem with normally distributed data, but for the data given; every layer in a plan has a name.
 
-    What lies in blobs is rounded to ``storage``.
+    What lies in blobs is rounded to ``storage``, parameters to ``weights``.
     """
     generator = np.random.default_rng(seed)
     named = layer if layer.name else replace(layer, name="tested")
@@ -174,11 +176,12 @@ def make_problem(
         inputs=tuple(rounded(value, storage).reshape(like.shape) for value, like in zip(given, made, strict=True)),
         delta=rounded(made_delta, storage),
         old_deltas=tuple(rounded(values, storage) for values in old),
-        parameters=values,
+        parameters={name: rounded(value, weights) for name, value in values.items()},
         shared={"step": np.zeros(STEP_WORDS, np.uint32), "rows": np.arange(count, dtype=np.int32), **(shared or {})},
         seed=seed,
         ordinal=ordinal,
         storage=storage,
+        weights=weights,
     )
 
 
@@ -205,8 +208,9 @@ class EpilogueValues:
         self.residual = rounded(residual, problem.storage)
         self.statistics = generator.standard_normal((4, shape.units), np.float32)
         self.statistics[1] = generator.uniform(0.25, 2, shape.units)
+        self.statistics = rounded(self.statistics, problem.weights)
         arrays = {
-            role: Array("norm", shape.units, offset=place * shape.units, persistent=True)
+            role: Array("norm", shape.units, offset=place * shape.units, persistent=True, type=problem.weights)
             for place, role in enumerate(roles)
         }
         self.norm = norm(arrays, self.EPSILON)
@@ -428,7 +432,8 @@ class Bench:
         if kind in ("parameter", "gradient"):
             offset, spec = self._slices[name]
             assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
-            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True)
+            of = self.problem.weights if kind == "parameter" else FLOAT32
+            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True, type=of)
         if kind == "shared":
             return Array(name, 0, persistent=True)
         return self._arrays.setdefault(name, Array(f"memory {name}", elements, per_sample))
@@ -447,15 +452,18 @@ class Bench:
         buffers = {}
         for blob in self._all_blobs():
             buffers[blob.storage] = Buffer(blob.storage, 0, blob.layout.memory_elements, type=blob.type)
+        used = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
+        types = {array.storage: FLOAT32 for array in self._arrays.values()}
+        types |= {array.storage: array.type for array in used}
         for array in self._arrays.values():
-            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
+            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample, type=types[array.storage])
         for name, values in self.problem.shared.items():
             buffers[name] = Buffer(name, values.size, 0)
         size = max((offset + spec.elements for offset, spec in self._slices.values()), default=1)
         for name in ("parameters", "gradients"):
-            buffers[name] = Buffer(name, size, 0)
+            buffers[name] = Buffer(name, size, 0, type=self.problem.weights if name == "parameters" else FLOAT32)
         if self.arrangement.reads_numbers:
-            buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0)
+            buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0, type=self.problem.weights)
         return buffers
 
     @property

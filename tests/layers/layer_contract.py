@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FLOAT32, FloatArray, Shape
+from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
@@ -85,6 +85,7 @@ def run_layer_contract(
     seed: int = 0,
     ordinal: int = 0,
     tuning: Tuning | None = None,
+    weights: StorageType = FLOAT32,
     fused: Sequence[str] = ("relu", "sigmoid"),
     arrangements: Sequence[str | Arrangement] | None = None,
 ) -> ContractReport:
@@ -108,6 +109,7 @@ def run_layer_contract(
         relative, absolute: tolerance against the references, besides what is lost where numbers are rounded for memory.
         ordinal: the layer's number in its plan.
         tuning: by default that of the device's class. All blobs are of its ``storage``.
+        weights: the type of the parameters, and of the numbers of an epilogue.
         fused: activations to try in the epilogue, if the layer has one; by default one that maps 0 to 0, and one that
             does not.
         arrangements: the names of those to run (see ``_arrangements``) where all are too slow, or others than those;
@@ -124,6 +126,7 @@ def run_layer_contract(
         shared=shared,
         ordinal=ordinal,
         storage=tuning.storage if tuning else FLOAT32,
+        weights=weights,
     )
     references = _References(problem, reference_forward, reference_backward, reference_state, relative, absolute)
     backward = training and reference_backward is not None
