@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Part, Rows, Source, stored_labels
+from blobnet.datasets.source import Part, Rows, stored_labels, whole
 from blobnet.ends import by_name, in_order, part_subject
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
 from blobnet.graph import Graph
@@ -168,7 +168,7 @@ def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
     """Labels that some may be taken of by their numbers."""
     labels = stored_labels(y, subject)
     if labels is None:
-        labels = np.asarray(y[()] if hasattr(y, "shape") and not isinstance(y, Source) else y)
+        labels = whole(y, subject, "y") if hasattr(y, "shape") else np.asarray(y)
     if not labels.shape or len(labels) != x_shape[0]:
         rule = "x and y must hold the same number of samples"
         raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)
