@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 PHASES = {FORWARD: "forward", BACKWARD_DATA: "backward data", BACKWARD_WEIGHTS: "backward parameters"}
 #: Those that copy blobs as they lie.
 FLOAT32_ALONE = {"tensor"}
+#: Those that read weights as they lie, several at once.
+FLOAT32_WEIGHTS = {"dot"}
 Drawn = tuple[Conv1D | Conv2D | Dense, Shape, int]
 
 
@@ -97,14 +99,16 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     pytest.fail(f"{name} takes too few of the random operations: {dict(reached)}")
 
 
-def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32) -> ContractReport:
+def check(
+    device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32, weights: StorageType = FLOAT32
+) -> ContractReport:
     """The layer contract of a case on one implementation."""
     layer, shape, count = case
-    settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5}
+    settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5, "weights": weights}
     if isinstance(layer, Dense):
         return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
     if name == "tensor" and storage == FLOAT32:
-        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count)
+        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count, weights=weights)
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
@@ -176,6 +180,18 @@ def test_blobs_of_halves(device: Device, name: str) -> None:
     takes = name not in FLOAT32_ALONE
     for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
         reached |= phases_of(name, check(device, name, case, FLOAT16))
+    wanted = {PHASES[direction] for direction in item.directions}
+    assert reached == (wanted if takes else set())
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.usefixtures("small_tiles")
+def test_weights_of_halves(device: Device, name: str) -> None:
+    """Weights and biases that are halves in memory are these numbers, and nothing is rounded again."""
+    item, reached = IMPLEMENTATIONS[name], set()
+    takes = name not in FLOAT32_WEIGHTS
+    for case in cases(name, 1) if takes else [(Conv1D(5, 3), Shape(130, 3), 2)]:
+        reached |= phases_of(name, check(device, name, case, weights=FLOAT16))
     wanted = {PHASES[direction] for direction in item.directions}
     assert reached == (wanted if takes else set())
 
