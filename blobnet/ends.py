@@ -63,7 +63,7 @@ class Entry(_End):
 
     def memory(self, slots: int) -> dict[str, tuple[int, int]]:
         """Its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
-        sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, 1)}
+        sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, slots)}
         if self.augmented:
             sizes["augmentation"] = (0, AUGMENTATION_WORDS)
         return {self.buffer(kind): size for kind, size in sizes.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import textwrap
@@ -60,6 +61,10 @@ class Launch:
         self.local_size = call.local_size or (1, 1, 1)
         self._device = device
         arguments = memory_arguments(call, memory)
+        #: For each storage of its arrays: the arguments that say where in it they lie.
+        self._places: dict[str, list[tuple[int, Array]]] = {}
+        for index, role in zip(range(len(arguments) - 1, 0, -2), reversed([*source.arrays]), strict=False):
+            self._places.setdefault(call.arrays[role].storage, []).append((index, call.arrays[role]))
         scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
         sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
         for index, argument in [*enumerate(arguments), *sizes.items()]:
@@ -79,6 +84,11 @@ class Launch:
                 value = values[name]
                 self._device.set_argument(self.kernel, index, _number(value))
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
+
+    def place(self, storage: str, first: int) -> None:
+        """Takes the arrays in a storage so many elements behind where they are planned."""
+        for index, array in self._places.get(storage, ()):
+            self._device.set_argument(self.kernel, index, np.int32(array.offset + first))
 
 
 def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
@@ -253,13 +263,15 @@ class Executor:
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         # The batch is what comes first, until somebody says otherwise.
         for entry in plan.entries:
-            self.write_array(entry.buffer("rows"), np.arange(plan.batch_size, dtype=np.int32))
+            name = entry.buffer("rows")
+            self.write_array(name, np.arange(plan.buffers[name].size(plan.batch_size), dtype=np.int32))
         for head in plan.heads:
             for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
+        self._firsts: dict[str, int] = {}
         self._version: int | None = None
 
     def use(self, name: str, buffer: Any) -> None:
@@ -268,11 +280,24 @@ class Executor:
         self._feeds.pop(name, None)
         self._bound.clear()
 
+    def place(self, name: str, first: int) -> None:
+        """Has launches that follow take a persistent buffer from element ``first`` on: ``rows``, ``labels``."""
+        if self._firsts.get(name, 0) != first:
+            self._firsts[name] = first
+            for item in itertools.chain.from_iterable(self._bound.values()):
+                item.place(name, first)
+
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def bind(self, calls: Iterable[KernelCall], count: int) -> list[Launch]:
         """Kernel objects with all arguments set, for a batch of ``count``."""
-        return bind(self.device, calls, self._placed, Batch(count))
+        return self._bind(calls, Batch(count))
+
+    def _bind(self, calls: Iterable[KernelCall], batch: Batch) -> list[Launch]:
+        launches = bind(self.device, calls, self._placed, batch)
+        for item, (name, first) in itertools.product(launches, self._firsts.items()):
+            item.place(name, first)
+        return launches
 
     def prepare(self, version: int) -> None:
         """Makes anew what depends on parameters alone, if their ``version`` is not that of the last time."""
@@ -284,7 +309,7 @@ class Executor:
         """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch, or so many samples."""
         batch = Batch(batch) if isinstance(batch, int) else batch
         if phase not in self._bound:
-            self._bound[phase] = bind(self.device, self.plan.phase(phase), self._placed, batch)
+            self._bound[phase] = self._bind(self.plan.phase(phase), batch)
         elif self._batches[phase] != batch:
             is_as_large = self._batches[phase].count == batch.count
             for item in self._bound[phase]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
-from blobnet.device import BATCHES_AHEAD, Device
+from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device
 from blobnet.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.executor import Executor
@@ -241,7 +241,7 @@ def _words(labels: npt.NDArray[Any]) -> Labels:
 
 @dataclass
 class _Piece:
-    """Host memory for a batch, samples that lie elsewhere instead, and the copies that still read it."""
+    """Host memory for a batch, or several; samples that lie elsewhere instead; and the copies that still read them."""
 
     samples: list[npt.NDArray[Any] | None]
     labels: list[Labels]
@@ -251,11 +251,18 @@ class _Piece:
 
 @dataclass
 class _Filling:
-    """A piece that is being filled for a job."""
+    """A piece that is being filled for a job; or for several, of so many samples each (``sizes``)."""
 
     job: Any
+    sizes: Sequence[int]
     piece: _Piece
     results: list[Future[int]]
+
+    def batches(self) -> list[slice]:
+        """Waits for the batches: where each lies in the piece."""
+        counts = [result.result() for result in self.results]
+        ends = list(itertools.accumulate(self.sizes or counts[:1]))
+        return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False) if end > first]
 
 
 class _Pace:
@@ -303,11 +310,11 @@ class Loader:
         self._pools: dict[int, ThreadPoolExecutor] = {}
         #: The inputs whose samples are all on the device.
         self._resident: set[str] = set()
-        #: For each place in ``samples``, what happens when its batch is no longer needed; the place in use; and the
-        #: first number in ``rows``.
+        #: Batches that are sent at once.
+        self._at_once = 1
+        #: For each place in ``samples``, what happens when its batch is no longer needed; and the place in use.
         self._consumed: list[Any] = [None] * sample_slots(plan.tuning.model)
         self._slot = -1
-        self._rows = 0
 
     # -- the whole data set ------------------------------------------------------------------------------------------
 
@@ -327,7 +334,16 @@ class Loader:
             if self._keep(entry, source, reserved, (lambda count: None) if number else advance):
                 self._resident.add(entry.name)
                 reserved += source.bytes
+        if len(self._resident) == len(self._entries):
+            self._send_several()
         return bool(self._resident)
+
+    def _send_several(self) -> None:
+        """Makes room for the numbers and labels of several batches: a copy for each batch is a part of a small step."""
+        self._at_once = max(1, min(BATCHES_AHEAD, BYTES_AHEAD // max(1, self._piece_bytes)))
+        for name in (*self._label_buffers, *(entry.buffer("rows") for entry in self._entries)):
+            size = self._executor.plan.buffers[name].bytes(self._size)
+            self._executor.use(name, self._device.allocate(self._at_once * size))
 
     def _keep(self, entry: Entry, source: Source, reserved: int, advance: Callable[[int], object]) -> bool:
         info = self._device.info
@@ -371,30 +387,32 @@ class Loader:
             DeviceError: the device failed.
         """
         waiting, most = iter(jobs), 1 if self._is_inline(reader) else _PIECES - 1
+        several = iter(lambda: list(itertools.islice(waiting, self._at_once)), [])
         ahead: deque[_Filling] = deque()
         pace = _Pace(self._device)
         self._slot = -1
         try:
             while True:
-                ahead += (self._begin(reader, job) for job in itertools.islice(waiting, most - len(ahead)))
+                ahead += (self._begin(reader, own) for own in itertools.islice(several, most - len(ahead)))
                 if not ahead:
                     return
                 filling = ahead.popleft()
-                counts = [result.result() for result in filling.results]
-                count = counts[0]
-                if not count:
+                batches = filling.batches()
+                if not batches:
                     return
-                if filling.piece.labels:
-                    change([labels[:count] for labels in filling.piece.labels])
-                self._send(filling, count)
-                yield count
-                # The device has work now, while the host looks at what it lent, and gathers what comes next.
-                self._consumed[self._slot] = self._device.mark()
-                if filling.piece.lent is not None:
-                    reader.check(filling.job, filling.piece.lent)
+                for batch in batches if filling.piece.labels else ():
+                    change([labels[batch] for labels in filling.piece.labels])
+                self._send(filling, batches[-1].stop)
+                for batch in batches:
+                    self._take(filling.piece, batch)
+                    yield batch.stop - batch.start
+                    # The device has work now, while the host looks at what it lent, and gathers what comes next.
+                    self._consumed[self._slot] = self._device.mark()
+                    if filling.piece.lent is not None:
+                        reader.check(filling.job, filling.piece.lent)
+                    if self._device.is_host:
+                        pace.keep(self._consumed[self._slot])
                 self._free.append(filling.piece)
-                if self._device.is_host:
-                    pace.keep(self._consumed[self._slot])
         finally:
             for filling in ahead:
                 for result in filling.results:
@@ -418,13 +436,14 @@ class Loader:
         coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
         return self._size * (coming + _LABEL_BYTES * sum(self._label_buffers.values()))
 
-    def _begin(self, reader: Reader, job: Any) -> _Filling:
+    def _begin(self, reader: Reader, jobs: Sequence[Any]) -> _Filling:
         """Has a piece filled: at once, or by threads."""
+        job, sizes = (jobs[0], []) if len(jobs) == 1 else (np.concatenate(jobs), list(map(len, jobs)))
         is_inline = self._is_inline(reader)
         piece = self._free.popleft() if self._free and not (is_inline and self._is_short()) else self._new_piece()
         piece.lent = None
         if not is_inline:
-            return _Filling(job, piece, self._share(reader, job, piece))
+            return _Filling(job, sizes, piece, self._share(reader, job, piece))
         self._await(piece)
         done: Future[int] = Future()
         # A GPU fetches from page-locked memory; what a processor copies need not be copied to be sent.
@@ -432,7 +451,7 @@ class Loader:
             piece.lent = reader.lent(job)
         is_there = piece.lent is not None
         done.set_result(len(job) if is_there else reader.fill(job, piece.samples, piece.labels, slice(None)))
-        return _Filling(job, piece, [done])
+        return _Filling(job, sizes, piece, [done])
 
     def _share(self, reader: Reader, job: Any, piece: _Piece) -> list[Future[int]]:
         """Has threads fill a piece, each a part of it."""
@@ -461,10 +480,11 @@ class Loader:
         return is_read and len(self._free) < self._device.pieces(self._piece_bytes)
 
     def _new_piece(self) -> _Piece:
+        count = self._at_once * self._size
         return _Piece(
             [None if entry.name in self._resident else self._memory(entry, self._size) for entry in self._entries],
             [
-                self._device.host_memory(_LABEL_BYTES * self._size * words).view(np.int32).reshape(self._size, -1)
+                self._device.host_memory(_LABEL_BYTES * count * words).view(np.int32).reshape(count, -1)
                 for words in self._label_buffers.values()
             ],
         )
@@ -479,7 +499,6 @@ class Loader:
         if len(self._resident) < len(self._entries):
             self._slot = (self._slot + 1) % len(self._consumed)
         first, after = self._slot * self._size, None if is_alone else self._consumed[self._slot]
-        has_moved = self._rows != first
         for entry, samples in zip(self._entries, piece.lent or piece.samples, strict=True):
             if samples is None:
                 executor.feed(entry.buffer("rows"), filling.job.astype(np.int32))
@@ -488,10 +507,14 @@ class Loader:
             copy = self._device.fetch(executor.buffers[entry.buffer("samples")], samples[:count], place, after)
             if after is not None:
                 self._device.hold(copy)
-            if has_moved:
-                executor.feed(entry.buffer("rows"), np.arange(first, first + self._size, dtype=np.int32))
-                self._rows = first
+            executor.place(entry.buffer("rows"), first)
             piece.copies.append(copy)
-        self.labels = tuple(labels[:count] for labels in piece.labels)
-        for name, labels in zip(self._label_buffers, self.labels, strict=True):
-            piece.copies.append(self._device.fetch(executor.buffers[name], labels))
+        for name, labels in zip(self._label_buffers, piece.labels, strict=True):
+            piece.copies.append(self._device.fetch(executor.buffers[name], labels[:count]))
+
+    def _take(self, piece: _Piece, batch: slice) -> None:
+        """Has launches take one batch of a piece that was sent."""
+        self.labels = tuple(labels[batch] for labels in piece.labels)
+        resident = {entry.buffer("rows"): 1 for entry in self._entries if entry.name in self._resident}
+        for name, words in (self._label_buffers | resident).items():
+            self._executor.place(name, batch.start * words)

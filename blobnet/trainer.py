@@ -338,7 +338,7 @@ class Trainer:
         step, size = self.step, self.step.batch_size
         schedule, in_all = step.optimizer.schedule, data.steps(size)
         steps = 1 if in_all is None else -(-in_all // self.accumulate)
-        order, done = self._order(data), self.samples
+        order, done, sent = self._order(data), self.samples, self.samples
         jobs: Iterable[Any] = data.jobs(size, self.batches) if order is None else parts(order, size, self.batches)
         rows = self._rows(order)
         batches, samples, weight = 0, 0, 0.0  # of the step that is under way
@@ -349,8 +349,10 @@ class Trainer:
             self.batches, self.samples = self.batches + batches, done
 
         def move(labels: Sequence[Labels]) -> None:
-            if rows is not None:
-                step.move_labels(labels, rows.of(done, len(labels[0])))
+            nonlocal sent
+            if rows is not None and step.moves_labels:
+                step.move_labels(labels, rows.of(sent, len(labels[0])))
+            sent += len(labels[0])
 
         for count in loader.batches(data.reader, jobs, move):
             if rows is not None:

@@ -248,12 +248,16 @@ class TrainingStep:
 
         return shares
 
+    @property
+    def moves_labels(self) -> bool:
+        """Whether there are labels that move along with their samples."""
+        return any(item.moves for item in self.augment) and any(head.shape.rank > 0 for head in self.heads)
+
     def move_labels(self, labels: Sequence[npt.NDArray[np.int32]], rows: FloatArray) -> None:
         """Moves the labels of a batch, in place, along with its samples: before they are loaded."""
-        if any(augmentation.moves for augmentation in self.augment):
-            for head, own in zip(self.heads, labels, strict=True):
-                if head.shape.rank > 0:
-                    move_labels(own, rows, self._changed, head.loss)
+        for head, own in zip(self.heads, labels, strict=True):
+            if head.shape.rank > 0:
+                move_labels(own, rows, self._changed, head.loss)
 
     def compute_gradients(self, batch: Batch | int) -> None:
         """Forward, losses and backward on the batch that is loaded, or on so many samples."""

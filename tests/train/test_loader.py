@@ -151,6 +151,32 @@ def test_every_source_gives_the_same_training(
         assert trained(tiny_model(), device, source, y, validation=(source[:9], y[:9])) == wanted, name
 
 
+def test_numbers_and_labels_of_several_batches_are_sent_at_once(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = samples(np.uint8), digits(COUNT)[1]
+    sizes: list[int] = []
+    fetch = Device.fetch
+
+    def counted(self: Device, buffer: Any, source: npt.NDArray[Any], *more: Any) -> Any:
+        sizes.append(source.nbytes)
+        return fetch(self, buffer, source, *more)
+
+    monkeypatch.setattr(Device, "fetch", counted)
+    monkeypatch.delenv("BLOBNET_CHECK", raising=False)
+    share_of_memory(monkeypatch, 1 / 2)
+    trained(tiny_model(), device, x, y, epochs=1, batch_size=9)
+    assert sizes.count(4 * COUNT) == 2
+    monkeypatch.setattr(loader, "BATCHES_AHEAD", 2)
+    sizes.clear()
+    trained(tiny_model(), device, x, y, epochs=1, batch_size=9)
+    assert [sizes.count(4 * count) for count in (COUNT, 18, COUNT - 36)] == [0, 4, 2]
+    monkeypatch.setattr(loader, "BYTES_AHEAD", 4 * 17)
+    sizes.clear()
+    trained(tiny_model(), device, x, y, epochs=1, batch_size=9)
+    assert [sizes.count(4 * count) for count in (18, 9, COUNT - 36)] == [0, 8, 2]
+
+
 def test_a_gpus_two_places_for_samples(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(np.uint8), digits(COUNT)[1]
     model = tiny_model()
