@@ -113,7 +113,9 @@ class Direct(Implementation):
         operation, elements = self.operation, self.operation.result.shape.elements
         sums = sum(part.tile.cost * (part.phase.taps * operation.depth) for part in self.parts)
         cost = (sums + READ_COST * sum(min(self._reads(part)) for part in self.parts)) * operation.groups
-        cost += STORE_COST * elements * self._moves
+        # NOTE: also where the copy's pitch spares that: batches of small planes are slower than panels nonetheless.
+        is_widened = self.copies and self.pitch > self.layout.unit_width
+        cost += STORE_COST * elements * (self._moves or is_widened)
         if operation.direction == FORWARD and operation.taps == 1:
             cost *= ONE_TAP_FORWARD_COST
         return self._with_copy(cost)
