@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Part, Rows, Source, stored_labels
+from blobnet.datasets.source import Part, Rows, stored_labels, whole
 from blobnet.ends import by_name, in_order, part_subject
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
 from blobnet.graph import Graph
+from blobnet.loss_names import loss_named, squeezed
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
 from blobnet.sample_weights import prepare_sample_weights
@@ -22,12 +22,15 @@ from blobnet.schedules import check_number
 
 
 def loss_of(value: Any) -> Loss | None:
-    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse``; None stays None.
+    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse`` (blobnet/loss_names.py).
+
+    None stays None.
 
     Raises:
         OptionError: it is none of these.
     """
-    found: Loss | None = _object("loss", value, Loss, Loss.kinds)
+    name = (isinstance(value, str) and loss_named(value)) or value
+    found: Loss | None = _object("loss", name, Loss, Loss.kinds)
     return found
 
 
@@ -92,9 +95,7 @@ def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
         return value
     build = value if isinstance(value, type) and issubclass(value, base) else None
     if isinstance(value, str):
-        names = {_squeezed(name): kind for name, kind in kinds.items()}
-        names |= {"".join(re.findall("[A-Z]", name)).lower(): kind for name, kind in kinds.items()} | names
-        build = names.get(_squeezed(value))
+        build = {squeezed(name): kind for name, kind in kinds.items()}.get(squeezed(value))
         if build is None:
             rule = f"the {what} must be one of blobnet's"
             raise OptionError(what, rule, name=value, hint=near_matches(value, list(kinds)))
@@ -106,10 +107,6 @@ def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
     except TypeError as error:
         hint = f"make it with its arguments: {build.__name__}(...)."
         raise OptionError(what, f"{build.__name__} must have its arguments", cause=error, hint=hint) from error
-
-
-def _squeezed(name: str) -> str:
-    return re.sub(r"[ _-]", "", name).lower()
 
 
 def _article(base: type) -> str:
@@ -171,7 +168,7 @@ def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
     """Labels that some may be taken of by their numbers."""
     labels = stored_labels(y, subject)
     if labels is None:
-        labels = np.asarray(y[()] if hasattr(y, "shape") and not isinstance(y, Source) else y)
+        labels = whole(y, subject, "y") if hasattr(y, "shape") else np.asarray(y)
     if not labels.shape or len(labels) != x_shape[0]:
         rule = "x and y must hold the same number of samples"
         raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, check_writable, save
 from blobnet.ends import by_name, losses_description
-from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.errors import FileError, OptionError, counted, near_matches
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
 from blobnet.schedules import check_number
@@ -321,7 +321,7 @@ class EarlyStopping(_Monitor):
     def _stop(self, progress: Progress) -> None:
         if self.waited >= self.patience:
             best = "NaN" if self._best is None else f"{self._best:.4f}"
-            progress.stop = f"{self.monitor} has not become better than {best} for {self.patience} epochs"
+            progress.stop = f"{self.monitor} has not become better than {best} for {counted(self.patience, 'epoch')}"
 
     def end(self, progress: Progress) -> None:
         if progress.best is not None:

@@ -66,6 +66,10 @@ FUNCTIONS = {
 }
 
 
+#: What a step's blob may have a value for, as kernels/joined.h has them in HAS_RESIDUAL.
+PER_CELL, PER_UNIT, PER_PLANE_CELL = 1, 2, 3
+
+
 @dataclass(frozen=True)
 class Step:
     """One thing that is done to a value before it is stored.
@@ -75,16 +79,35 @@ class Step:
         blob: another one that is read at the value's place.
         numbers: those of the value's unit, by name: arrays of one for each.
         slope: the expression's derivative, of x and of y, the result, for C; empty if nobody needs it.
+        per: what the blob has a value for: PER_CELL, PER_UNIT (all its cells) or PER_PLANE_CELL (in all units).
     """
 
     expression: str
     blob: Blob | None = None
     numbers: tuple[tuple[str, Array], ...] = ()
     slope: str = ""
+    per: int = PER_CELL
+
+    def operand_shape(self, of_blob: bool, output: Sequence[int]) -> tuple[int, ...]:
+        """What its blob, or numbers, are beside an output (samples, units, ...) in the contraction language."""
+        samples, units, *sizes = output
+        whole = self.per != PER_UNIT and of_blob
+        cells = tuple(sizes) if whole else (1,) * len(sizes)
+        return (*([samples] if of_blob else []), 1 if of_blob and self.per == PER_PLANE_CELL else units, *cells)
 
     def named(self, place: int) -> dict[str, Array]:
         """Its numbers by names that those of other steps of a chain do not have."""
         return {f"{name}_{place}": array for name, array in self.numbers}
+
+    def part(self, first: int, units: int) -> Step:
+        """The step for some units of the values, from the first one on."""
+        blob = self.blob
+        if blob and self.per != PER_PLANE_CELL:
+            blob = replace(blob, layout=blob.layout.slice_units(first, units))
+        numbers = tuple(
+            (name, replace(array, offset=array.offset + first, elements=units)) for name, array in self.numbers
+        )
+        return replace(self, blob=blob, numbers=numbers)
 
 
 #: The sum of a value and another blob's.
@@ -123,11 +146,19 @@ def renamed(expression: str, names: Mapping[str, str]) -> str:
 
 
 class Tail(NamedTuple):
-    """Statements behind a tensor: their texts, the last one's output, and what they read besides, by name."""
+    """Statements behind a tensor: their texts, the last one's output, and what they read besides and whose, by name."""
 
     statements: tuple[str, ...]
     output: str
     operands: Mapping[str, Blob | Array]
+    steps: Mapping[str, Step]
+
+    def shapes(self, output: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """Those of the operands, for an output (samples, units, ...)."""
+        return {
+            name: self.steps[name].operand_shape(isinstance(operand, Blob), output)
+            for name, operand in self.operands.items()
+        }
 
 
 def statements(steps: Sequence[Step], first: str, prefix: str) -> Tail:
@@ -137,17 +168,19 @@ def statements(steps: Sequence[Step], first: str, prefix: str) -> Tail:
     """
     found: list[str] = []
     operands: dict[str, Blob | Array] = {}
+    owners: dict[str, Step] = {}
     value = first
     for place, step in enumerate(steps):
         names = {"x": value, "r": f"{prefix}r_{place}"}
-        if step.blob:
-            operands[names["r"]] = step.blob
-        for (name, array), own in zip(step.numbers, step.named(place), strict=True):
-            names[name] = f"{prefix}{own}"
-            operands[names[name]] = array
+        own: dict[str, Blob | Array] = {names["r"]: step.blob} if step.blob else {}
+        for (name, array), unique in zip(step.numbers, step.named(place), strict=True):
+            names[name] = f"{prefix}{unique}"
+            own[names[name]] = array
+        operands |= own
+        owners |= dict.fromkeys(own, step)
         value = f"{prefix}x_{place}"
         found.append(f"{value} = {renamed(step.expression, names)}")
-    return Tail(tuple(found), value, operands)
+    return Tail(tuple(found), value, operands, owners)
 
 
 # -- as C of kernels ---------------------------------------------------------------------------------------------------
@@ -171,7 +204,10 @@ def c_text(expression: str, names: Mapping[str, str]) -> str:
 
 def _of_unit(step: Step, place: int) -> dict[str, str]:
     """The C texts of a step's numbers."""
-    return {name: f"ARRAY({own.lower()})[unit]" for (name, _), own in zip(step.numbers, step.named(place), strict=True)}
+    return {
+        name: f"READ_VALUE(ARRAY({own.lower()}), unit)"
+        for (name, _), own in zip(step.numbers, step.named(place), strict=True)
+    }
 
 
 def _chained(steps: Sequence[Step], value: str, first: int = 0) -> str:
@@ -212,7 +248,7 @@ def _macros(steps: Sequence[Step], *, has_bias: bool, has_term: bool = False) ->
         "BIASED": Definition(f"(value, bias, unit) {_chained(before, biased)}"),
         "JOINED": Definition(f"(value, term, unit) {term}"),
         "FINISHED": Definition(f"(value, unit) {_chained(after, '(value)', first)}"),
-        "MORE_ARRAYS": "".join(f", READ_ARRAY(real_t, {role})" for role in roles),
+        "MORE_ARRAYS": "".join(f", READ_ARRAY({role}_t, {role})" for role in roles),
         "MORE_ARGUMENTS": "".join(f", {role}_array, {role}_offset" for role in roles),
     }
 
@@ -224,9 +260,9 @@ def with_epilogue(call: KernelCall, steps: Sequence[Step], bias_mode: int = 0) -
     """
     source = call.source
     macros = _macros(steps, has_bias=bias_mode == 1, has_term=bias_mode == 2)
-    joined = [step.blob for step in steps if step.blob]
-    macros["HAS_RESIDUAL"] = len(joined)
-    blobs = dict.fromkeys(["RESIDUAL"], joined[0]) if joined else {}
+    joined = next((step for step in steps if step.blob), None)
+    macros["HAS_RESIDUAL"] = joined.per if joined else 0
+    blobs = {"RESIDUAL": joined.blob} if joined and joined.blob else {}
     numbers = {role: array for place, step in enumerate(steps) for role, array in step.named(place).items()}
     return replace(
         call,

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
 from blobnet.blob import FloatArray
-from blobnet.errors import BlobnetError, FileError, first_few
+from blobnet.errors import BlobnetError, FileError, OptionError, counted, first_few
 from blobnet.graph import Graph, described_names, from_description
 from blobnet.plan_report import readable
 from blobnet.summary import summarize
@@ -124,7 +124,7 @@ def save(path: str | os.PathLike[str], model: ModelFile) -> None:
     Raises:
         FileError: the file cannot be written there, the disk is full, or ``model`` does not fit together.
     """
-    subject, target = str(path), Path(os.path.realpath(path))
+    subject, target = _subject(path), Path(os.path.realpath(path))
     # The image is complete before the first byte is written, so a full disk is met below and not inside HDF5.
     image = _image(subject, model)
     temporary = _temporary(target)
@@ -149,7 +149,7 @@ def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
     Raises:
         FileError: no such folder, one that cannot be written to, a path that is no regular file, too little free space.
     """
-    subject, target = str(path), Path(os.path.realpath(path))
+    subject, target = _subject(path), Path(os.path.realpath(path))
     temporary = _temporary(target)
     with _writing(subject, target, bytes_needed):
         _check_target(subject, target)
@@ -415,7 +415,7 @@ def says_model(path: str | os.PathLike[str]) -> bool:
 
 def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
     """The model, and the version of blobnet that wrote it."""
-    subject = str(path)
+    subject = _subject(path)
     size = _check_source(subject, Path(path))
     try:
         with _opened(Path(path)) as file:
@@ -440,6 +440,17 @@ def _opened(path: Path) -> Iterator[h5py.File]:
                 raise
             file = h5py.File(stack.enter_context(path.open("rb")), "r")
         yield stack.enter_context(file)
+
+
+def _subject(path: object) -> str:
+    """How errors name a file.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError("file", "it must be a path: a text, or a pathlib.Path", received=repr(path))
+    return str(path)
 
 
 def _check_source(subject: str, path: Path) -> int:
@@ -702,7 +713,7 @@ def inspect(path: str | os.PathLike[str]) -> str:
 def _last_values(history: Mapping[str, list[float]]) -> str:
     epochs = max(map(len, history.values()), default=0)
     last = ", ".join(f"{_plain(name)} {values[-1]:.4g}" for name, values in history.items() if values)
-    return f"{epochs} epochs, at the last: {last}" if epochs else ""
+    return f"{counted(epochs, 'epoch')}, at the last: {last}" if epochs else ""
 
 
 def _progress(training: TrainingState | None) -> str:

@@ -303,7 +303,7 @@ def choose(name: str | None = None) -> DeviceInfo:
     found = devices()
     if not found:
         raise no_platform_error()
-    subject = "--device" if name else "$BLOBNET_DEVICE"
+    subject = "device" if name else "$BLOBNET_DEVICE"
     name = name or os.environ.get("BLOBNET_DEVICE") or None
     if name is None:
         return max(found, key=_rank)

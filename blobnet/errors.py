@@ -124,6 +124,11 @@ def first_few(items: Iterable[object], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 epoch``, ``2 epochs``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def near_matches(name: str, known: list[str]) -> str:
     """A hint: the known names that look like ``name``, or all of them if none does."""
     import difflib

@@ -176,7 +176,9 @@ class KernelSource:
             return True
         if role in self.blobs:
             return role not in self.float32_alone
-        return f"_ARRAY({role.lower()}_t, {role.lower()})" in self._expanded
+        # Of those that an epilogue adds, the text says nothing.
+        found = re.search(rf"_ARRAY\((\w+), {role.lower()}\)", self._expanded)
+        return not found or found[1] == f"{role.lower()}_t"
 
     @cached_property
     def _expanded(self) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from blobnet.blob import Shape
 from blobnet.datasets.checks import check_label_array, check_label_shape, check_label_values, classes_of_one_hot
-from blobnet.datasets.source import Rows, Source, converted, stored_labels
+from blobnet.datasets.source import Rows, Source, stored_labels, whole
 from blobnet.ends import Head, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.losses import Loss
@@ -34,7 +34,7 @@ def prepare_labels(output: Shape, loss: Loss, x_shape: tuple[int, ...], y: Any, 
         check_label_shape(stored.shape, x_shape, subject)
         return _StoredLabels(output, loss, stored)
     if not isinstance(y, np.ndarray) and hasattr(y, "shape") and hasattr(y, "__getitem__"):
-        y = np.asarray(y) if isinstance(y, Source) else converted(y[()], subject, "y")  # an h5py data set, say
+        y = whole(y, subject, "y")
     check_label_array(y, x_shape, subject)
     return _prepared(output, loss, y, subject)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Mistake:
         truth: what the label says.
         said: what the model says.
         remark: how surely, or how much of the sample.
+        masks: with a class for each position the label's and the model's, (2, ...); IGNORED where none counts.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Mistake:
     truth: str
     said: str
     remark: str
+    masks: npt.NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +133,8 @@ def _worst(
     ]
 
 
-Judged = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], Callable[[int], tuple[str, str, str]]]
+#: The error of each sample, whether it is wrong, and what Mistake says of one behind these.
+Judged = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], Callable[[int], tuple[Any, ...]]]
 
 
 def _of_classes(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], class_names: Sequence[str]) -> Judged:
@@ -155,12 +158,13 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
     is_wrong = counts & (said != own)
     errors = np.where(counts, surprise, 0).sum(axis=axes) / number_of
 
-    def describe(number: int) -> tuple[str, str, str]:
+    def describe(number: int) -> tuple[str, str, str, npt.NDArray[np.int64]]:
         missed = is_wrong[number]
         part = missed.sum() / number_of[number]
         pairs = own[number][missed] * scores.shape[1] + said[number][missed]
         truth, answer = divmod(int(np.bincount(pairs).argmax()), scores.shape[1])
-        return _class_name(truth, class_names), _class_name(answer, class_names), f"{_percent(part)} wrong"
+        masks = np.where(counts[number], [own[number], said[number]], IGNORED).astype(np.int64)
+        return _class_name(truth, class_names), _class_name(answer, class_names), f"{_percent(part)} wrong", masks
 
     return errors, is_wrong.any(axis=axes), describe
 

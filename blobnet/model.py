@@ -1027,8 +1027,8 @@ def _check_accumulate(
 
 def _loss(description: Mapping[str, Any], subject: str) -> Loss:
     kind = description["kind"]
-    if kind not in Loss.kinds:
-        hint = near_matches(kind, list(Loss.kinds))
+    if not isinstance(kind, str) or kind not in Loss.kinds:
+        hint = near_matches(str(kind), list(Loss.kinds))
         raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=hint)
     build: Callable[..., Loss] = Loss.kinds[kind]
     try:

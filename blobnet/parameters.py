@@ -108,7 +108,10 @@ class ParameterTable:
 
 
 def parameter_table(
-    graph: Graph, frozen: Collection[str] = (), factors: Mapping[str, float] | None = None
+    graph: Graph,
+    frozen: Collection[str] = (),
+    factors: Mapping[str, float] | None = None,
+    kind: StorageType | None = None,
 ) -> ParameterTable:
     """Lays out all parameters of a graph.
 
@@ -116,15 +119,16 @@ def parameter_table(
         graph: whose they are.
         frozen: names of trainable parameters that are not to be trained.
         factors: of the learning rate, by name; 1 for those that are not named.
+        kind: the type of the numbers in the buffer; None: what the layers say.
 
     Raises:
         PlanError: parameters are of several types.
     """
     factors = factors or {}
-    kinds = {spec.type for spec in graph.named_parameters.values()} or {FLOAT32}
+    kinds = {kind or spec.type for spec in graph.named_parameters.values()} or {kind or FLOAT32}
     if len(kinds) > 1:
         rule = "all parameters lie in one buffer, and must be of one type"
-        raise PlanError("parameters", rule, types=", ".join(sorted(kind.name for kind in kinds)))
+        raise PlanError("parameters", rule, types=", ".join(sorted(item.name for item in kinds)))
     ranks = {
         name: (not spec.trainable or name in frozen, -factors.get(name, 1.0), not spec.decayed)
         for name, spec in graph.named_parameters.items()

@@ -48,7 +48,12 @@ _Parts = Mapping[str, list[tuple[Path, _Label]]]
 
 
 def read_image_folder(
-    folder: Path, size: tuple[int, int] | None = None, workers: int | None = None, *, skip_unreadable: bool = False
+    folder: Path,
+    size: tuple[int, int] | None = None,
+    workers: int | None = None,
+    *,
+    skip_unreadable: bool = False,
+    units: int | None = None,
 ) -> Dataset:
     """Read ``folder/<class>/*.png``, or ``folder/train/<class>/*.png`` with ``folder/test`` and ``folder/val`` beside.
 
@@ -69,6 +74,7 @@ def read_image_folder(
         workers: processes that decode; None takes one for each core where it pays, 0 does without.
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning. All are decoded once to
             find them.
+        units: what every picture becomes: 1 for gray, 3 for RGB; None: gray if all are.
 
     Raises:
         OptionError: the size is not a pair of positive numbers, or the number of workers is negative.
@@ -85,7 +91,7 @@ def read_image_folder(
     trained = [part.name for part in _subfolders(folders["train"])]
     if {PICTURES, MASKS} <= set(trained):
         masked: dict[str, Masked] = {part: _find_masked(folders[part]) for part in folders}
-        return _masked_dataset(folder, masked, size, workers, skip_unreadable)
+        return _masked_dataset(folder, masked, size, workers, skip_unreadable, units)
     if not trained:
         raise DataError(str(folders["train"]), f"it must hold one folder of {_KINDS} pictures for each class")
     class_names = _listed_classes(folder) or trained
@@ -97,11 +103,16 @@ def read_image_folder(
         for part in ("train", "validation", "test")
         if part in folders
     }
-    return _dataset(folder.resolve().name, pictures, class_names, size, workers, skip_unreadable)
+    return _dataset(folder.resolve().name, pictures, class_names, size, workers, skip_unreadable, units)
 
 
 def read_picture_table(
-    path: Path, size: tuple[int, int] | None = None, workers: int | None = None, *, skip_unreadable: bool = False
+    path: Path,
+    size: tuple[int, int] | None = None,
+    workers: int | None = None,
+    *,
+    skip_unreadable: bool = False,
+    units: int | None = None,
 ) -> Dataset:
     """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their classes.
 
@@ -140,7 +151,7 @@ def read_picture_table(
     labels = {label for pictures in parts.values() for _, label in pictures}
     class_names, number_of = _numbered(path, labels, {label for _, label in parts["train"]})
     numbered = {part: [(file, number_of[label]) for file, label in pictures] for part, pictures in parts.items()}
-    return _dataset(path.stem, numbered, class_names, size, workers, skip_unreadable)
+    return _dataset(path.stem, numbered, class_names, size, workers, skip_unreadable, units)
 
 
 def _numbered(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str], dict[str, int]]:
@@ -252,6 +263,7 @@ def _dataset(
     size: tuple[int, int] | None,
     workers: int | None,
     skip_unreadable: bool,
+    units: int | None,
 ) -> Dataset:
     """Pictures with class numbers as a data set."""
     crew = _crew(parts, size, workers)
@@ -262,13 +274,18 @@ def _dataset(
     if gone:
         rule = "every class must hold a picture to train on that can be read"
         raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
-    x, _ = _pictures(name, kept, _common_form(kept, forms, size), crew, workers)
+    x, _ = _pictures(name, kept, _common_form(kept, forms, size, units), crew, workers)
     y = {part: np.array([label for _, label in pictures], np.int64) for part, pictures in kept.items()}
     return _joined(name, {part: Split(x[part], y[part]) for part in kept}, class_names)
 
 
 def _masked_dataset(
-    folder: Path, parts: Mapping[str, Masked], size: tuple[int, int] | None, workers: int | None, skip_unreadable: bool
+    folder: Path,
+    parts: Mapping[str, Masked],
+    size: tuple[int, int] | None,
+    workers: int | None,
+    skip_unreadable: bool,
+    units: int | None,
 ) -> Dataset:
     """Pictures with masks as a data set, called as their folder."""
     name, class_names = folder.resolve().name, _listed_classes(folder)
@@ -282,7 +299,7 @@ def _masked_dataset(
         if isinstance(mine, tuple) and isinstance(theirs, tuple) and mine[1:] != theirs[1:]:
             rule = "a mask must have the height and width of its picture"
             raise DataError(str(mask), rule, mask=theirs[1:], picture=f"{mine[1:]} in {picture}")
-    form = _common_form(kept, forms, size)
+    form = _common_form(kept, forms, size, units)
     x, crew = _pictures(name, kept, form, crew, workers)
     masks = {part: [mask for _, mask in members] for part, members in kept.items()}
     y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
@@ -348,7 +365,9 @@ def _readable(
     return kept, len(errors)
 
 
-def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], size: tuple[int, int] | None) -> Form:
+def _common_form(
+    parts: _Parts[_Label], forms: Sequence[Form | FileError], size: tuple[int, int] | None, units: int | None
+) -> Form:
     """The form of all pictures that can be read, resized to a size, or of that size by themselves."""
     read: list[Form] = [form for form in forms if isinstance(form, tuple)]
     paths = [path for pictures in parts.values() for path, _ in pictures]
@@ -358,7 +377,7 @@ def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], size:
             hint = "give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them"
             raise DataError(str(path), rule, size=form[1:], first=f"{read[0][1:]} in {paths[0]}", hint=hint)
     height, width = read[0][1:] if size is None else size
-    return max(form[0] for form in read), height, width
+    return units or max(form[0] for form in read), height, width
 
 
 def _pictures(

@@ -33,6 +33,7 @@ def load(
     size: tuple[int, int] | None = None,
     workers: int | None = None,
     skip_unreadable: bool = False,
+    units: int | None = None,
 ) -> Dataset:
     """Load a data set by its name, or a user's own by its path.
 
@@ -47,6 +48,7 @@ def load(
         size: (height, width) to which the pictures of a folder are resized.
         workers: processes that decode pictures; None takes one for each core where it pays, 0 does without.
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning that names the first.
+        units: what the pictures of a folder become: 1 for gray, 3 for RGB; None: gray if all are. Nothing to others.
 
     Raises:
         OptionError: the name is not known, or an option does not belong to this kind of data set.
@@ -66,9 +68,9 @@ def load(
         raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
     if not is_known:
         if is_pictures:
-            return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable)
+            return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
         if path.is_file() and has_pictures:
-            return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable)
+            return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
         return _read_path(name_or_path, path)
     if name == "digits":
         return read_digits()

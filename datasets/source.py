@@ -126,7 +126,11 @@ class IndexedSource(Source):
 
     def __init__(self, values: Any, subject: str, has_labels: bool = False) -> None:
         self.subject, self._values, self._has_labels = subject, values, has_labels
-        count = len(values)
+        try:
+            count = len(values)
+        except Exception as error:
+            rule, cause = "the source must say how many samples it has", f"{type(error).__name__}: {error}"
+            raise DataError(subject, rule, received=type(values).__name__, cause=cause) from error
         self._is_h5py = type(values).__module__.startswith("h5py")
         shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
         if shape is None or dtype is None:
@@ -240,6 +244,13 @@ def converted(x: Any, subject: str, name: str = "x") -> npt.NDArray[Any]:
     except (TypeError, RuntimeError, ValueError) as error:
         rule, hint = f"{name} must become an array of NumPy", f"{name}.detach().cpu().numpy()"
         raise DataError(subject, rule, received=type(x).__name__, cause=error, hint=hint) from error
+
+
+def whole(values: Any, subject: str, name: str) -> npt.NDArray[Any]:
+    """All of an array that is none of NumPy's: a source, an h5py data set, a tensor, an object that gives batches."""
+    if not hasattr(values, "__array__"):
+        values = IndexedSource(values, subject, has_labels=True)
+    return converted(values, subject, name)
 
 
 def stored_labels(y: Any, subject: str) -> Source | None:

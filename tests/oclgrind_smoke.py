@@ -226,13 +226,18 @@ def operations(name: str, variant: str, tuning: Tuning, seed: int) -> Iterator[D
 def run_implementation(
     device: Device, name: str, case: Drawn, arrangement: Any, tuning: Tuning, reached: set[tuple[str, str, str]]
 ) -> None:
-    """All phases of a layer; adds (implementation, variant, direction) of what was at work to ``reached``."""
+    """All phases of a layer; adds (implementation, variant, direction) of what was at work to ``reached``.
+
+    Weights lie in memory as blobs do.
+    """
+    from blobnet.blob import FLOAT32
     from blobnet.implementations import IMPLEMENTATIONS
     from tests.layers.layer_bench import Bench, make_problem
-    from tests.layers.test_every_implementation import PHASES
+    from tests.layers.test_every_implementation import FLOAT32_WEIGHTS, PHASES
 
     layer, shape, count = case
-    bench = Bench(device, make_problem(layer, [shape], count=count, storage=tuning.storage), arrangement, tuning)
+    types = {"storage": tuning.storage, "weights": FLOAT32 if name in FLOAT32_WEIGHTS else tuning.storage}
+    bench = Bench(device, make_problem(layer, [shape], count=count, **types), arrangement, tuning)
     run_bench(bench)
     for direction, phase in PHASES.items():
         used = {call.way.variant for call in bench.calls.get(phase, ()) if call.way}

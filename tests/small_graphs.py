@@ -115,6 +115,13 @@ def _many_units() -> Graph:
     return from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
 
 
+def _many_taps() -> Graph:
+    """Filters as large as it takes for transforms of Fourier."""
+    images = layers.Input(2, 6, 9)()
+    node = layers.Conv2D(4, 5, padding=2, activation="relu")(images)
+    return from_nodes(images, layers.Dense(3)(layers.Conv2D(3, 4, padding=(1, 2), bias=False)(node)))
+
+
 def _small_planes() -> Graph:
     """Many units on planes of a few cells."""
     images = layers.Input(3, 2, 2)()
@@ -158,6 +165,7 @@ KNOWN_GRAPHS: dict[str, Callable[[], Graph]] = {
     "depthwise": _depthwise,
     "few positions": _few_positions,
     "many units": _many_units,
+    "many taps": _many_taps,
     "small planes": _small_planes,
     "vectors": _vectors,
     "parts": _parts,

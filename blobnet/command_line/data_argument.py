@@ -14,35 +14,20 @@ from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
 from blobnet.ends import heads_of
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.labels import labels_for
-from blobnet.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Dice,
-    Focal,
-    Huber,
-    Loss,
-    MeanAbsoluteError,
-    MeanSquaredError,
-)
+from blobnet.loss_names import LOSS_NAMES
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.samples import sources_for
 
 #: Losses by their names on the command line.
-LOSSES: dict[str, type[Loss]] = {
-    "cross-entropy": CrossEntropy,
-    "focal": Focal,
-    "dice": Dice,
-    "mean-squared-error": MeanSquaredError,
-    "mean-absolute-error": MeanAbsoluteError,
-    "huber": Huber,
-    "binary-cross-entropy": BinaryCrossEntropy,
-}
+LOSSES = {names[0]: Loss.kinds[kind] for kind, names in LOSS_NAMES.items()}
 
 
-def load_dataset(options: argparse.Namespace) -> Dataset | NamedData:
+def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset | NamedData:
     """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say.
 
-    A file of arrays with names of their own is for a model whose inputs and outputs have these names.
+    A file of arrays with names of their own is for a model whose inputs and outputs have these names. Pictures become
+    gray or RGB as a ``model`` takes them.
     """
     is_plain = options.dataset in datasets.known_names() or any(
         getattr(options, name) for name in ("data_folder", "image_size", "workers", "skip_unreadable")
@@ -50,17 +35,19 @@ def load_dataset(options: argparse.Namespace) -> Dataset | NamedData:
     named = None if is_plain else read_named(Path(options.dataset).expanduser())
     if named is not None:
         return named
-    return load_plain_dataset(options)
+    return load_plain_dataset(options, model)
 
 
-def load_plain_dataset(options: argparse.Namespace) -> Dataset:
+def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset:
     """The same for what works with samples x and labels y alone."""
+    units = model.graph.input.shape.units if model and len(model.graph.entries) == 1 else None
     return datasets.load(
         options.dataset,
         folder=options.data_folder,
         size=options.image_size,
         workers=options.workers,
         skip_unreadable=options.skip_unreadable,
+        units=units if units in (1, 3) else None,
     )
 
 

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
             check_writable(path, 0)
     model = load(options.file)
     device = Device(options.device)
-    data = load_dataset(options)
+    data = load_dataset(options, model)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
     if isinstance(data, NamedData):
         _evaluate_by_name(options, model, dataset_for(model, data), settings)

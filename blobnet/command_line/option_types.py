@@ -6,15 +6,7 @@ import argparse
 import re
 from typing import NoReturn
 
-LOSSES = (
-    "cross-entropy",
-    "focal",
-    "dice",
-    "mean-squared-error",
-    "mean-absolute-error",
-    "huber",
-    "binary-cross-entropy",
-)
+from blobnet.loss_names import LOSS_NAMES, loss_named
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -107,13 +99,19 @@ def named_size(text: str) -> tuple[str, int]:
 
 def loss(text: str) -> str | dict[str, str]:
     """``dice``, or for several outputs ``mask=dice,speed=huber``: names of losses."""
+    known = ", ".join(f"{first} ({', '.join(rest)})" if rest else first for first, *rest in LOSS_NAMES.values())
     if "=" not in text:
-        return text if text in LOSSES else _fail(f"one of {', '.join(LOSSES)}", text)
-    found = dict(_named(part, text) for part in text.split(","))
-    for name in found.values():
-        if name not in LOSSES:
-            _fail(f"OUTPUT=NAME,OUTPUT=NAME, each name one of {', '.join(LOSSES)}", text)
-    return found
+        return _loss(text) or _fail(f"one of {known}", text)
+    found = {name: _loss(value) for name, value in (_named(part, text) for part in text.split(","))}
+    if None in found.values():
+        _fail(f"OUTPUT=NAME,OUTPUT=NAME, each name one of {known}", text)
+    return {name: str(own) for name, own in found.items()}
+
+
+def _loss(name: str) -> str | None:
+    """The first name of the loss that has this one."""
+    kind = loss_named(name)
+    return LOSS_NAMES[kind][0] if kind else None
 
 
 def numbers_by_name(text: str) -> dict[str, float]:

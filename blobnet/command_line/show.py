@@ -107,10 +107,10 @@ def _network(options: argparse.Namespace) -> object:
 
 def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset, Any]:
     """A model, the data set to run it on, and its loss."""
-    given, is_file = load_dataset(options), is_model_file(options.what)
+    model = load(options.what) if is_model_file(options.what) else None
+    given = load_dataset(options, model)
     if isinstance(given, NamedData):
-        if is_file:
-            model = load(options.what)
+        if model:
             data = dataset_for(model, given)
         else:
             model = find_model(options.what).build_by_name(given.shapes, given.classes, (), options.seed)
@@ -118,7 +118,7 @@ def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset
             for name, x in data.train.x.items():
                 model.set_normalization(*statistics(source_of(x, name), options.seed), input=name)
         return model, data, by_name(list(model.graph.outputs), evaluation_losses(model, data))
-    model = load(options.what) if is_file else _new_model(options, given)
+    model = model or _new_model(options, given)
     check_input(model, given, options)
     check_output(model, given)
     return model, given, evaluation_loss(model, given)

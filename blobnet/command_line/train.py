@@ -39,7 +39,7 @@ from blobnet.datasets import Dataset, Split
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError
+from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError, counted
 from blobnet.interrupt import Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
@@ -214,7 +214,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         model = saved
     if file.epoch >= options.epochs:
         print(
-            f"nothing to do: {file.path} is trained for {_epochs(file.epoch)}, "
+            f"nothing to do: {file.path} is trained for {counted(file.epoch, 'epoch')}, "
             f"{_measured(model.history, file.kept_epoch)}; --epochs says how many there are to be"
         )
         return 0
@@ -238,7 +238,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
         settings["loss_weights"] = options.loss_weights
         results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
-    print(f"{', '.join(results)} after {_epochs(file.kept_epoch)}; saved {file.path}")
+    print(f"{', '.join(results)} after {counted(file.kept_epoch, 'epoch')}; saved {file.path}")
     return 0
 
 
@@ -504,7 +504,3 @@ def _result(part: str, measured: Mapping[str, float]) -> str:
     others = [name.rpartition("_") for name in measured if name.endswith(("_loss", "_accuracy"))]
     listed = ", ".join(f"{output} {metric} {measured[f'{output}_{metric}']:.4f}" for output, _, metric in others)
     return f"{part} loss {measured['loss']:.4f}{f' ({listed})' if listed else ''}"
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'s' if count != 1 else ''}"

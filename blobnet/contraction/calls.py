@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from blobnet.blob import BlobLayout, Halo
+from blobnet.blob import FLOAT32, BlobLayout, Halo
 from blobnet.contraction.form import Affine, Expression, Number, Program, Read, Statement, Tensor
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
@@ -69,7 +69,8 @@ def calls(
     known = dict(operands)
     for name, elements in lowered.elements.items():
         if any(name in step.kernel.buffers for step in lowered.steps):
-            known[name] = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
+            own = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
+            known[name] = replace(own, type=lowered.types.get(name, FLOAT32))
     return launches(lowered, known, label)
 
 
@@ -177,10 +178,10 @@ def _place(operand: Operand, tensor: Tensor, batch: int) -> Place:
     dense = Layout.padded(tensor.shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)
-        return Place(dense)
+        return Place(dense, type=operand.type)
     _require(tensor, tensor.shape[0] == batch, batch=batch)
     _require(tensor, operand.per_sample * batch >= tensor.elements, per_sample=operand.per_sample)
-    return Place(replace(dense, strides=(operand.per_sample, *dense.strides[1:])), has_samples=True)
+    return Place(replace(dense, strides=(operand.per_sample, *dense.strides[1:])), has_samples=True, type=operand.type)
 
 
 def _layout(blob: BlobLayout, tensor: Tensor, batch: int) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from blobnet.blob import FLOAT32, StorageType
 from blobnet.contraction import analysis
@@ -104,6 +104,7 @@ class Lowered:
         elements: of every buffer that is the program's own, those of kernels' own use too.
         steps: launches, one after another.
         by_sample: the names of own buffers of which each sample has a part, one after another.
+        types: of the numbers of buffers, where they are known; those of others are float32.
     """
 
     program: Program
@@ -111,6 +112,7 @@ class Lowered:
     elements: Mapping[str, int]
     steps: tuple[Step, ...]
     by_sample: frozenset[str] = frozenset()
+    types: Mapping[str, StorageType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,14 @@ def lower(
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         for table, schedule in scheduled(whole, choose(whole), elements):
-            entry = f"contraction_{table.stores[0].operand.name}_{len(steps)}"
+            made = table.stores[0].operand.name
+            entry = f"contraction_{made}_{len(steps)}"
+            if made not in layouts and isinstance(table.expression, Load) and not table.reductions:
+                types[made] = types.get(table.expression.operand.name, FLOAT32)  # A packed operand.
             kernel = generate(table, schedule, entry, units, types)
             steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
-    return Lowered(program, layouts, elements, tuple(steps), by_sample)
+    return Lowered(program, layouts, elements, tuple(steps), by_sample, types)
 
 
 def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:

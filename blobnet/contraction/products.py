@@ -332,10 +332,11 @@ class ProductGenerator(Stores):
             if even is not None:
                 pointer = f"{matrix.text}_from0"
                 index = f"{at} + {slot * matrix.slot_step * even}" if slot else at
-            is_half = self.is_half(matrix.operand.name)
-            text = f"vload_half({index}, {pointer})" if is_half else f"{pointer}[{index}]"
-            if matrix.width > 1:
-                text = f"*(__global const float{matrix.width} *)({pointer} + {index})"
+            is_half, width = self.is_half(matrix.operand.name), matrix.width if matrix.width > 1 else ""
+            if is_half:
+                text = f"vload_half{width}(0, {pointer} + {index})"
+            else:
+                text = f"*(__global const float{width} *)({pointer} + {index})" if width else f"{pointer}[{index}]"
             if conditions:
                 text = f"{' && '.join(conditions)} ? {text} : 0.0f"
                 if matrix.width > 1:

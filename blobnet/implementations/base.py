@@ -8,7 +8,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.blob import FLOAT32
-from blobnet.kernel_call import KernelCall
+from blobnet.kernel_call import Array, Blob, KernelCall
 from blobnet.kernel_source import load
 from blobnet.task import Choices, Task, Way, is_broken
 
@@ -54,9 +54,11 @@ class Implementation(ABC):
 
     @classmethod
     def stores(cls, operation: Operation) -> bool:
-        """Whether its kernel takes the blobs of an operation that it matches as their numbers are in memory."""
-        alone = load(cls.kernel_of(operation.direction)).float32_alone
-        return all(blob.type == FLOAT32 for role, blob in operation.blobs.items() if role in alone)
+        """Whether its kernel takes blobs and weights of an operation that it matches as their numbers are in memory."""
+        header = load(cls.kernel_of(operation.direction))
+        known: dict[str, Blob | Array] = {**operation.blobs, "WEIGHT": operation.parameter("WEIGHT")}
+        roles = known.keys() & {*header.blobs, *header.arrays}
+        return all(known[role].type == FLOAT32 or header.takes(role) for role in roles)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Iterable[Any]:

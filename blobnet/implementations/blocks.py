@@ -12,10 +12,10 @@ from blobnet.implementations.tiled import Tiled
 from blobnet.kernel_call import GlobalSize
 from blobnet.kernel_source import Macro
 
-#: Tiles beside those of tiled.py, with predicted speeds.
+#: Tiles beside those of tiled.py; the speed of the first is as measured on an NVIDIA H200 (docs/performance.md).
 TILES = (
     *TILED,
-    Tile(48, 256, 8, 12, 8, speed=0.97, busy=1.5, overhead=20),
+    Tile(48, 64, 16, 12, 4, speed=0.97, busy=3, overhead=20),
     Tile(16, 256, 8, 8, 8, speed=0.8, busy=2.5, overhead=14, is_guess=True),
 )
 #: Rows of a product up to which its phases are worth a common window.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from blobnet.cellwise import statements
+from blobnet.cellwise import Tail, statements
 from blobnet.contraction import function
 from blobnet.contraction.calls import calls
 from blobnet.contraction.derivatives import delta_names, differentiate
@@ -68,12 +67,10 @@ def _calls(operation: Operation) -> list[KernelCall]:
     tail = statements(operation.epilogue, "T", "T_")
     known |= {tail.output: operation.output, **tail.operands}
     then = "; ".join([f"T = {terms}", *tail.statements])
-    return _launches(operation, _program(operation, then, tail.output, tail.operands), known)
+    return _launches(operation, _program(operation, then, tail.output, tail), known)
 
 
-def _program(
-    operation: Operation, then: str, result: str = "R", operands: Mapping[str, Blob | Array] | None = None
-) -> Program:
+def _program(operation: Operation, then: str, result: str = "R", tail: Tail | None = None) -> Program:
     """The forward pass, the sum S and what is done to it ``then``, for the shapes of an operation."""
     given, made, batch, groups = operation.input.shape, operation.output.shape, operation.batch_size, operation.groups
     inputs, outputs = given.units // groups, made.units // groups
@@ -86,8 +83,9 @@ def _program(
         "W": (groups, outputs, inputs, operation.vertical.kernel, operation.horizontal.kernel),
         "B": whole if operation.bias_mode == 2 else unit,
     }
-    shapes |= {name: (batch, *whole) if isinstance(one, Blob) else unit for name, one in (operands or {}).items()}
-    more = [*("B" if "+ B" in then else ""), *(operands or {})]
+    beside = tail.shapes((batch, *whole)) if tail else {}
+    shapes |= beside
+    more = [*("B" if "+ B" in then else ""), *beside]
     text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> ({result}) {{ {total} = +({product}); {then}; }}"
     return function(text).program(**{name: shapes[name] for name in ("I", "W", *more)})
 

@@ -25,23 +25,35 @@ from blobnet.task import Way
 #: and the rows that larger patches than _PLAIN sum before they are added to a total (docs/performance.md).
 PATCH_TAPS: Mapping[int, Collection[int]] = {4: (2, 3), 6: (2, 3, 4, 5), 8: (4, 5)}
 _PLAIN, _SUM_ROWS = 6, 16
-#: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200, but for
-#: those with sides of 32, which have predicted ones.
+#: Tiles of the products. Speeds, relative to the best direct products', were fitted to times on an NVIDIA H200.
 TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
     Tile(64, 128, 8, 8, 8, speed=1.01, busy=2),
     Tile(64, 64, 16, 8, 8, speed=0.92, busy=4),
-    Tile(32, 128, 16, 8, 8, speed=0.92, busy=4, is_guess=True),
+    Tile(32, 128, 16, 8, 8, speed=0.82, busy=4, is_guess=True),
 )
 #: Tiles of the products for the gradient of the weights.
 WEIGHT_TILES = (
-    Tile(64, 128, 8, 8, 8, speed=1.05),
-    Tile(128, 64, 16, 8, 8, speed=1.02),
+    Tile(128, 64, 16, 8, 8, speed=1.05),
+    Tile(64, 128, 8, 8, 8, speed=1.02),
     Tile(64, 64, 16, 8, 8, speed=0.94),
-    Tile(64, 32, 16, 8, 4, speed=0.88, is_guess=True),
+    Tile(64, 32, 16, 8, 4, speed=0.75, is_guess=True),
 )
-#: Work-items side by side in the kernels that transform patches, and in those that transform weights.
-_PATCH_LOCAL, _WEIGHT_LOCAL = 128, 32
+#: The same for products of patches whose sums go to totals.
+TOTAL_TILES = (
+    Tile(128, 64, 16, 8, 8, speed=0.86, busy=2, totals=True),
+    Tile(64, 64, 16, 8, 8, speed=0.78, busy=4, totals=True),
+    Tile(32, 128, 16, 8, 8, speed=0.83, busy=4, totals=True, is_guess=True),
+)
+WEIGHT_TOTAL_TILES = (
+    Tile(64, 64, 16, 8, 8, speed=0.9, totals=True),
+    Tile(128, 64, 16, 8, 8, speed=0.88, totals=True),
+    Tile(64, 32, 16, 8, 4, speed=0.75, totals=True, is_guess=True),
+)
+#: Patches, and units of weights, side by side in a work-group that transforms them; and patches and units of one that
+#: stores units side by side.
+_PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_LOCAL = 128, 32, (8, 1, 32)
+Local = int | tuple[int, int, int]
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
@@ -60,10 +72,14 @@ class Winograd(Implementation):
     lanes = True
     #: By the results of a patch on a side.
     variants = ("winograd2", "winograd3", "winograd4", "winograd5")
+    #: The kernels that transform, and the real numbers of a value at a point.
+    weight, patch = "convolution/winograd_weight", "convolution/winograd_patch"
+    result, gradient = "convolution/winograd_result", "convolution/winograd_gradient"
+    parts = 1
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
-        return "convolution/winograd_product"
+        return "convolution/point_product"
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -73,42 +89,55 @@ class Winograd(Implementation):
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
-        tiles, taps = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES, operation.vertical.kernel
+        taps, of_weights = operation.vertical.kernel, operation.direction == BACKWARD_WEIGHTS
         known = (
-            (size - taps + 1, tile)
-            for size in PATCH_TAPS
-            if taps in PATCH_TAPS[size]
-            for tile in fitting((replace(tile, totals=size > _PLAIN) for tile in tiles), operation.tuning.model)
+            (side - taps + 1, points, tile)
+            for side, points in cls.patches_of(taps).items()
+            for tile in fitting(cls.tiles_of(side, of_weights=of_weights), operation.tuning.model)
         )
-        found = (cls(operation, tile, cells) for cells, tile in known)
+        found = (cls(operation, tile, cells, points) for cells, points, tile in known)
         return (candidate for candidate in found if candidate.chunk)
 
-    def __init__(self, operation: Operation, tile: Tile, cells: int) -> None:
+    @classmethod
+    def patches_of(cls, taps: int) -> dict[int, int]:
+        """The sides of patches for filters of so many taps on a side, and the points of each."""
+        return {side: side**2 for side in PATCH_TAPS if taps in PATCH_TAPS[side]}
+
+    @classmethod
+    def tiles_of(cls, side: int, *, of_weights: bool) -> tuple[Tile, ...]:
+        """Tiles for the products of patches of a side."""
+        if side > _PLAIN:
+            return WEIGHT_TOTAL_TILES if of_weights else TOTAL_TILES
+        return WEIGHT_TILES if of_weights else TILES
+
+    def __init__(self, operation: Operation, tile: Tile, cells: int, points: int) -> None:
         super().__init__(operation, tile)
-        self.cells, result = cells, operation.result.shape
+        self.cells, result, parts = cells, operation.result.shape, self.parts
         #: Whether products are over the patches, instead of the units.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
-        #: Products: a group's for each value of a patch.
-        self.batches = (cells + operation.vertical.kernel - 1) ** 2 * operation.groups
+        #: Products: a group's for each point.
+        self.batches = points * operation.groups
         #: Units of the result (backward weights: the delta), in whole tiles.
         self.units = rounded_up(operation.units, tile.units)
         #: Units of the source, in whole tiles: the depth of products, or columns of the gradient of the weights.
-        self.depth = rounded_up(operation.depth, tile.columns if self.of_weights else tile.depth)
+        self.depth = rounded_up(operation.depth, (tile.columns if self.of_weights else tile.depth) // parts)
         #: Patches side by side, and those of a sample.
         self.row_patches = -(-result.width // cells)
         self.sample_patches = -(-result.height // cells) * self.row_patches
-        # Two of the three factors and products grow with the patches, the third does not.
-        room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.units * self.depth
-        most = max(0, room // ((self.units + self.depth) * self.sample_patches))
+        #: Values of one product that are not of the patches, and those that are, for each of them.
+        self.fixed, self.growing = parts * self.units * self.depth, parts * (self.units + parts * self.depth)
+        room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.fixed
+        most = max(0, room // (self.growing * self.sample_patches))
         #: Samples of a chunk: what WORKSPACE has room for, 0 if that is none; and those of each.
         self.chunk = most and -(-operation.batch_size // -(-operation.batch_size // most))
         count, firsts = operation.batch_size, range(0, operation.batch_size, self.chunk or operation.batch_size)
         self.chunks = [range(first, min(first + self.chunk, count)) for first in firsts]
-        #: Columns for the patches of a chunk, in whole tiles of every kernel.
-        self.patches = rounded_up(self.chunk * self.sample_patches, max(_PATCH_LOCAL, tile.units, tile.columns))
-        patches = self.chunk * self.sample_patches
-        tiles, steps = self.batches * tile.count(self.units, self.depth), -(-patches // tile.depth)
-        most = min(MOST_SPLITS, steps // SPLIT_STEPS)
+        #: Patches of a chunk, in whole tiles of every kernel.
+        self.patches = rounded_up(self.chunk * self.sample_patches, max(_PATCH_LOCAL, tile.columns) // parts)
+        #: What is side by side in the right factor of a product, and what the product sums over.
+        self.across, self.rows = (self.depth, self.patches) if self.of_weights else (self.patches, self.depth)
+        tiles = self.batches * tile.count(self.units, parts * self.across)
+        most = min(MOST_SPLITS, -(-parts * self.chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
         #: Parts of the sum over patches that is the gradient of the weights; of other sums one.
         self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most) if self.of_weights else 1
 
@@ -121,14 +150,10 @@ class Winograd(Implementation):
         operation, cores, launches = self.operation, self.operation.cores, 5 if self.of_weights else 3
         # What launches read and write in a chunk beside the arithmetic of products.
         read = operation.source.shape.elements + operation.result.shape.elements
-        values = self.batches * (self.units + self.depth) * self.patches + self.chunk * read
-        values += self.batches * self.units * self.depth * self.splits
-        if self.of_weights:  # Splits fill the device, whatever the tile.
-            sums = self.tile.cost(self.units, self.depth, self.batches, cores=1) * (self.patches / cores)
-        else:
-            sums = self.tile.cost(self.units, self.patches, self.batches, cores) * self.depth
-        if self.tile.totals:  # Each sum is added to one, and cleared.
-            sums *= 1 + 2 / _SUM_ROWS
+        values = self.batches * (self.growing * self.patches + self.fixed * self.splits) + self.chunk * read
+        # Splits fill the device, whatever the tile.
+        rows, shared = self.parts * self.rows, cores if self.of_weights else 1
+        sums = self.tile.cost(self.units, self.parts * self.across, self.batches, cores // shared) * rows / shared
         return len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST)
 
     def calls(self) -> list[KernelCall]:
@@ -138,40 +163,34 @@ class Winograd(Implementation):
         """Filters the source; backward data with the filter turned by 180 degrees."""
         operation, units, depth = self.operation, self.units, self.depth
         # Memory of its own: in inference it stays from batch to batch.
-        weights = operation.memory(f"filtered weights for {operation.direction}", self.batches * units * depth)
-        patches, products = self._memory(depth * self.patches, units * self.patches)
-        size = GlobalSize(units, depth, operation.groups, per_sample=False)
-        calls = [self._call("convolution/winograd_weight", size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
-        width, cells = units // self.tile.units * self.tile.items, self._patch_size(operation.groups * operation.units)
-        size = GlobalSize(width, 1, self.batches, positions=self.sample_patches, tile=self.tile.columns)
-        macros = {"COLUMNS": self.patches, "BY_PATCH": 0, "SPLITS": 1, "ACCUMULATE": 0}
+        weights = operation.memory(f"filtered weights for {operation.direction}", self.batches * self.fixed)
+        patches, products = self._memory(self.parts**2 * depth * self.patches, self.parts * units * self.patches)
+        calls = [self._call(self.weight, *self.weight_work, ": weights", TRANSFORMED=weights)]
+        width, positions = units // self.tile.units * self.tile.items, self.parts * self.sample_patches
+        size = GlobalSize(width, 1, self.batches, positions=positions, tile=self.tile.columns)
         for samples in self.chunks:
             calls += [
                 self._patch(samples, operation.source, patches, depth),
-                self._product(samples, [weights, patches, products], size, macros),
-                self._call("convolution/winograd_result", cells, _PATCH_LOCAL, "", samples, PRODUCTS=products),
+                self._product(samples, [weights, patches, products], size),
+                self._call(self.result, *self.result_work, "", samples, PRODUCTS=products),
             ]
         return calls
 
     def _sums(self) -> list[KernelCall]:
         """Multiplies patches of the delta with patches of the input, in splits, and sums them chunk by chunk."""
         operation, units, columns, splits = self.operation, self.units, self.depth, self.splits
-        sizes = units * self.patches, columns * self.patches, splits * units * columns
+        sizes = self.parts * units * self.patches, self.parts**2 * columns * self.patches, splits * self.fixed
         deltas, patches, products = self._memory(*sizes)
-        size = GlobalSize(self.tile.count(units, columns) * self.tile.items, splits, self.batches, per_sample=False)
+        width = self.tile.count(units, self.parts * columns) * self.tile.items
+        size = GlobalSize(width, splits, self.batches, per_sample=False)
         calls = []
         for samples in self.chunks:
-            macros = {"DEPTH": self.patches, "BY_PATCH": 1, "SPLITS": splits, "ACCUMULATE": int(samples.start > 0)}
             calls += [
                 self._patch(samples, operation.output, deltas, units, delta=True),
                 self._patch(samples, operation.input, patches, columns),
-                self._product(samples, [deltas, patches, products], size, macros),
+                self._product(samples, [deltas, patches, products], size),
             ]
-        size = GlobalSize(operation.depth, operation.units, operation.groups, per_sample=False)
-        return [
-            *calls,
-            self._call("convolution/winograd_gradient", size, _WEIGHT_LOCAL, SPLITS=splits, PRODUCTS=products),
-        ]
+        return [*calls, self._call(self.gradient, *self.gradient_work, SPLITS=splits, PRODUCTS=products)]
 
     def _memory(self, *sizes: int) -> list[Array]:
         """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
@@ -184,9 +203,9 @@ class Winograd(Implementation):
         ]
 
     def _call(
-        self, kernel: str, size: GlobalSize, local: int, note: str = "", samples: range | None = None, /, **given: Any
+        self, kernel: str, size: GlobalSize, local: Local, note: str = "", samples: range | None = None, /, **given: Any
     ) -> KernelCall:
-        """A launch; ``given`` as for :meth:`Operation.call`."""
+        """A launch of a kernel that transforms; ``given`` as for :meth:`Operation.call`."""
         operation = self.operation
         facts: dict[str, Macro] = {
             "CELLS": self.cells,
@@ -200,13 +219,13 @@ class Winograd(Implementation):
             "DEPTH": self.depth,
             "COLUMNS": self.depth,
             "ROTATED": int(operation.direction == BACKWARD_DATA),
-            "SUM_ROWS": _SUM_ROWS * self.tile.totals,
+            "BY_BATCH": int(self.of_weights),
         }
         label = f"{operation.name} {operation.direction}{note}"
         return operation.call(kernel, size, local, facts, label, samples, **given)
 
-    def _patch(self, samples: range, blob: Blob, to: Array, rows: int, *, delta: bool = False) -> KernelCall:
-        """Transforms the patches of a blob into ``rows`` a group; they begin with the first cell that a result reads.
+    def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
+        """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.
 
         ``delta``: those of the delta for the gradient of the weights, which lie side by side.
         """
@@ -214,25 +233,59 @@ class Winograd(Implementation):
         axes = phase.vertical, phase.horizontal
         first = [0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step) for axis in axes]
         return self._call(
-            "convolution/winograd_patch",
-            self._patch_size(groups * rows),
-            _PATCH_LOCAL,
+            self.patch,
+            *self.patch_work(units),
             ": patches",
             samples,
             DELTA=int(delta),
             FIRST_Y=first[0],
             FIRST_X=first[1],
             GROUP_UNITS=blob.shape.units // groups,
-            UNITS=rows,
+            UNITS=units,
             SOURCE=blob,
             TRANSFORMED=to,
         )
 
-    def _product(self, samples: range, factors: list[Array], size: GlobalSize, macros: dict[str, int]) -> KernelCall:
+    def _product(self, samples: range, factors: list[Array], size: GlobalSize) -> KernelCall:
         """Multiplies two matrices into a third."""
-        given = {**macros, **self.tile.macros, **dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True))}
-        return self._call("convolution/winograd_product", size, self.tile.items, ": products", samples, **given)
+        operation, parts = self.operation, self.parts
+        facts: dict[str, Macro] = {
+            **self.tile.macros,
+            "UNITS": self.units,
+            "COLUMNS": parts * self.across,
+            "DEPTH": parts * self.rows,
+            "BY_BATCH": int(self.of_weights),
+            "SAMPLE_ROWS": parts * self.sample_patches,
+            "SPLITS": self.splits,
+            "ACCUMULATE": int(self.of_weights and samples.start > 0),
+            "SUM_ROWS": _SUM_ROWS * self.tile.totals,
+        }
+        label = f"{operation.name} {operation.direction}: products"
+        arrays = dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True))
+        return operation.call(self.kernel, size, self.tile.items, facts, label, samples, **arrays)
 
-    def _patch_size(self, units: int) -> GlobalSize:
-        """The work of transforms."""
-        return GlobalSize(_PATCH_LOCAL, 1, units, positions=self.sample_patches, tile=_PATCH_LOCAL)
+    # -- the work of transforms, and the work-items of a group ---------------------------------------------------------
+
+    @property
+    def weight_work(self) -> tuple[GlobalSize, Local]:
+        """That of weights."""
+        return GlobalSize(self.units, self.depth, self.operation.groups, per_sample=False), _WEIGHT_LOCAL
+
+    def patch_work(self, units: int) -> tuple[GlobalSize, Local]:
+        """That of patches of ``units`` a group."""
+        size = GlobalSize(
+            _PATCH_LOCAL, 1, self.operation.groups * units, positions=self.sample_patches, tile=_PATCH_LOCAL
+        )
+        return size, _BATCH_LOCAL if self.of_weights else _PATCH_LOCAL
+
+    @property
+    def result_work(self) -> tuple[GlobalSize, Local]:
+        """That of results."""
+        return self.patch_work(self.operation.units)
+
+    @property
+    def gradient_work(self) -> tuple[GlobalSize, Local]:
+        """That of the gradient of weights."""
+        operation = self.operation
+        size = GlobalSize(operation.depth, operation.units, operation.groups, per_sample=False)
+        return size, _WEIGHT_LOCAL

@@ -8,9 +8,9 @@ from blobnet.layers.constant import Constant
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
 from blobnet.layers.dropout import Dropout
-from blobnet.layers.gates import Multiply, PReLU, SqueezeExcite
+from blobnet.layers.gates import PReLU, SqueezeExcite
 from blobnet.layers.input import Input
-from blobnet.layers.join import Add, Concat, Flatten
+from blobnet.layers.join import Add, Concat, Flatten, Multiply
 from blobnet.layers.lowered import Contraction, Lowered, function
 from blobnet.layers.normalization import BatchNorm
 from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalResponseNorm

@@ -14,10 +14,13 @@ from blobnet.layers.lowered import Lowered, function
 
 @dataclass(frozen=True)
 class MatMul(Lowered):
-    """For each sample the product of two matrices: (N, rows, inner) and (N, inner, columns) -> (N, rows, columns).
+    """For each sample products of matrices: (N, ..., rows, inner), (N, ..., inner, columns) -> (N, ..., rows, columns).
+
+    A sample's last two axes are a matrix, what is before them a stack of such. Stacks go together as in NumPy: one that
+    is missing, or of size 1 along an axis, is repeated. A matrix for all samples is a ``Constant``.
 
     Args:
-        transpose_first, transpose_second: whether to take the transpose of an input.
+        transpose_first, transpose_second: whether to take the transposes of an input.
     """
 
     transpose_first: bool = False
@@ -25,17 +28,30 @@ class MatMul(Lowered):
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
 
     def function(self, inputs: Sequence[Shape]) -> Function:
-        for shape in inputs:
-            self._require_rank(shape, 1)
-        first = "k, i" if self.transpose_first else "i, k"
-        second = "j, k" if self.transpose_second else "k, j"
-        inner = [shape.dimensions[place] for shape, place in zip(inputs, self._inner, strict=True)]
+        shapes = " ".join(map(str, inputs))
+        rule = "both inputs must have matrices: (..., rows, columns)"
+        self._require_shape(all(shape.rank for shape in inputs), rule, inputs=shapes)
+        inner = [shape.dimensions[-2:][place] for shape, place in zip(inputs, self._inner, strict=True)]
         rule = "the inner sizes of both matrices must be the same"
-        self._require_shape(inner[0] == inner[1], rule, inputs=" ".join(map(str, inputs)))
-        text = f"""function (A[N, {first.upper()}], B[N, {second.upper()}]) -> (O) {{
-          O[n, i, j] = +(A[n, {first}] * B[n, {second}]);
-        }}"""
-        return function(text)
+        self._require_shape(inner[0] == inner[1], rule, inputs=shapes)
+        rank = max(shape.rank for shape in inputs)
+        stacks = [(1,) * (rank - shape.rank) + shape.dimensions[:-2] for shape in inputs]
+        wanted = tuple(map(max, zip(*stacks, strict=True)))
+        fits = all({size, most} <= {1, most} for stack in stacks for size, most in zip(stack, wanted, strict=True))
+        rule = "stacks of matrices must have the same sizes along each axis, or 1"
+        self._require_shape(fits, rule, inputs=shapes)
+        result = ["n", *"st"[: rank - 1], "i", "j"]
+        matrices = ("ki" if self.transpose_first else "ik"), ("jk" if self.transpose_second else "kj")
+        heads, terms = [], []
+        for name, shape, stack, matrix in zip("AB", inputs, stacks, matrices, strict=True):
+            own = [index if size == most else "0" for index, size, most in zip("st", stack, wanted, strict=False)]
+            terms.append(f"{name}[{', '.join(['n', *own[rank - shape.rank :], *matrix])}]")
+            heads.append(f"{name}[N, {', '.join(map(str, shape.dimensions))}]")
+        rows, columns = (shape.dimensions[-2:][1 - place] for shape, place in zip(inputs, self._inner, strict=True))
+        sizes = ", ".join(map(str, (*wanted, rows, columns)))
+        return function(
+            f"function ({', '.join(heads)}) -> (O) {{ O[{', '.join(result)} : N, {sizes}] = +({' * '.join(terms)}); }}"
+        )
 
     @property
     def _inner(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
-from blobnet.cellwise import SUM, Step, fits
+from blobnet.cellwise import PER_CELL, SUM, Step, fits
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.kernel_call import KernelCall
@@ -57,7 +57,8 @@ class _Convolution(_Product):
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         if self.bias == "position":
             # Kernels add a bias for each position and another blob to a cell at once.
-            return fits(steps, blobs=int(bool(steps) and steps[0].expression == SUM))
+            is_added = bool(steps) and steps[0].expression == SUM and steps[0].per == PER_CELL
+            return fits(steps, blobs=int(is_added))
         return fits(without_norm(steps), blobs=1)
 
     def with_outputs(self, count: int) -> Layer:

@@ -1,46 +1,13 @@
-"""Layers that multiply values by other values, or by learned numbers."""
+"""Layers that multiply values by learned numbers, or by what follows from all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.contraction import Function
-from blobnet.layers.lowered import AXES, Lowered, function
-
-
-@dataclass(frozen=True)
-class Multiply(Lowered):
-    """The product of two or more inputs, value by value.
-
-    The first input has the output's shape. Others may have 1 in place of any of its sizes, or be (units,) alone: they
-    are repeated along these axes. ``Multiply()([values, gates])`` with gates of (units,) scales each unit.
-    """
-
-    arity: ClassVar[tuple[int, int | None]] = (2, None)
-
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        first = inputs[0]
-        whole = ("c", *AXES[len(AXES) - first.rank :])
-        heads, factors = [], []
-        for number, shape in enumerate(inputs):
-            own = shape.dimensions if shape.rank == first.rank else (shape.units, *(1,) * first.rank)
-            fits = shape.rank in (0, first.rank) and all(
-                size in (1, wanted) for size, wanted in zip(own, first.dimensions, strict=True)
-            )
-            rule = "every input must have the first one's shape, with 1 in place of any size, or be (units,)"
-            self._require_shape(fits, rule, inputs=" ".join(map(str, inputs)))
-            indexes = [
-                index if size == wanted else "0"
-                for index, size, wanted in zip(whole, own, first.dimensions, strict=True)
-            ][: 1 + shape.rank]
-            heads.append(f"I{number}[N, {', '.join(map(str, shape.dimensions))}]")
-            factors.append(f"I{number}[n, {', '.join(indexes)}]")
-        sizes = ", ".join(map(str, first.dimensions))
-        product = f"O[n, {', '.join(whole)} : N, {sizes}] = +({' * '.join(factors)})"
-        return function(f"function ({', '.join(heads)}) -> (O) {{ {product}; }}")
+from blobnet.layers.lowered import Lowered, function
 
 
 @dataclass(frozen=True)

@@ -7,40 +7,101 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
-from blobnet.cellwise import SUM, Step, fits, with_epilogue
+from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, with_epilogue
+from blobnet.contraction import Function
 from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.lowered import AXES, Lowered, function
 
 
 @dataclass(frozen=True)
-class Add(Layer):
-    """The sum of two or more inputs of the same shape, added up two at a time.
+class _Join(Lowered):
+    """Base of the layers that combine two or more inputs value by value.
 
-    Runs in place of one input where it can; backward, all inputs share the output's delta.
+    The output has the greatest size along each axis; inputs of size 1 there are repeated. Inputs may be (units,) alone.
     """
 
     arity: ClassVar[tuple[int, int | None]] = (2, None)
+    operator: ClassVar[str]
 
-    @property
-    def elementwise(self) -> bool:
-        return True
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        rank = max(shape.rank for shape in inputs)
+        own = [shape.dimensions if shape.rank else (shape.units, *(1,) * rank) for shape in inputs]
+        rule = "all inputs must have the same shape, or 1 in place of any size, or be (units,)"
+        fits = all(len(dimensions) == 1 + rank for dimensions in own)
+        wanted = tuple(map(max, zip(*own, strict=False)))
+        fits = fits and all(
+            {size, most} <= {1, most} for sizes in own for size, most in zip(sizes, wanted, strict=True)
+        )
+        self._require_shape(fits, rule, inputs=_listed(inputs))
+        cell = ("c", *AXES[len(AXES) - rank :])
+        heads, terms = [], []
+        for number, (shape, dimensions) in enumerate(zip(inputs, own, strict=True)):
+            repeated = (
+                index if size == most else "0" for index, size, most in zip(cell, dimensions, wanted, strict=True)
+            )
+            heads.append(f"I{number}[N, {', '.join(map(str, shape.dimensions))}]")
+            terms.append(f"I{number}[n, {', '.join([*repeated][: 1 + shape.rank])}]")
+        sizes = ", ".join(map(str, wanted))
+        result = f"O[n, {', '.join(cell)} : N, {sizes}] = +({f' {self.operator} '.join(terms)})"
+        return function(f"function ({', '.join(heads)}) -> (O) {{ {result}; }}")
+
+    def in_place(self, inputs: Sequence[Shape]) -> bool:
+        return self.output_shape(inputs) in inputs
+
+    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+        own = site.in_place_of
+        if own is None:
+            return None
+        whole = self.output_shape(site.shapes)
+        steps = []
+        for place, (shape, blob) in enumerate(zip(site.shapes, site.inputs, strict=True)):
+            if place != own:
+                known = {whole: PER_CELL, Shape(1, *whole.sizes): PER_PLANE_CELL, Shape.flat(whole.units): PER_UNIT}
+                known[Shape(whole.units, *(1,) * whole.rank)] = PER_UNIT
+                if shape not in known:
+                    return None
+                steps.append(Step(f"x {self.operator} r", blob, per=known[shape]))
+        return tuple(steps)
+
+
+@dataclass(frozen=True)
+class Multiply(_Join):
+    """The product of two or more inputs, value by value.
+
+    All have the same shape, or 1 in place of any size, or are (units,) alone: they are repeated along these axes.
+    ``Multiply()([gates, values])`` with gates of (units,) scales each unit; what is listed first is computed first, so
+    that in this order the launch that makes the values scales them in inference.
+    """
+
+    operator: ClassVar[str] = "*"
+
+
+@dataclass(frozen=True)
+class Add(_Join):
+    """The sum of two or more inputs, value by value.
+
+    All have the same shape, or 1 in place of any size, or are (units,) alone: they are repeated along these axes. Those
+    that have the output's shape are added up two at a time, in place of one where it can be; backward, they share the
+    output's delta.
+    """
+
+    operator: ClassVar[str] = "+"
+    keeps_inputs: ClassVar[bool] = False
 
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return fits(steps, blobs=0)
 
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        same = all(shape == inputs[0] for shape in inputs)
-        self._require_shape(same, "all inputs must have the same shape", inputs=_listed(inputs))
-        return inputs[0]
-
-    def placement(self, training: bool) -> Placement:
-        return Placement.IN_PLACE
+    def same_pitch(self, inputs: Sequence[Shape]) -> bool:
+        return True
 
     def delta_placement(self) -> Placement:
         return Placement.SHARED
 
     def forward(self, site: Site) -> list[KernelCall]:
+        if len(set(site.shapes)) > 1:
+            return super().forward(site)
         first = site.in_place_of or 0
         calls: list[KernelCall] = []
         addends = *site.inputs[:first], *site.inputs[first + 1 :]
@@ -53,14 +114,15 @@ class Add(Layer):
             calls.append(with_epilogue(call, site.epilogue if is_last else ()))
         return calls
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
-        own = site.in_place_of
-        if own is None:
-            return None
-        return tuple(Step(SUM, blob) for place, blob in enumerate(site.inputs) if place != own)
-
     def backward_data(self, site: Site) -> list[KernelCall]:
-        return _share_delta(site)
+        elements = self.output_shape(site.shapes).elements
+        whole = [shape.elements == elements for shape in site.shapes]
+        same = tuple(delta if is_whole else None for delta, is_whole in zip(site.input_deltas, whole, strict=True))
+        names = self.bound(site.shapes).inputs
+        repeated = {name for name, is_whole in zip(names, whole, strict=True) if not is_whole}
+        wanted = [name for name in self._wanted_inputs(site) if name in repeated]
+        calls = self._backward(site, "backward data", wanted) if wanted else []
+        return [*calls, *_share_delta(replace(site, input_deltas=same))]
 
 
 @dataclass(frozen=True)

@@ -333,21 +333,19 @@ def finished(program: Program, steps: tuple[Step, ...]) -> tuple[Program, dict[s
     while any(name.startswith(prefix) for name in taken):
         prefix += "_"
     tail = statements(steps, output.name, prefix)
-    blobs = tuple(name for name, operand in tail.operands.items() if isinstance(operand, Blob))
-    return _with_tail(program, tail.statements, tail.output, tuple(tail.operands), blobs), dict(tail.operands)
+    shapes = tuple(tail.shapes(output.shape).items())
+    return _with_tail(program, tail.statements, tail.output, shapes), dict(tail.operands)
 
 
 @lru_cache(1024)
 def _with_tail(
-    program: Program, texts: tuple[str, ...], result: str, operands: tuple[str, ...], blobs: tuple[str, ...]
+    program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> Program:
-    """A program and element-wise statements behind its first output, with their operands."""
+    """A program and element-wise statements behind its first output, with their operands and these shapes."""
     output = program.outputs[0]
-    unit = (output.shape[1], *(1,) * (len(output.shape) - 2))
-    heads = ", ".join([output.name, *operands])
-    shapes = {name: output.shape if name in blobs else unit for name in operands}
-    text = f"function ({heads}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
-    tail = parsed(text).program(**{output.name: output.shape, **shapes})
+    shapes = {output.name: output.shape, **dict(operands)}
+    text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
+    tail = parsed(text).program(**shapes)
     return Program(
         (*program.inputs, *tail.inputs[1:]),
         (*tail.outputs, *program.outputs[1:]),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
+from blobnet.cellwise import Step, fits, with_epilogue
 from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, window_axes
-from blobnet.kernel_call import GlobalSize, KernelCall, elementwise_work
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Site
 
@@ -45,6 +46,9 @@ class _Pool(Layer):
         stride = pair(self.subject, "stride", self._stride, self.rank)
         return window_axes(window, stride, (1, 1), self.padding, (shape.height, shape.width), self.rank)
 
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(steps, blobs=0)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = inputs[0]
         self._require_rank(shape, self.rank)
@@ -78,16 +82,17 @@ class _Pool(Layer):
         begin = min(-(-before // axis.stride), axis.output_size(planes.width))
         return begin, max(begin, (planes.width + before - axis.kernel) // axis.stride + 1)
 
-    def _forward_call(self, site: Site, kernel: str) -> KernelCall:
+    def _forward_call(self, site: Site, kernel: str, **arrays: Array) -> KernelCall:
         planes = site.inputs[0].shape
         tunables = site.tuning.of(kernel)
         begin, end = self._full_columns(planes)
         size, local = elementwise_work(site.output.shape, site.tuning)
-        return KernelCall(
+        call = KernelCall(
             kernel,
             f"{site.name} forward",
             size,
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+            arrays=arrays,
             macros={
                 **self._window_macros(planes),
                 "LANES": _lanes_within(end - begin, tunables["MAXIMUM_LANES"]),
@@ -97,6 +102,7 @@ class _Pool(Layer):
             tunables=tunables,
             local_size=local,
         )
+        return with_epilogue(call, site.epilogue)
 
     def _backward_calls(self, site: Site, kernel: str, *, clamp_windows: bool) -> list[KernelCall]:
         """``clamp_windows``: whether windows that reach beyond the data need care."""
@@ -151,9 +157,8 @@ class _MaxPool(_Pool):
     def forward(self, site: Site) -> list[KernelCall]:
         if not any(site.input_deltas):
             return [self._forward_call(site, "pooling/max_forward")]
-        call = self._forward_call(site, "pooling/max_forward_training")
         winners = site.memory("winners", per_sample=site.output.shape.elements)
-        return [replace(call, arrays={"WINNERS": winners})]
+        return [self._forward_call(site, "pooling/max_forward_training", WINNERS=winners)]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         calls = self._backward_calls(site, "pooling/max_backward", clamp_windows=False)
@@ -275,18 +280,20 @@ class GlobalAveragePool(Layer):
     (N, C, any axes) -> (N, C).
     """
 
+    def fuses(self, steps: tuple[Step, ...]) -> bool:
+        return fits(steps, blobs=0)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(inputs[0].units)
 
     def forward(self, site: Site) -> list[KernelCall]:
-        return [
-            KernelCall(
-                "pooling/global_average_forward",
-                f"{site.name} forward",
-                GlobalSize(1, 1, site.output.shape.units),
-                blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-            )
-        ]
+        call = KernelCall(
+            "pooling/global_average_forward",
+            f"{site.name} forward",
+            GlobalSize(1, 1, site.output.shape.units),
+            blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
+        )
+        return [with_epilogue(call, site.epilogue)]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         delta = site.input_deltas[0]

@@ -46,7 +46,8 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
         """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
         if placement is Placement.SEPARATE or not same_plane(planes[source], planes[vertex.index]):
             return False
-        if source in parts:
+        is_repeated = placement is not Placement.CONCAT and planes[source].units != planes[vertex.index].units
+        if is_repeated or source in parts:
             return False
         pending = [index for index, other in regions.items() if index < vertex.index and other.overlaps(region)]
         if placement is Placement.IN_PLACE:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from blobnet.graph import Graph, Vertex
-from blobnet.layers.base import Site
+from blobnet.layers.base import Placement, Site
 from blobnet.planning.placement import Places
 
 
@@ -16,34 +17,69 @@ class Fusion:
 
     Attributes:
         sites: those of all vertices, with epilogues.
-        computed_by: the vertices whose kernels compute others, which are epilogues of theirs, by these.
+        computed_by: the vertices whose kernels compute others, which are epilogues of theirs, by these; for a concat
+            without copies those that write its parts do.
     """
 
     sites: tuple[Site, ...]
     computed_by: Mapping[int, int]
 
 
+class _Writer(NamedTuple):
+    """A vertex whose kernels write units of a blob, from the first one on."""
+
+    vertex: int
+    first: int
+    units: int
+
+
 def fuse(graph: Graph, places: Places, sites: Sequence[Site]) -> Fusion:
     """Gives sites their epilogues: what layers in place behind them do to single values, in any order.
 
-    Steps are added while the layer's kernels can do all of them. What else such a layer reads must be there when the
-    kernels with the epilogue run, which is earlier.
+    Steps are added while the layer's kernels can do all of them; behind a concat those of all its parts. What else such
+    a layer reads must be there when the kernels with the epilogue run, which is earlier.
     """
     fused, computed_by = list(sites), dict[int, int]()
     for head in graph.vertices:
         last = head.index
-        while head.index not in computed_by and (reader := _in_place_reader(graph, places, last)) is not None:
+        writers = [] if last in computed_by else _writers(graph, places, computed_by, last)
+        while writers and (reader := _in_place_reader(graph, places, last)) is not None:
             steps = reader.layer.epilogue(sites[reader.index])
-            ready = all(computed_by.get(source, source) < head.index for source in reader.inputs if source != last)
+            begin = min(writer.vertex for writer in writers)
+            ready = all(computed_by.get(source, source) < begin for source in reader.inputs if source != last)
             if steps is None or not ready:
                 break
-            epilogue = (*fused[head.index].epilogue, *steps)
-            if epilogue and not head.layer.fuses(epilogue):
+            epilogues = {
+                vertex: (*fused[vertex].epilogue, *(step.part(first, units) for step in steps))
+                for vertex, first, units in writers
+            }
+            if not all(not chain or graph.vertices[vertex].layer.fuses(chain) for vertex, chain in epilogues.items()):
                 break
-            fused[head.index] = replace(fused[head.index], epilogue=epilogue)
+            for vertex, chain in epilogues.items():
+                fused[vertex] = replace(fused[vertex], epilogue=chain)
             computed_by[reader.index] = head.index
             last = reader.index
     return Fusion(tuple(fused), computed_by)
+
+
+def _writers(graph: Graph, places: Places, computed_by: Mapping[int, int], index: int) -> list[_Writer]:
+    """The vertices whose kernels write the output of one, of which nobody reads a part alone; none if copies do."""
+    vertex = graph.vertices[index]
+    if vertex.layer.placement(training=False) is not Placement.CONCAT:
+        return [_Writer(computed_by.get(index, index), 0, places.planes[index].units)]
+    writers: list[_Writer] = []
+    first = 0
+    for source in vertex.inputs:
+        units = places.planes[source].units
+        within = graph.readers[source] == (index,) and places.regions[source] == places.regions[index].part(
+            first, units
+        )
+        parts = _writers(graph, places, computed_by, source) if within and not graph.is_output(source) else []
+        if not parts:
+            return []
+        writers += [part._replace(first=first + part.first) for part in parts]
+        first += units
+    return writers
 
 
 def _in_place_reader(graph: Graph, places: Places, index: int) -> Vertex | None:

@@ -78,6 +78,8 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             return False
         if not same_plane(planes[source], planes[reader.index]):
             return False
+        if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
+            return False  # It is repeated along some axes.
         writers = (
             index
             for index, other in regions.items()

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from blobnet.blob import FLOAT32
 from blobnet.ends import Losses, heads_of
-from blobnet.errors import OptionError, ShapeError
+from blobnet.errors import OptionError, PlanError, ShapeError
 from blobnet.geometry import check_count
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, for_model
@@ -139,7 +140,8 @@ def make_plan(
     Raises:
         OptionError: the batch size is not a positive int, or training has no loss.
         ShapeError: the loss does not fit the output.
-        PlanError: a sample or the parameters have more elements than kernels can count.
+        PlanError: a sample or the parameters have more elements than kernels can count; or parameters that are trained
+            are narrower than float32.
     """
     batch_size = check_count("plan", "batch_size", batch_size)
     if training and not loss:
@@ -147,6 +149,8 @@ def make_plan(
     for head in heads_of(graph, loss):
         head.loss.check(head.shape)
     table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
+    if training and table.type != FLOAT32:
+        raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
     options = input_delta, sample_type, augmented, share, reuse, every_halo
     return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
 

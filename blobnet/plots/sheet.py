@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blobnet.blob import FloatArray
+from blobnet.losses import IGNORED
 from blobnet.mistakes import Mistake, Mistakes, short_values, worst_mistakes
 from blobnet.model import Model
 from blobnet.network_inputs import Sheet, sample_sheet
@@ -81,7 +83,9 @@ def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
     if len(found.worst) < found.wrong:
         what += f"; the {len(found.worst)} worst of them"
     numbers = [mistake.number for mistake in found.worst]
-    return _draw(found.values, numbers, [_caption(mistake) for mistake in found.worst], f"{title}\n{what}")
+    masks = [mistake.masks for mistake in found.worst if mistake.masks is not None and mistake.masks.ndim == 3]
+    captions = [_caption(mistake) for mistake in found.worst]
+    return _draw(found.values, numbers, captions, f"{title}\n{what}", np.stack(masks) if masks else None)
 
 
 def _caption(mistake: Mistake) -> list[Line]:
@@ -115,10 +119,18 @@ def _listed(values: npt.NDArray[Any]) -> str:
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def _draw(values: FloatArray, numbers: Iterable[int], captions: Sequence[Sequence[Line]], title: str) -> Figure:
-    """Samples in rows, a caption of some lines above each, and its number below."""
+def _draw(
+    values: FloatArray,
+    numbers: Iterable[int],
+    captions: Sequence[Sequence[Line]],
+    title: str,
+    masks: npt.NDArray[np.int64] | None = None,
+) -> Figure:
+    """Samples in rows, beside each its masks, a caption of some lines above it, and its number below."""
     pictures = _pictures(values) if values.ndim == 4 else None
-    width, height = _size(pictures)
+    if pictures is not None and masks is not None:
+        pictures = _with_masks(pictures, masks)
+    width, height = _size(pictures, 1 if masks is None else 1 + masks.shape[1])
     lines = max(map(len, captions))
     across = max(width, 0.9)  # A caption needs room.
     down = height + (lines + 1) * _LINE
@@ -147,7 +159,8 @@ def _draw(values: FloatArray, numbers: Iterable[int], captions: Sequence[Sequenc
         axes.set_xlabel(f"#{number}", fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
         cut = "\n".join(_cut(line, int((across + _GAP / 2) * _CHARACTERS)) for line in caption)
         axes.set_title(cut, fontsize=_CAPTION_SIZE, pad=2, linespacing=1.15)
-    figure.text(0.5, 0.1 / size[1], _legend(values, shades), ha="center", fontsize=8)
+    legend = _legend(values, shades) + ("; beside it what is and what was said" if masks is not None else "")
+    figure.text(0.5, 0.1 / size[1], legend, ha="center", fontsize=8)
     return figure
 
 
@@ -178,6 +191,19 @@ def _pictures(values: FloatArray) -> FloatArray:
     return shaded[:, 0] if units == 1 else side_by_side(shaded[:, :_MOST_UNITS])
 
 
+def _with_masks(pictures: FloatArray, masks: npt.NDArray[np.int64]) -> FloatArray:
+    """(M, height, width', 3): pictures with their masks beside, a colour for each class, white where none counts."""
+    height, width = pictures.shape[1:3]
+    rows, columns = (np.arange(size) * own // size for size, own in zip((height, width), masks.shape[2:], strict=True))
+    colours = np.array(colormaps["tab20"].colors)  # type: ignore[attr-defined]
+    own = masks[:, :, rows][..., columns]
+    drawn = np.where((own == IGNORED)[..., None], 1.0, colours[own % len(colours)])
+    coloured = pictures if pictures.ndim == 4 else np.repeat(pictures[..., None], 3, axis=-1)
+    line = np.ones((len(pictures), height, max(1, width // 20), 3))
+    beside = [part for number in range(own.shape[1]) for part in (line, drawn[:, number])]
+    return np.concatenate([coloured, *beside], axis=2)
+
+
 def side_by_side(planes: FloatArray) -> FloatArray:
     """The units of each sample beside and below each other, with a white line between them."""
     count, units, height, width = planes.shape
@@ -190,13 +216,13 @@ def side_by_side(planes: FloatArray) -> FloatArray:
     return sheet
 
 
-def _size(pictures: FloatArray | None) -> tuple[float, float]:
-    """The width and height of a sample's picture in inches."""
+def _size(pictures: FloatArray | None, beside: int) -> tuple[float, float]:
+    """The width and height of a sample's picture in inches, of which several are beside each other."""
     if pictures is None:
         return 1.6, 0.9
     height, width = pictures.shape[1:3]
-    side = _LARGE if max(height, width) >= _LARGE_CELLS else _SMALL
-    scale = side / max(height, width)
+    longest = max(height, width / beside)
+    scale = (_LARGE if longest >= _LARGE_CELLS else _SMALL) / longest
     return max(width * scale, 0.3), max(height * scale, 0.3)
 
 

@@ -64,7 +64,7 @@
 
 __kernel OF_VECTORS void convolution_backward_data_gathered(WRITE_BLOB(input_delta),
                                                             READ_ARRAY(gathered_t, gathered),
-                                                            READ_ARRAY(real_t, weight), const int count)
+                                                            READ_ARRAY(weight_t, weight), const int count)
 {
     const int i = get_global_id(0) / PHASE_WIDTH;
     const int j = get_global_id(0) % PHASE_WIDTH;

@@ -45,7 +45,7 @@
 #include "convolution/panels.h"
 
 __kernel OF_VECTORS void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                                          READ_ARRAY(real_t, weight), const int count)
+                                                          READ_ARRAY(weight_t, weight), const int count)
 {
     PANEL_PART
     multiply_panels(sums, panel, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, group * DEPTH, 0, 0),

@@ -38,7 +38,7 @@
 #define STEPS_X (FILTER_WIDTH * DILATION_X)
 
 __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                              READ_ARRAY(real_t, weight), const int count)
+                                              READ_ARRAY(weight_t, weight), const int count)
 {
     const int item = get_global_id(0);
     const int j = item % BLOCK_COLUMNS;
@@ -52,7 +52,7 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
     const int first = min(strip, BLOCK_ROWS - STRIP);
     __global const output_delta_t *from =
         output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, first, j);
-    __global const real_t *factors =
+    __global const weight_t *factors =
         ARRAY(weight) + group * (GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH);
     real_t sums[GROUP_INPUT_UNITS][STRIP * STRIDE_Y][STRIDE_X];
 #pragma unroll
@@ -77,7 +77,7 @@ __kernel void convolution_backward_data_strip(READ_BLOB(output_delta), WRITE_BLO
                 const int column = (x + PAD_LEFT - b * DILATION_X + STEPS_X * STRIDE_X) / STRIDE_X - STEPS_X;
 #pragma unroll
                 for (int u = 0; u < GROUP_INPUT_UNITS; u++) {
-                    const real_t factor = factors[(u * FILTER_HEIGHT + a) * FILTER_WIDTH + b];
+                    const real_t factor = READ_VALUE(factors, (u * FILTER_HEIGHT + a) * FILTER_WIDTH + b);
 #pragma unroll
                     for (int r = 0; r < STRIP; r++) {
                         const real_t delta =

@@ -13,7 +13,7 @@
 
 INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                             __global const source_t *source, const int positions[BLOCK_VECTORS],
-                            __global const real_t *weight, const int units)
+                            __global const weight_t *weight, const int units)
 {
     for (int depth = 0; depth < DEPTH; depth++) {
         for (int a = 0; a < TAPS_Y; a++) {
@@ -38,7 +38,7 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                 for (int u = 0; u < BLOCK_UNITS; u++) {
                     /* Units past the last one repeat it; their sums are not stored. */
                     const int unit = UNITS_DIVIDE || u < units ? u : units - 1;
-                    const real_t factor = weight[unit * WEIGHT_UNIT_STRIDE + tap];
+                    const real_t factor = READ_VALUE(weight, unit * WEIGHT_UNIT_STRIDE + tap);
 #pragma unroll
                     for (int v = 0; v < BLOCK_VECTORS; v++) {
                         accumulators[u][v] = MULTIPLY_ADD((vector_t)(factor), values[v], accumulators[u][v]);

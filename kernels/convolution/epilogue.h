@@ -18,13 +18,13 @@
 #include "joined.h"
 
 #define EPILOGUE_BLOBS READ_BLOB(residual)
-#define EPILOGUE_ARRAYS READ_ARRAY(real_t, bias) MORE_ARRAYS
+#define EPILOGUE_ARRAYS READ_ARRAY(bias_t, bias) MORE_ARRAYS
 
 /* To hand all of it on to a function that takes EPILOGUE_BLOBS and EPILOGUE_ARRAYS. */
 #define EPILOGUE_ARGUMENTS residual, residual_unit_offset, bias_array, bias_offset MORE_ARGUMENTS
 
 #if BIAS_MODE == 1
-#define UNIT_BIAS(unit) ARRAY(bias)[unit]
+#define UNIT_BIAS(unit) READ_VALUE(ARRAY(bias), unit)
 #else
 #define UNIT_BIAS(unit) 0
 #endif
@@ -33,14 +33,19 @@
 #define HAS_CELL_TERM (BIAS_MODE == 2 || HAS_RESIDUAL)
 #define POSITION_BIAS(unit, y, x) \
     (ARRAY(bias) + ((unit) * OUTPUT_UNIT_HEIGHT + (y)) * OUTPUT_UNIT_WIDTH + (x))
-#define RESIDUAL_CELL(n, unit, y, x) (residual + BLOB_INDEX(RESIDUAL, n, unit, y, x))
+#define RESIDUAL_CELL(n, unit, y, x) (residual + RESIDUAL_INDEX(n, unit, y, x))
+/* One number for all lanes, where there is one for each unit. */
+#if HAS_RESIDUAL == 2
+#define RESIDUAL_BY(load, n, unit, y, x) VALUE_OF(RESIDUAL_CELL(n, unit, y, x))
+#else
+#define RESIDUAL_BY(load, n, unit, y, x) load(RESIDUAL_CELL(n, unit, y, x))
+#endif
 #if BIAS_MODE == 2 && HAS_RESIDUAL
-#define CELL_TERM_BY(load, n, unit, y, x) \
-    (load(POSITION_BIAS(unit, y, x)) + load(RESIDUAL_CELL(n, unit, y, x)))
+#define CELL_TERM_BY(load, n, unit, y, x) (load(POSITION_BIAS(unit, y, x)) + RESIDUAL_BY(load, n, unit, y, x))
 #elif BIAS_MODE == 2
 #define CELL_TERM_BY(load, n, unit, y, x) load(POSITION_BIAS(unit, y, x))
 #elif HAS_RESIDUAL
-#define CELL_TERM_BY(load, n, unit, y, x) load(RESIDUAL_CELL(n, unit, y, x))
+#define CELL_TERM_BY(load, n, unit, y, x) RESIDUAL_BY(load, n, unit, y, x)
 #endif
 #define CELL_TERM(n, unit, y, x) CELL_TERM_BY(VALUE_OF, n, unit, y, x)
 /* The terms of LANES cells of a row. */

@@ -49,7 +49,7 @@
 #endif
 
 __kernel OF_VECTORS void convolution_forward_depthwise(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                       READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                       READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                        const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
@@ -57,7 +57,7 @@ __kernel OF_VECTORS void convolution_forward_depthwise(READ_BLOB(input), WRITE_B
     const int end = min(first + ROWS, OUTPUT_UNIT_HEIGHT);
     const int first_unit = get_global_id(2) % GLOBAL_UNITS * UNITS_AT_ONCE;
     for (int unit = first_unit; unit < first_unit + UNITS_AT_ONCE; unit++) {
-        __global const real_t *factors =
+        __global const weight_t *factors =
             ARRAY(weight) + unit * (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH);
         const real_t bias = UNIT_BIAS(unit);
         for (int row = first; row < end; row += BLOCK_ROWS) {
@@ -82,7 +82,8 @@ __kernel OF_VECTORS void convolution_forward_depthwise(READ_BLOB(input), WRITE_B
                             /* Tap a of row r reads row r * STRIDE_Y + a * DILATION_Y. */
                             const int a = (s - r * STRIDE_Y) / DILATION_Y;
                             if (a * DILATION_Y == s - r * STRIDE_Y && a >= 0 && a < FILTER_HEIGHT) {
-                                sums[r] = MULTIPLY_ADD(factors[a * FILTER_WIDTH + b], value, sums[r]);
+                                sums[r] =
+                                    MULTIPLY_ADD(READ_VALUE(factors, a * FILTER_WIDTH + b), value, sums[r]);
                             }
                         }
                     }

@@ -81,7 +81,7 @@
     (OVERLAP && BIAS_MODE != 2                        \
      && (!FLAT                                        \
          || (OUTPUT_UNIT_MEMORY_WIDTH == SOURCE_PITCH \
-             && (!HAS_RESIDUAL || RESIDUAL_UNIT_MEMORY_WIDTH == SOURCE_PITCH))))
+             && (!HAS_RESIDUAL || HAS_RESIDUAL == 2 || RESIDUAL_UNIT_MEMORY_WIDTH == SOURCE_PITCH))))
 /* Which lanes of a vector that begins in column x are cells, and not between two rows. */
 #if SOURCE_PITCH >= LANES
 #define ARE_CELLS(x) \
@@ -91,7 +91,7 @@
 #endif
 
 __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                  READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                  READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                   const int count)
 {
     const int n = get_global_id(2);
@@ -132,8 +132,7 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
                 if (UNITS_DIVIDE || u < units) {
                     vector_t value = BIASED(accumulators[u][v], UNIT_BIAS(unit + u), unit + u);
 #if HAS_RESIDUAL
-                    value = JOINED(value, VECTOR_LOAD(residual + BLOB_INDEX(RESIDUAL, n, unit + u, y, x)),
-                                   unit + u);
+                    value = JOINED(value, CELL_TERMS(n, unit + u, y, x), unit + u);
 #endif
                     value = FINISHED(value, unit + u);
 #if FLAT && SOURCE_PITCH > OUTPUT_UNIT_WIDTH

@@ -61,7 +61,7 @@
 
 __kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS,
                                                       READ_ARRAY(gathered_t, gathered),
-                                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                      READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                       const int count)
 {
     const int y = get_global_id(0) / OUTPUT_UNIT_WIDTH;

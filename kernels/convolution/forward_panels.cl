@@ -44,8 +44,24 @@
 #include "convolution/panels.h"
 #include "convolution/epilogue.h"
 
+#if HAS_RESIDUAL == 2
+/* Fills each piece of a tile, a sample's, with one value. */
+INLINE void load_residual(__local real_t *tile, __global const residual_t *from, const pieces_t *pieces)
+{
+    for (int p = 0; p < pieces->count; p++) {
+        for (int i = pieces->at[p]; i < pieces->at[p + 1]; i++) {
+            WRITE_VALUE(tile, i, VALUE_OF(from + pieces->offset[p]));
+        }
+    }
+}
+#define RESIDUAL_STEPS 0, 0
+#else
+#define load_residual load_tile
+#define RESIDUAL_STEPS RESIDUAL_UNIT_MEMORY_WIDTH, 1
+#endif
+
 __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                    READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS,
+                                                    READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
                                                     const int count)
 {
     PANEL_PART
@@ -56,7 +72,7 @@ __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB
     find_pieces(&pieces, OUTPUT_MEMORY_ELEMENTS, OUTPUT_UNIT_MEMORY_WIDTH, 1, start, end);
 #if HAS_RESIDUAL
     pieces_t residual_pieces;
-    find_pieces(&residual_pieces, RESIDUAL_MEMORY_ELEMENTS, RESIDUAL_UNIT_MEMORY_WIDTH, 1, start, end);
+    find_pieces(&residual_pieces, RESIDUAL_MEMORY_ELEMENTS, RESIDUAL_STEPS, start, end);
 #endif
 #if BIAS_MODE == 2
     pieces_t bias_pieces;
@@ -70,7 +86,7 @@ __kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB
         add_tile(results, tile);
 #endif
 #if HAS_RESIDUAL
-        load_tile(tile, residual + BLOB_INDEX(RESIDUAL, 0, unit + u, 0, 0), &residual_pieces);
+        load_residual(tile, RESIDUAL_CELL(0, unit + u, 0, 0), &residual_pieces);
 #endif
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {

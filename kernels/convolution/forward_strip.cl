@@ -32,7 +32,7 @@
 #define STRIPS ((OUTPUT_UNIT_HEIGHT + STRIP - 1) / STRIP)
 
 __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                        READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+                                        READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int item = get_global_id(0);
     const int x = item % OUTPUT_UNIT_WIDTH;
@@ -47,7 +47,7 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
     __global const input_t *from = input
                                    + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS,
                                                 first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
-    __global const real_t *factors =
+    __global const weight_t *factors =
         ARRAY(weight) + group * (GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH);
     real_t sums[GROUP_OUTPUT_UNITS][STRIP];
 #pragma unroll
@@ -65,8 +65,8 @@ __kernel void convolution_forward_strip(READ_BLOB(input), WRITE_BLOB(output), EP
                 const int shift = a * DILATION_Y * INPUT_UNIT_MEMORY_WIDTH + b * DILATION_X;
 #pragma unroll
                 for (int u = 0; u < GROUP_OUTPUT_UNITS; u++) {
-                    const real_t factor =
-                        factors[((u * GROUP_INPUT_UNITS + depth) * FILTER_HEIGHT + a) * FILTER_WIDTH + b];
+                    const real_t factor = READ_VALUE(
+                        factors, ((u * GROUP_INPUT_UNITS + depth) * FILTER_HEIGHT + a) * FILTER_WIDTH + b);
 #pragma unroll
                     for (int r = 0; r < STRIP; r++) {
                         sums[u][r] = MULTIPLY_ADD(

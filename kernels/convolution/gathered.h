@@ -12,7 +12,7 @@
 #define SOURCE_POSITIONS ((SOURCE_HEIGHT - 1) * SOURCE_PITCH + SOURCE_WIDTH)
 
 INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global const gathered_t *source,
-                         const int row, const int column, const int vector, __global const real_t *weight,
+                         const int row, const int column, const int vector, __global const weight_t *weight,
                          const int units)
 {
     int vectors[BLOCK_VECTORS];
@@ -35,7 +35,7 @@ INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global con
                 const int cell = (row + a * ROW_STEP) * SOURCE_PITCH + column + b * COLUMN_STEP;
                 __global const gathered_t *from =
                     source + (size_t)(run * SOURCE_POSITIONS + cell) * (RUN * SAMPLES);
-                __global const real_t *factors = weight + run * RUN * WEIGHT_DEPTH_STRIDE + tap;
+                __global const weight_t *factors = weight + run * RUN * WEIGHT_DEPTH_STRIDE + tap;
                 for (int depth = 0; depth < (DEPTH % RUN == 0 ? RUN : depths); depth++) {
                     vector_t values[BLOCK_VECTORS];
 #pragma unroll
@@ -47,7 +47,7 @@ INLINE void sum_gathered(vector_t sums[BLOCK_UNITS][BLOCK_VECTORS], __global con
                         /* Units past the last one repeat it; their sums are not stored. */
                         const int unit = UNITS_DIVIDE || u < units ? u : units - 1;
                         const real_t factor =
-                            factors[unit * WEIGHT_UNIT_STRIDE + depth * WEIGHT_DEPTH_STRIDE];
+                            READ_VALUE(factors, unit * WEIGHT_UNIT_STRIDE + depth * WEIGHT_DEPTH_STRIDE);
 #pragma unroll
                         for (int v = 0; v < BLOCK_VECTORS; v++) {
                             sums[u][v] = MULTIPLY_ADD((vector_t)(factor), values[v], sums[u][v]);

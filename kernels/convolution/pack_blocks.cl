@@ -44,7 +44,7 @@
 #define WAY_X(cell, j) ((cell) + PHASE_X + PAD_LEFT - (COLUMN_FIRST - (j)) * STRIDE_X)
 #define IS_TAP(way, dilation, size) ((way) >= 0 && (way) % (dilation) == 0 && (way) / (dilation) < (size))
 
-__kernel void convolution_pack_blocks(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed))
+__kernel void convolution_pack_blocks(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
 {
     const int column = get_global_id(0);
     const int row = get_global_id(1);
@@ -56,7 +56,7 @@ __kernel void convolution_pack_blocks(READ_ARRAY(real_t, weight), WRITE_ARRAY(re
         to[(TAPS_Y * TAPS_X - 1) * DEPTH_ROWS * UNIT_COLUMNS] = 0;
         return;
     }
-    __global const real_t *from =
+    __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS_Y * TAPS_X; tap++) {
         const int y = WAY_Y(column / BESIDE_X % BESIDE_Y, tap / TAPS_X);
@@ -64,6 +64,6 @@ __kernel void convolution_pack_blocks(READ_ARRAY(real_t, weight), WRITE_ARRAY(re
         const bool there = unit < UNITS && row < DEPTH && IS_TAP(y, DILATION_Y, KERNEL_HEIGHT)
                            && IS_TAP(x, DILATION_X, KERNEL_WIDTH);
         to[tap * DEPTH_ROWS * UNIT_COLUMNS] =
-            there ? from[y / DILATION_Y * KERNEL_WIDTH + x / DILATION_X] : 0;
+            there ? READ_VALUE(from, y / DILATION_Y * KERNEL_WIDTH + x / DILATION_X) : 0;
     }
 }

@@ -24,7 +24,7 @@
  */
 #include "blob.h"
 
-__kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed),
+__kernel void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
                                       const int units, const int depth, const int taps, const int depth_rows,
                                       const int unit_columns, const int unit_stride, const int depth_stride,
                                       const int group_stride)
@@ -39,9 +39,9 @@ __kernel void convolution_pack_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(re
         return;
     }
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
-    __global const real_t *from =
+    __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && row < DEPTH ? from[tap] : 0;
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && row < DEPTH ? READ_VALUE(from, tap) : 0;
     }
 }

@@ -27,19 +27,20 @@
 #define ITEMS 1
 #include "tensor_core.h"
 
-__kernel void convolution_pack_weight_tensor(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, packed))
+__kernel void convolution_pack_weight_tensor(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
 {
     const int value = get_global_id(0);
     const int group = get_global_id(2);
     const int lane = value / 4 % 32;
     const int unit = value / 128 * 16 + lane / 4 + value % 2 * 8;
     const int depth = get_global_id(1) * 8 + lane % 4 + value / 2 % 2 * 4;
-    __global const real_t *from =
+    __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
     __global real_t *to = ARRAY(packed) + (size_t)group * TAPS * DEPTH_ROWS * UNIT_COLUMNS
                           + get_global_id(1) * 8 * UNIT_COLUMNS + value;
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && depth < DEPTH ? round_tf32(from[tap]) : 0;
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] =
+            unit < UNITS && depth < DEPTH ? round_tf32(READ_VALUE(from, tap)) : 0;
     }
 }

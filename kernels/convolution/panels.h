@@ -65,7 +65,7 @@ INLINE void load_panel(__local real_t *panel, __global const source_t *source, c
 }
 
 /* Adds the products of `rows` rows of a panel and the weights of a block of `units` units. */
-INLINE void multiply_panel(__local real_t *sums, __local const real_t *panel, __global const real_t *weight,
+INLINE void multiply_panel(__local real_t *sums, __local const real_t *panel, __global const weight_t *weight,
                            const int rows, const int units)
 {
     vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS];
@@ -86,7 +86,7 @@ INLINE void multiply_panel(__local real_t *sums, __local const real_t *panel, __
         for (int u = 0; u < BLOCK_UNITS; u++) {
             /* Units past the last one repeat it; their sums are of no use. */
             const int unit = UNITS % BLOCK_UNITS == 0 || u < units ? u : units - 1;
-            const real_t factor = weight[unit * ROWS];
+            const real_t factor = READ_VALUE(weight, unit * ROWS);
 #pragma unroll
             for (int v = 0; v < BLOCK_VECTORS; v++) {
                 accumulators[u][v] = MULTIPLY_ADD((vector_t)(factor), values[v], accumulators[u][v]);
@@ -106,7 +106,7 @@ INLINE void multiply_panel(__local real_t *sums, __local const real_t *panel, __
 
 /* Makes the sums of a tile of `end` positions from `start` on, and of `units` units from `weight` on. */
 INLINE void multiply_panels(__local real_t *sums, __local real_t *panel, __global const source_t *source,
-                            __global const real_t *weight, const int units, const int start, const int end)
+                            __global const weight_t *weight, const int units, const int start, const int end)
 {
     pieces_t pieces;
     find_pieces(&pieces, SOURCE_SAMPLE, STRIDE_Y * SOURCE_PITCH, STRIDE_X, start, end);

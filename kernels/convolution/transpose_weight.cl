@@ -20,13 +20,13 @@
 #include "vector.h"
 #include "transpose.h"
 
-__kernel OF_VECTORS void convolution_transpose_weight(READ_ARRAY(real_t, weight),
+__kernel OF_VECTORS void convolution_transpose_weight(READ_ARRAY(weight_t, weight),
                                                       WRITE_ARRAY(real_t, transposed))
 {
     const int first = get_global_id(0) * LANES;
     const int units = min(LANES, GROUP_OUTPUT_UNITS - first);
     const size_t group = get_global_id(1) * (size_t)(GROUP_INPUT_UNITS * GROUP_OUTPUT_UNITS * TAPS);
-    __global const real_t *from = ARRAY(weight) + group + (size_t)first * GROUP_INPUT_UNITS * TAPS;
+    __global const weight_t *from = ARRAY(weight) + group + (size_t)first * GROUP_INPUT_UNITS * TAPS;
     __global real_t *to = ARRAY(transposed) + group + first * TAPS;
     int input = 0;
 #if TAPS == 1 && LANES > 1
@@ -47,7 +47,7 @@ __kernel OF_VECTORS void convolution_transpose_weight(READ_ARRAY(real_t, weight)
         for (int unit = 0; unit < units; unit++) {
             for (int tap = 0; tap < TAPS; tap++) {
                 to[((size_t)input * GROUP_OUTPUT_UNITS + unit) * TAPS + tap] =
-                    from[((size_t)unit * GROUP_INPUT_UNITS + input) * TAPS + tap];
+                    READ_VALUE(from, ((size_t)unit * GROUP_INPUT_UNITS + input) * TAPS + tap);
             }
         }
     }

@@ -6,7 +6,7 @@
  * Blobs, sizes as arguments:
  *   SOURCE read data alone
  * Arrays:
- *   TRANSFORMED write  (POINTS, GROUPS, UNITS, PATCHES)
+ *   TRANSFORMED write  (POINTS, GROUPS, UNITS, PATCHES), or BY_BATCH (POINTS, GROUPS, PATCHES, UNITS)
  * Scalars:
  *   COUNT  samples in this launch
  *   FIRST  the first one
@@ -22,6 +22,9 @@
  *   CELLS           results of a patch on a side
  *   TAPS            of a filter on a side
  *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
+ *   BY_BATCH        1: units lie side by side, for sums over the patches of the batch
+ *   LOCAL_WIDTH     patches a work-group
+ *   LOCAL_UNITS     units a work-group
  * Moves:
  *   Winograd patches
  * Global:
@@ -33,6 +36,8 @@
 #include "convolution/winograd.h"
 
 #define SIDE (DELTA ? CELLS : PATCH)
+/* Points that change hands at once. */
+#define STAGED 4
 
 __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, transformed), const int count,
                                          const int first, const int sample_patches, const int row_patches,
@@ -65,9 +70,31 @@ __kernel void convolution_winograd_patch(READ_BLOB(source), WRITE_ARRAY(real_t, 
 #else
     TRANSFORM_SOURCE(points, cells);
 #endif
+#if BY_BATCH
+    /* Neighbours have patches side by side, and store units side by side: what they have changes hands. */
+    __local real_t staged[2][STAGED][LOCAL_UNITS][LOCAL_WIDTH + 1];
+    const int item = get_local_id(2) * LOCAL_WIDTH + get_local_id(0);
+    const int to_patch = item / LOCAL_UNITS;
+    const int to_unit = item % LOCAL_UNITS;
+    __global real_t *to = ARRAY(transformed) + (group * PATCHES + p - (int)get_local_id(0) + to_patch) * UNITS
+                          + unit - (int)get_local_id(2) + to_unit;
+#pragma unroll
+    for (int point = 0; point < POINTS; point += STAGED) {
+#pragma unroll
+        for (int i = 0; i < STAGED; i++) {
+            staged[point / STAGED % 2][i][get_local_id(2)][get_local_id(0)] = points[point + i];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (int i = 0; i < STAGED; i++) {
+            to[(point + i) * (GROUPS * PATCHES * UNITS)] = staged[point / STAGED % 2][i][to_unit][to_patch];
+        }
+    }
+#else
     __global real_t *to = ARRAY(transformed) + (group * UNITS + unit) * PATCHES + p;
 #pragma unroll
     for (int point = 0; point < POINTS; point++) {
         to[point * (GROUPS * UNITS * PATCHES)] = points[point];
     }
+#endif
 }

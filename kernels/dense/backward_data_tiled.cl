@@ -29,14 +29,14 @@
 #define RIGHT_AT(k) (k)
 #define RIGHT_STEP ELEMENTS
 #define left_t output_delta_t
-#define right_t real_t
+#define right_t weight_t
 #include "dense/tiled.h"
 
 #define COLUMN_TILES ((ELEMENTS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-dense_backward_data_tiled(READ_BLOB(output_delta), READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, partials),
-                          const int count)
+dense_backward_data_tiled(READ_BLOB(output_delta), READ_ARRAY(weight_t, weight),
+                          WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t left[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
     __local real_t right[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));

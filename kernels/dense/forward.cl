@@ -35,13 +35,13 @@
 #include "epilogue.h"
 #include "dense/rows.h"
 
-__kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(real_t, weight),
-                                       READ_ARRAY(real_t, bias) MORE_ARRAYS, const int count)
+__kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(weight_t, weight),
+                                       READ_ARRAY(bias_t, bias) MORE_ARRAYS, const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int first_unit = get_global_id(1) * BLOCK_UNITS;
     __global const input_t *samples[BLOCK_SAMPLES];
-    __global const real_t *weights[BLOCK_UNITS];
+    __global const weight_t *weights[BLOCK_UNITS];
     vector_t sums[BLOCK_SAMPLES][BLOCK_UNITS];
     /* Samples and units past the last one repeat it; their sums are not stored. */
 #pragma unroll
@@ -86,7 +86,7 @@ __kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), REA
             accumulator_t sum = GROUP_SUM(VECTOR_SUM(sums[s][u]), group);
             if (get_local_id(0) == 0 && first_sample + s < count && first_unit + u < OUTPUT_UNIT_COUNT) {
 #if HAS_BIAS
-                sum += ARRAY(bias)[first_unit + u];
+                sum += READ_VALUE(ARRAY(bias), first_unit + u);
 #endif
                 WRITE_VALUE(output, BLOB_INDEX(OUTPUT, first_sample + s, first_unit + u, 0, 0),
                             FINISHED(sum, first_unit + u));

@@ -29,13 +29,13 @@
 #define RIGHT_AT(o) ((o) * ELEMENTS)
 #define RIGHT_STEP 1
 #define left_t input_t
-#define right_t real_t
+#define right_t weight_t
 #include "dense/tiled.h"
 
 #define COLUMN_TILES ((UNITS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-dense_forward_tiled(READ_BLOB(input), READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, partials),
+dense_forward_tiled(READ_BLOB(input), READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, partials),
                     const int count)
 {
     __local real_t left[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));

@@ -24,7 +24,7 @@
 #define ELEMENTS BLOB_ELEMENTS(RESULT)
 
 __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials),
-                              READ_ARRAY(real_t, bias) MORE_ARRAYS, const int count, const int splits,
+                              READ_ARRAY(bias_t, bias) MORE_ARRAYS, const int count, const int splits,
                               const int has_bias)
 {
     const int k = get_global_id(0);
@@ -37,7 +37,7 @@ __kernel void dense_split_sum(WRITE_BLOB(result), READ_ARRAY(real_t, partials),
         sum += ARRAY(partials)[((size_t)split * count + n) * ELEMENTS + k];
     }
     if (HAS_BIAS) {
-        sum += ARRAY(bias)[k];
+        sum += READ_VALUE(ARRAY(bias), k);
     }
     PUT(FINISHED(sum, k), result + BLOB_INDEX(RESULT, n, 0, 0, 0) + BLOB_ELEMENT_OFFSET(RESULT, k));
 }

@@ -25,15 +25,15 @@
 #include "input/samples.h"
 
 __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
-                            READ_ARRAY(real_t, mean), READ_ARRAY(real_t, deviation), const int count)
+                            READ_ARRAY(mean_t, mean), READ_ARRAY(deviation_t, deviation), const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    const real_t shift = ARRAY(mean)[UNIT_OF(OUTPUT, z)];
-    const real_t scale = 1 / ARRAY(deviation)[UNIT_OF(OUTPUT, z)];
+    const real_t shift = READ_VALUE(ARRAY(mean), UNIT_OF(OUTPUT, z));
+    const real_t scale = 1 / READ_VALUE(ARRAY(deviation), UNIT_OF(OUTPUT, z));
     __global const SAMPLE_TYPE *from =
         ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * ((size_t)ARRAY(rows)[n] * GLOBAL_UNITS + z);
     __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);

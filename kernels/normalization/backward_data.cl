@@ -34,8 +34,8 @@
 #include "normalization/normalized.h"
 
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                          READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                          READ_ARRAY(real_t, shift), READ_ARRAY(real_t, scale_gradient),
+                                          READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                                          READ_ARRAY(shift_t, shift), READ_ARRAY(real_t, scale_gradient),
                                           READ_ARRAY(real_t, shift_gradient), const int count)
 {
     const int n = SAMPLE;

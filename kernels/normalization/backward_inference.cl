@@ -27,8 +27,8 @@
 #include "put.h"
 
 __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                               READ_ARRAY(real_t, running_variance),
-                                               READ_ARRAY(real_t, scale), const int count)
+                                               READ_ARRAY(running_variance_t, running_variance),
+                                               READ_ARRAY(scale_t, scale), const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -36,8 +36,9 @@ __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BL
     }
     FOR_PLANES
     {
-        const accumulator_t factor = ARRAY(scale)[UNIT_OF(INPUT_DELTA, z)]
-                                     / sqrt(ARRAY(running_variance)[UNIT_OF(INPUT_DELTA, z)] + EPSILON);
+        const accumulator_t factor =
+            READ_VALUE(ARRAY(scale), UNIT_OF(INPUT_DELTA, z))
+            / sqrt(READ_VALUE(ARRAY(running_variance), UNIT_OF(INPUT_DELTA, z)) + EPSILON);
         __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         __global const output_delta_t *from =
             IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));

@@ -33,8 +33,8 @@
 #include "group_sum.h"
 
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
-                                                READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                                READ_ARRAY(real_t, shift),
+                                                READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                                                READ_ARRAY(shift_t, shift),
                                                 WRITE_ARRAY(accumulator_t, partials), const int count)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];

@@ -25,8 +25,8 @@
 #include "joined.h"
 
 __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
-                                    READ_ARRAY(real_t, statistics), READ_ARRAY(real_t, scale),
-                                    READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
+                                    READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                                    READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -36,7 +36,7 @@ __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE
     {
         LOAD_STATISTICS(z);
         __global const input_t *from = input + BLOB_INDEX(INPUT, n, z, 0, 0);
-        __global const residual_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
+        __global const residual_t *terms = residual + RESIDUAL_INDEX(n, z, 0, 0);
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS
         {
@@ -45,7 +45,7 @@ __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE
             {
                 const real_t normalized = NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT))));
                 const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
-                                                   READ_VALUE(terms, AT(RESIDUAL)), UNIT_OF(OUTPUT, z));
+                                                   READ_VALUE(terms, AT_RESIDUAL), UNIT_OF(OUTPUT, z));
                 results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL

@@ -30,9 +30,10 @@
 #include "normalization/running.h"
 
 __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
-                                              READ_ARRAY(real_t, running_mean),
-                                              READ_ARRAY(real_t, running_variance), READ_ARRAY(real_t, scale),
-                                              READ_ARRAY(real_t, shift) MORE_ARRAYS, const int count)
+                                              READ_ARRAY(running_mean_t, running_mean),
+                                              READ_ARRAY(running_variance_t, running_variance),
+                                              READ_ARRAY(scale_t, scale),
+                                              READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count)
 {
     const int n = SAMPLE;
     if (n >= count) {
@@ -41,7 +42,7 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
     FOR_PLANES
     {
         const running_norm_t norm = RUNNING_NORM(UNIT_OF(OUTPUT, z));
-        __global const residual_t *terms = residual + BLOB_INDEX(RESIDUAL, n, z, 0, 0);
+        __global const residual_t *terms = residual + RESIDUAL_INDEX(n, z, 0, 0);
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         __global const input_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
@@ -51,7 +52,7 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
             {
                 const real_t normalized = NORMALIZE(READ_VALUE(from, AT(INPUT)), norm);
                 const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
-                                                   READ_VALUE(terms, AT(RESIDUAL)), UNIT_OF(OUTPUT, z));
+                                                   READ_VALUE(terms, AT_RESIDUAL), UNIT_OF(OUTPUT, z));
                 results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL

@@ -9,8 +9,8 @@
     const accumulator_t mean = ARRAY(statistics)[UNIT_OF(INPUT, z)];                             \
     const accumulator_t lost = ARRAY(statistics)[INPUT_UNIT_COUNT + (UNIT_OF(INPUT, z))];        \
     const accumulator_t inverse = ARRAY(statistics)[2 * INPUT_UNIT_COUNT + (UNIT_OF(INPUT, z))]; \
-    const accumulator_t factor = inverse * ARRAY(scale)[UNIT_OF(INPUT, z)];                      \
-    const accumulator_t term = ARRAY(shift)[UNIT_OF(INPUT, z)]
+    const accumulator_t factor = inverse * READ_VALUE(ARRAY(scale), UNIT_OF(INPUT, z));          \
+    const accumulator_t term = READ_VALUE(ARRAY(shift), UNIT_OF(INPUT, z))
 #define CENTRED(cell) (((cell) - mean) - lost)
 #define NORMALIZED(centred) MULTIPLY_ADD(centred, factor, term)
 

@@ -8,8 +8,9 @@ typedef struct {
     accumulator_t term;
 } running_norm_t;
 
-#define RUNNING_NORM(unit)                                                                \
-    ((running_norm_t){ARRAY(running_mean)[unit],                                          \
-                      ARRAY(scale)[unit] / sqrt(ARRAY(running_variance)[unit] + EPSILON), \
-                      ARRAY(shift)[unit]})
+#define RUNNING_NORM(unit)                                                             \
+    ((running_norm_t){READ_VALUE(ARRAY(running_mean), unit),                           \
+                      READ_VALUE(ARRAY(scale), unit)                                   \
+                          / sqrt(READ_VALUE(ARRAY(running_variance), unit) + EPSILON), \
+                      READ_VALUE(ARRAY(shift), unit)})
 #define NORMALIZE(value, norm) MULTIPLY_ADD((value) - (norm).mean, (norm).factor, (norm).term)

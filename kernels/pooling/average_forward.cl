@@ -1,5 +1,5 @@
 /*
- * Average pooling, forward: output = (sum of the inputs in the window) / divisor.
+ * Average pooling, forward: output = epilogue((sum of the inputs in the window) / divisor).
  *
  * Blobs:
  *   INPUT  read
@@ -15,6 +15,7 @@
  *   PAD_LEFT       columns of the first window left of the data
  *   COUNT_INCLUDE_PAD  1: the divisor is the window's area; 0: its taps that are data
  *   LANES          windows in a vector
+ *   MORE_ARGUMENTS what MORE_ARRAYS are called, to hand them on
  *   FULL_BEGIN     the first output column whose window lies within the data
  *   FULL_END       behind the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
@@ -61,12 +62,13 @@ INLINE vector_t pool_vector(__global const input_t *from, const int first_v, con
 
 #include "pooling/forward.h"
 
-__kernel void pooling_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count)
+__kernel void pooling_average_forward(READ_BLOB(input), WRITE_BLOB(output) MORE_ARRAYS, const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0), 0);
+    pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0), 0,
+               z MORE_ARGUMENTS);
 }

@@ -1,16 +1,19 @@
 /*
- * The loops of pooling, forward. A kernel defines pool_window() and pool_vector(), then includes this.
+ * The loops of pooling, forward. A kernel defines pool_window() and pool_vector(), then includes this. What it pools it
+ * stores through the epilogue.
  *
  * Zero is not neutral for max, and every window holds at least one cell of data (the layer sees to
  * that), so windows are clamped to the data and no halo is read. Between FULL_BEGIN and FULL_END
  * nothing needs clamping along x: there, LANES windows side by side are pooled at a time, and the
  * last vector overlaps the one before it.
  */
+#include "epilogue.h"
+
 #define VECTORS ((FULL_END - FULL_BEGIN + LANES - 1) / LANES)
 
-/* Pools one plane; to get every window's winner, give ``winners``: they are packed densely. */
+/* Pools a plane, of a unit; to get every window's winner, give ``winners``: they are packed densely. */
 INLINE void pool_plane(__global const input_t *restrict input, __global output_t *restrict output,
-                       __global int *restrict winners)
+                       __global int *restrict winners, const int unit MORE_ARRAYS)
 {
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         const int top = y * STRIDE_Y - PAD_TOP;
@@ -23,7 +26,8 @@ INLINE void pool_plane(__global const input_t *restrict input, __global output_t
             const int left = x * STRIDE_X - PAD_LEFT;
             const int end_u = min(WINDOW_WIDTH, INPUT_UNIT_WIDTH - left);
             int winner = 0;
-            WRITE_VALUE(to, x, pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner));
+            const real_t value = pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner);
+            WRITE_VALUE(to, x, FINISHED(value, unit));
             if (winners) {
                 winners[y * OUTPUT_UNIT_WIDTH + x] = winner;
             }
@@ -31,7 +35,8 @@ INLINE void pool_plane(__global const input_t *restrict input, __global output_t
         for (int i = get_global_id(0); i < VECTORS; i += GLOBAL_WIDTH) {
             const int x = min(FULL_BEGIN + i * LANES, FULL_END - LANES);
             index_vector_t winner = 0;
-            VECTOR_STORE(pool_vector(from + x * STRIDE_X - PAD_LEFT, first_v, end_v, &winner), to + x);
+            const vector_t values = pool_vector(from + x * STRIDE_X - PAD_LEFT, first_v, end_v, &winner);
+            VECTOR_STORE(FINISHED(values, unit), to + x);
             if (winners) {
                 VECTOR_STORE(winner, winners + y * OUTPUT_UNIT_WIDTH + x);
             }

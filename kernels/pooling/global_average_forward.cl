@@ -1,5 +1,5 @@
 /*
- * Global average pooling, forward: output(z) = the mean of unit z.
+ * Global average pooling, forward: output(z) = epilogue(the mean of unit z).
  *
  * Blobs, sizes as arguments:
  *   INPUT  read
@@ -11,9 +11,10 @@
  *   units  units * COUNT
  */
 #include "blob.h"
+#include "epilogue.h"
 
-__kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output), const int count,
-                                             const int global_units)
+__kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output) MORE_ARRAYS,
+                                             const int count, const int global_units)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
@@ -31,5 +32,6 @@ __kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output
     }
     const float4 fours = sums.lo + sums.hi;
     const float2 twos = fours.lo + fours.hi;
-    WRITE_VALUE(output, BLOB_INDEX(OUTPUT, n, z, 0, 0), (twos.x + twos.y) / INPUT_UNIT_ELEMENTS);
+    const real_t mean = (twos.x + twos.y) / INPUT_UNIT_ELEMENTS;
+    WRITE_VALUE(output, BLOB_INDEX(OUTPUT, n, z, 0, 0), FINISHED(mean, z));
 }

@@ -1,5 +1,5 @@
 /*
- * Max pooling, forward: output = the largest input in the window.
+ * Max pooling, forward: output = epilogue(the largest input in the window).
  *
  * Blobs:
  *   INPUT  read
@@ -14,6 +14,7 @@
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
  *   LANES          windows in a vector
+ *   MORE_ARGUMENTS what MORE_ARRAYS are called, to hand them on
  *   FULL_BEGIN     the first output column whose window lies within the data
  *   FULL_END       behind the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
@@ -32,12 +33,13 @@
 #include "pooling/maximum.h"
 #include "pooling/forward.h"
 
-__kernel void pooling_max_forward(READ_BLOB(input), WRITE_BLOB(output), const int count)
+__kernel void pooling_max_forward(READ_BLOB(input), WRITE_BLOB(output) MORE_ARRAYS, const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
     if (n >= count) {
         return;
     }
-    pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0), 0);
+    pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0), 0,
+               z MORE_ARGUMENTS);
 }

@@ -1,5 +1,5 @@
 /*
- * Max pooling, forward, in training: output = the largest input in the window.
+ * Max pooling, forward, in training: output = epilogue(the largest input in the window).
  * Also keeps which tap that was.
  *
  * Blobs:
@@ -17,6 +17,7 @@
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
  *   LANES          windows in a vector
+ *   MORE_ARGUMENTS what MORE_ARRAYS are called, to hand them on
  *   FULL_BEGIN     the first output column whose window lies within the data
  *   FULL_END       behind the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
@@ -35,8 +36,8 @@
 #include "pooling/maximum.h"
 #include "pooling/forward.h"
 
-__kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output), WRITE_ARRAY(int, winners),
-                                           const int count)
+__kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output),
+                                           WRITE_ARRAY(int, winners) MORE_ARRAYS, const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
@@ -44,5 +45,5 @@ __kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output),
         return;
     }
     pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
-               ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2));
+               ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2), z MORE_ARGUMENTS);
 }

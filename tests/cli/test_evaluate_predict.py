@@ -111,7 +111,7 @@ def test_a_report_needs_classes(run) -> None:
                                                  "Received sample=(1, 8, 9), input=(1, 8, 8).\n"),
         (["{trained}", "--dataset", "many.npz"], "class numbers must be below 10"),
         (["{trained}", "--dataset", "digit"], "data set: it must be a known name, or the path of a file or folder."),
-        (["{trained}", "--dataset", "digits", "--device", "zzz"], "--device: the device must be one that OpenCL lists"),
+        (["{trained}", "--dataset", "digits", "--device", "zzz"], "device: the device must be one that OpenCL lists"),
     ],
 )  # fmt: skip
 def test_evaluate_errors(run, trained, arguments, message) -> None:

@@ -357,6 +357,7 @@ def test_losses_that_are_none(run, text) -> None:
     result = run("train", "lenet5", "--dataset", "digits", "--loss", text)
     assert result.status == 2
     assert "argument --loss: it must be " in result.err
+    assert ("mean-squared-error (mse, l2), " in result.err) == (text in ("dise", "mask=dise", "mask=dice;value=huber"))
 
 
 def test_endings_are_names_where_there_is_no_split(run) -> None:

@@ -193,7 +193,7 @@ def test_plan_options(run, no_devices, net, trained) -> None:
         (["lenet5", "--classes", "1"], "CrossEntropy: the model's output must be one logit for each of at least 2"),
         (["lenet5", "--storage", "float16"], "--storage: training keeps float32 between layers. Received "
                                              "storage=float16. Hint: add --inference."),
-        (["lenet5", "--device", "zzz"], "--device: the device must be one that OpenCL lists. Received device=zzz."),
+        (["lenet5", "--device", "zzz"], "device: the device must be one that OpenCL lists. Received device=zzz."),
     ],
 )  # fmt: skip
 def test_plan_errors(run, arguments, message) -> None:

@@ -154,6 +154,27 @@ def test_mistakes_of_positions_have_a_line_for_what_is_wrong() -> None:
     assert captions(figure) == ["is ground\nsaid square\n12 % wrong"]
 
 
+def test_masks_stand_beside_the_picture_that_they_are_of() -> None:
+    masks = np.zeros((2, 4, 5), np.int64)
+    masks[0, 1:3, 2:] = 3
+    masks[:, 0] = -1
+    worst = (Mistake(7, 3.0, "ground", "square", "12 % wrong", masks),)
+    figure = plots.draw_mistakes(Mistakes(9, 1, worst, np.random.default_rng(0).random((1, 1, 8, 10), np.float32)))
+    (axes,) = figure.axes
+    (drawn,) = (drawing.get_array() for drawing in axes.get_images())
+    assert drawn.shape == (8, 10 + 1 + 10 + 1 + 10, 3)
+    truth, said = drawn[:, 11:21], drawn[:, 22:]
+    # Each cell is two by two here; what does not count is white.
+    wanted = np.repeat(np.repeat(masks, 2, axis=1), 2, axis=2)
+    for values, own in ((truth, wanted[0]), (said, wanted[1])):
+        assert (values[own == -1] == 1).all()
+        colours = [np.unique(values[own == number].reshape(-1, 3), axis=0) for number in np.unique(own[own >= 0])]
+        assert all(len(colour) == 1 and (colour != 1).any() for colour in colours)
+    assert (truth[4, 9] != said[4, 9]).any()
+    assert (truth[7, 0] == said[7, 0]).all()
+    assert figure.texts[-1].get_text().endswith("beside it what is and what was said")
+
+
 @pytest.mark.parametrize(("build", "is_late"), [(resnet8, False), (lenet5, True)])
 def test_words_of_a_plan_stand_clear_of_the_line_to_its_peak(build: Callable[..., Model], is_late: bool) -> None:
     plan = build((1, 28, 28), 10).plan(128)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet import layers
 
 DIGITS = ["train", "lenet5", "--dataset", "digits", "--epochs", "1"]
 
@@ -280,6 +281,8 @@ def test_words_that_are_no_augmentation_are_refused_at_once(run, net) -> None:
     [
         ("huber", bn.losses.Huber),
         ("mean-absolute-error", bn.losses.MeanAbsoluteError),
+        ("l1", bn.losses.MeanAbsoluteError),
+        ("mse", bn.losses.MeanSquaredError),
         ("binary-cross-entropy", bn.losses.BinaryCrossEntropy),
     ],
 )
@@ -298,7 +301,7 @@ def test_losses_of_targets(run, net, name, kind) -> None:
         ([*DIGITS, "--dataset", "fashion_mnits"], "data set: it must be a known name, or the path of a file or folder. "
          "Received name=fashion_mnits. Hint: did you mean 'fashion-mnist'"),
         ([*DIGITS, "--dataset", "no.npz"], "no.npz: there must be such a file or folder."),
-        ([*DIGITS, "--device", "no such device"], "--device: the device must be one that OpenCL lists. "
+        ([*DIGITS, "--device", "no such device"], "device: the device must be one that OpenCL lists. "
          "Received device=no such device. Hint: devices here: "),
         ([*DIGITS, "--output", "no/a.h5"], "no/a.h5: the folder of the file must exist."),
         ([*DIGITS, "--output", "."], ".: the path must name a file, but it is a folder."),
@@ -407,6 +410,16 @@ def test_gray_pictures_for_a_model_of_colours_and_a_single_class(run, net) -> No
         "error: gray: each sample must have the shape of the model's input. Received sample=(1, 9, 7), "
         "input=(3, 9, 7). Hint: the pictures are gray, the model takes RGB ones: convert them.\n"
     )
+    # A model that is there says what pictures become, as for predict.
+    colour = bn.Sequential([layers.Input(3, 9, 7), layers.Flatten(), layers.Dense(2)], seed=1)
+    colour.set_normalization([100] * 3, [60] * 3)
+    colour.save("colour.h5")
+    result = run("evaluate", "colour.h5", "--dataset", "gray")
+    pictures = np.broadcast_to(10 * np.arange(20, dtype=np.uint8)[:, None, None, None], (20, 3, 9, 7))
+    order = sorted(range(20), key=lambda number: f"{number}.png")
+    x = np.concatenate([pictures[order]] * 2)
+    wanted = colour.evaluate(x, np.repeat([0, 1], 20))
+    assert (result.status, result.out.split()[:2]) == (0, ["loss", f"{wanted['loss']:.4f}"])
     assert run("train", net, "--dataset", "one").err == (
         "error: one: there must be samples of at least two classes, to learn what tells them apart. Received "
         "classes=a. Hint: a folder of pictures holds one folder for each class, or the folders images and masks.\n"

@@ -673,7 +673,7 @@ def test_a_folder_that_cannot_be_written(run, net, folder: Path) -> None:
         (["lenet5", "--batch-size", "0"], 2, "argument --batch-size: "),
         (["none.h5"], 1, "none.h5: there must be such a file."),
         (["some.h5", "--size", "8"], 1, "--size: a model in a file has its size. Received file=some.h5."),
-        (["lenet5", "--device", "zzz"], 1, "--device: the device must be one that OpenCL lists. Received device=zzz."),
+        (["lenet5", "--device", "zzz"], 1, "device: the device must be one that OpenCL lists. Received device=zzz."),
     ],
 )
 def test_what_is_refused(run, arguments, status, message) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
-from blobnet.cellwise import SUM, Step, c_text, norm
+from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, Step, c_text, norm
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
@@ -31,6 +31,14 @@ from tests.reference.activation import named
 POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D}
 PHASES = ("forward", "backward parameters", "backward data")
 Any4 = npt.NDArray[Any]
+#: Links of an epilogue that read another blob: what they do with it, and what it has values for.
+BLOB_LINKS = {
+    "residual": (SUM, PER_CELL),
+    "gate": ("x * r", PER_CELL),
+    "shifts": (SUM, PER_UNIT),
+    "gates": ("x * r", PER_UNIT),
+    "mask": ("x * r", PER_PLANE_CELL),
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,8 @@ class Arrangement:
         wanted: the inputs that need a delta; None: all.
         training: whether this is a training plan.
         norm, residual, activation: for the epilogue of a layer that fuses them.
-        chain: another epilogue: ``norm``, ``prelu`` (a slope for each unit), ``residual``, ``gate`` (times another
-            blob), and activations, in any order.
+        chain: another epilogue: ``norm``, ``prelu`` (a slope for each unit), one of BLOB_LINKS, and activations, in any
+            order.
     """
 
     name: str
@@ -77,7 +85,12 @@ class Arrangement:
     @property
     def reads_blob(self) -> bool:
         """Whether the epilogue reads another blob."""
-        return bool({"residual", "gate"} & set(self.links))
+        return self.per is not None
+
+    @property
+    def per(self) -> int | None:
+        """What that has values for."""
+        return next((BLOB_LINKS[link][1] for link in self.links if link in BLOB_LINKS), None)
 
     @property
     def reads_numbers(self) -> bool:
@@ -103,6 +116,7 @@ class Problem:
     seed: int = 0
     ordinal: int = 0
     storage: StorageType = FLOAT32
+    weights: StorageType = FLOAT32
 
     @property
     def output_shape(self) -> Shape:
@@ -135,10 +149,11 @@ def make_problem(
     shared: Mapping[str, Any4] | None = None,
     ordinal: int = 0,
     storage: StorageType = FLOAT32,
+    weights: StorageType = FLOAT32,
 ) -> Problem:
     """A problem with normally distributed data, but for the data given; every layer in a plan has a name.
 
-    What lies in blobs is rounded to ``storage``.
+    What lies in blobs is rounded to ``storage``, parameters to ``weights``.
     """
     generator = np.random.default_rng(seed)
     named = layer if layer.name else replace(layer, name="tested")
@@ -161,11 +176,12 @@ def make_problem(
         inputs=tuple(rounded(value, storage).reshape(like.shape) for value, like in zip(given, made, strict=True)),
         delta=rounded(made_delta, storage),
         old_deltas=tuple(rounded(values, storage) for values in old),
-        parameters=values,
+        parameters={name: rounded(value, weights) for name, value in values.items()},
         shared={"step": np.zeros(STEP_WORDS, np.uint32), "rows": np.arange(count, dtype=np.int32), **(shared or {})},
         seed=seed,
         ordinal=ordinal,
         storage=storage,
+        weights=weights,
     )
 
 
@@ -192,19 +208,24 @@ class EpilogueValues:
         self.residual = rounded(residual, problem.storage)
         self.statistics = generator.standard_normal((4, shape.units), np.float32)
         self.statistics[1] = generator.uniform(0.25, 2, shape.units)
+        self.statistics = rounded(self.statistics, problem.weights)
         arrays = {
-            role: Array("norm", shape.units, offset=place * shape.units, persistent=True)
+            role: Array("norm", shape.units, offset=place * shape.units, persistent=True, type=problem.weights)
             for place, role in enumerate(roles)
         }
         self.norm = norm(arrays, self.EPSILON)
+
+    def repeated(self, per: int | None) -> FloatArray:
+        """What a blob that has values for that holds."""
+        units = self.residual[:, :1] if per == PER_PLANE_CELL else self.residual
+        return units[..., :1, :1][:, :, :1] if per == PER_UNIT else units
 
     def steps(self, links: Sequence[str], blob: Blob | None) -> tuple[Step, ...]:
         """The epilogue of a chain, whose other blob is this one."""
         known = {
             "norm": self.norm,
             "prelu": Step("x > 0.0 ? x : SCALE * x", numbers=self.norm.numbers[2:3]),
-            "residual": Step(SUM, blob),
-            "gate": Step("x * r", blob),
+            **{link: Step(expression, blob, per=per) for link, (expression, per) in BLOB_LINKS.items()},
         }
         return tuple(known.get(link) or function_step(link) for link in links)
 
@@ -216,10 +237,10 @@ class EpilogueValues:
             elif link == "prelu":
                 slopes = self.statistics[2].astype(np.float64).reshape(-1, *(1,) * (values.ndim - 2))
                 values = np.where(values > 0, values, slopes * values)
-            elif link == "residual":
-                values = values + self.residual
-            elif link == "gate":
-                values = values * self.residual
+            elif link in BLOB_LINKS:
+                expression, per = BLOB_LINKS[link]
+                others = self.repeated(per).astype(np.float64)
+                values = values + others if expression == SUM else values * others
             else:
                 values = named(link)[0](values)
         return values
@@ -302,7 +323,7 @@ class Bench:
     # -- layouts -----------------------------------------------------------------------------------------------------
 
     def _in_place_of(self) -> int | None:
-        if self.arrangement.by_placement and placed(self.problem.layer, self.arrangement.training) in (
+        if self.arrangement.by_placement and placed(self.problem, self.arrangement.training) in (
             Placement.IN_PLACE,
             Placement.SHARED,
         ):
@@ -315,7 +336,7 @@ class Bench:
         output = self.problem.output_shape
         planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
         if arrangement.reads_blob:
-            planes["residual", 0] = output
+            planes["residual", 0] = repeated_shape(output, arrangement.per)
         halos: dict[tuple[str, int], Halo] = {}
         for position, shape in enumerate(shapes):
             planes["input", position] = planes["input delta", position] = shape
@@ -346,7 +367,7 @@ class Bench:
     def _is_shared(self, key: tuple[str, int]) -> bool:
         """Whether this blob takes over the planes of the blob that it is (Flatten)."""
         layer = self.problem.layer
-        forward = placed(layer, self.arrangement.training) is Placement.SHARED
+        forward = placed(self.problem, self.arrangement.training) is Placement.SHARED
         backward = layer.delta_placement() is Placement.SHARED
         return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
 
@@ -361,7 +382,7 @@ class Bench:
         if not arrangement.by_placement:
             return places
         starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
-        placement = placed(layer, arrangement.training)
+        placement = placed(self.problem, arrangement.training)
         if placement in (Placement.IN_PLACE, Placement.SHARED):
             places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
         elif placement is Placement.CONCAT:
@@ -370,9 +391,10 @@ class Bench:
         if placement is Placement.IN_PLACE:
             places["input delta", 0] = (("output delta", 0), 0)
         elif placement is Placement.SHARED:
-            # Flatten: the planes are those of the input's delta.
-            places["output delta", 0] = (("input delta", 0), 0)
-            places |= {("input delta", position): (("input delta", 0), 0) for position in range(1, len(shapes))}
+            # Flatten: the planes are those of the input's delta. What is repeated has a delta of its own.
+            first, *others = (number for number, shape in enumerate(shapes) if shape.elements == output.elements)
+            places["output delta", 0] = (("input delta", first), 0)
+            places |= {("input delta", position): (("input delta", first), 0) for position in others}
         elif placement is Placement.CONCAT:
             places |= {("input delta", position): (("output delta", 0), start) for position, start in enumerate(starts)}
         return places
@@ -410,7 +432,8 @@ class Bench:
         if kind in ("parameter", "gradient"):
             offset, spec = self._slices[name]
             assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
-            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True)
+            of = self.problem.weights if kind == "parameter" else FLOAT32
+            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True, type=of)
         if kind == "shared":
             return Array(name, 0, persistent=True)
         return self._arrays.setdefault(name, Array(f"memory {name}", elements, per_sample))
@@ -429,15 +452,18 @@ class Bench:
         buffers = {}
         for blob in self._all_blobs():
             buffers[blob.storage] = Buffer(blob.storage, 0, blob.layout.memory_elements, type=blob.type)
+        used = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
+        types = {array.storage: FLOAT32 for array in self._arrays.values()}
+        types |= {array.storage: array.type for array in used}
         for array in self._arrays.values():
-            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
+            buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample, type=types[array.storage])
         for name, values in self.problem.shared.items():
             buffers[name] = Buffer(name, values.size, 0)
         size = max((offset + spec.elements for offset, spec in self._slices.values()), default=1)
         for name in ("parameters", "gradients"):
-            buffers[name] = Buffer(name, size, 0)
+            buffers[name] = Buffer(name, size, 0, type=self.problem.weights if name == "parameters" else FLOAT32)
         if self.arrangement.reads_numbers:
-            buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0)
+            buffers["norm"] = Buffer("norm", self.epilogue.statistics.size, 0, type=self.problem.weights)
         return buffers
 
     @property
@@ -490,7 +516,7 @@ class Bench:
         for blob, values in zip(self.inputs, problem.inputs, strict=True):
             self._data(blob)[...] = values.reshape(self._data(blob).shape)
         if self.residual:
-            self._data(self.residual)[...] = self.epilogue.residual
+            self._data(self.residual)[...] = self.epilogue.repeated(self.arrangement.per)
         if self.arrangement.reads_numbers:
             self.mirror["norm"][: self.epilogue.statistics.size] = self.epilogue.statistics.reshape(-1)
         for name, values in problem.parameters.items():
@@ -635,9 +661,19 @@ def finishing(function: str) -> str:
     return "(value, unit) " + c_text(function_step(function).expression, {"x": "(value)"})
 
 
-def placed(layer: Layer, training: bool) -> Placement:
+def repeated_shape(output: Shape, per: int | None) -> Shape:
+    """The shape of a blob that has values for that, beside an output."""
+    return (
+        Shape.flat(output.units) if per == PER_UNIT else output.with_units(1 if per == PER_PLANE_CELL else output.units)
+    )
+
+
+def placed(problem: Problem, training: bool) -> Placement:
     """Where the planner lets the output lie if nobody else is in the way: not over what the backward pass reads."""
+    layer = problem.layer
     placement = layer.placement(training)
+    if placement is Placement.SEPARATE and problem.shapes and layer.in_place(problem.shapes):
+        placement = Placement.IN_PLACE
     keeps = training and layer.backward_reads_inputs
     return Placement.SEPARATE if placement is Placement.IN_PLACE and keeps else placement
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FLOAT32, FloatArray, Shape
+from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
@@ -85,6 +85,7 @@ def run_layer_contract(
     seed: int = 0,
     ordinal: int = 0,
     tuning: Tuning | None = None,
+    weights: StorageType = FLOAT32,
     fused: Sequence[str] = ("relu", "sigmoid"),
     arrangements: Sequence[str | Arrangement] | None = None,
 ) -> ContractReport:
@@ -108,6 +109,7 @@ def run_layer_contract(
         relative, absolute: tolerance against the references, besides what is lost where numbers are rounded for memory.
         ordinal: the layer's number in its plan.
         tuning: by default that of the device's class. All blobs are of its ``storage``.
+        weights: the type of the parameters, and of the numbers of an epilogue.
         fused: activations to try in the epilogue, if the layer has one; by default one that maps 0 to 0, and one that
             does not.
         arrangements: the names of those to run (see ``_arrangements``) where all are too slow, or others than those;
@@ -124,6 +126,7 @@ def run_layer_contract(
         shared=shared,
         ordinal=ordinal,
         storage=tuning.storage if tuning else FLOAT32,
+        weights=weights,
     )
     references = _References(problem, reference_forward, reference_backward, reference_state, relative, absolute)
     backward = training and reference_backward is not None
@@ -154,16 +157,17 @@ def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
     ]
     if inputs > 1 and training:
         found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))
-    if placed(layer, training) is Placement.IN_PLACE:
-        positions = range(inputs)
+    if placed(problem, training) is Placement.IN_PLACE:
+        positions = [place for place, shape in enumerate(problem.shapes) if shape == problem.output_shape]
     else:
-        special = (placed(layer, training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
-        positions = range(1 if special else 0)
+        special = (placed(problem, training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
+        positions = [0] if special else []
     for position in positions:
-        name = f"by placement ({placed(layer, training).value} {position}, delta {layer.delta_placement().value})"
+        name = f"by placement ({placed(problem, training).value} {position}, delta {layer.delta_placement().value})"
         found.append(Arrangement(name, by_placement=True, in_place_of=position, same_pitch=True, training=training))
-    if training and placed(layer, False) is not placed(layer, True):
-        found.append(Arrangement("by placement, inference", by_placement=True, training=False))
+    if training and placed(problem, False) is not placed(problem, True):
+        whole = next((place for place, shape in enumerate(problem.shapes) if shape == problem.output_shape), None)
+        found.append(Arrangement("by placement, inference", by_placement=True, in_place_of=whole, training=False))
     return found
 
 
@@ -288,10 +292,11 @@ def _check_launches(bench: Bench, run: Run) -> None:
     """SHARED and CONCAT need no launch, and an input without a delta gets none."""
     layer, arrangement = bench.problem.layer, bench.arrangement
     free = (Placement.SHARED, Placement.CONCAT)
-    if arrangement.by_placement and placed(layer, arrangement.training) in free:
+    if arrangement.by_placement and placed(bench.problem, arrangement.training) in free:
         assert not run.calls["forward"], f"{bench.name}: forward must launch nothing"
     if arrangement.training:
-        if arrangement.by_placement and layer.delta_placement() in free:
+        repeats = any(shape.elements != bench.problem.output_shape.elements for shape in bench.problem.shapes)
+        if arrangement.by_placement and layer.delta_placement() in free and not repeats:
             assert not run.calls["backward data"], f"{bench.name}: backward must launch nothing"
         unwanted = replace(
             bench.site, input_deltas=(None,) * len(bench.inputs), accumulate=(False,) * len(bench.inputs)

@@ -13,10 +13,20 @@ from blobnet.cellwise import SUM, Step
 from blobnet.device import Device
 from blobnet.kernel_call import Blob
 from blobnet.kernel_source import load
-from blobnet.layers import Activation, BatchNorm, Conv1D, Conv2D, Dense, GroupNorm
+from blobnet.layers import (
+    Activation,
+    AveragePool1D,
+    BatchNorm,
+    Conv1D,
+    Conv2D,
+    Dense,
+    GlobalAveragePool,
+    GroupNorm,
+    MaxPool2D,
+)
 from blobnet.layers.base import Layer
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, function_step, make_problem
+from tests.layers.layer_bench import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
 from tests.layers.test_convolution import contract
 from tests.reference.compare import assert_close
 
@@ -98,7 +108,7 @@ def random_chain(random: np.random.Generator, blobs: int = 1) -> tuple[str, ...]
     """Two to four links, of which so many at most read another blob."""
     links = [str(link) for link in random.choice(LINKS, int(random.integers(2, 5)))]
     if blobs and random.random() < 0.8:
-        links[int(random.integers(len(links)))] = str(random.choice(["residual", "gate"]))
+        links[int(random.integers(len(links)))] = str(random.choice(list(BLOB_LINKS)))
     return tuple(links)
 
 
@@ -125,6 +135,21 @@ def test_chains_in_any_order(device: Device, kernel: str) -> None:
         assert len(call.arrays) - len(load(call.kernel).arrays) == wanted
 
 
+@pytest.mark.parametrize("link", ["gates", "mask", "shifts"])
+@pytest.mark.parametrize("kernel", LAYERS)
+def test_what_is_repeated_for_all_cells_or_all_units(device: Device, kernel: str, link: str) -> None:
+    layer, kind, shape = LAYERS[kernel]
+    tuning = tuning_for(kind, only=ONLY.get(kernel, ()))
+    arrangements = [
+        Arrangement("one pitch", same_pitch=True, training=False, chain=("tanh", link)),
+        Arrangement("own pitches", training=False, chain=(link, "leaky_relu(0.3)")),
+    ]
+    report = contract(device, layer, shape, arrangements, tuning=tuning, absolute=5e-5)
+    assert len(report.runs) == len(arrangements)
+    for run in report.runs.values():
+        assert run.calls["forward"][-1].kernel == f"convolution/{kernel.partition(',')[0]}"
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "blobs", "kind"),
     [
@@ -134,7 +159,13 @@ def test_chains_in_any_order(device: Device, kernel: str) -> None:
         (Activation("tanh"), Shape(3, 5, 7), 0, "gpu"),
         (BatchNorm(), Shape(3, 5, 7), 1, "cpu"),
         (BatchNorm(), Shape(3, 9), 1, "gpu"),
+        (BatchNorm(), Shape(3, 4, 5, 2), 1, "cpu"),
         (GroupNorm(1), Shape(4, 3, 5), 1, "cpu"),
+        (MaxPool2D(3, 2, padding=1), Shape(3, 9, 40), 0, "cpu"),
+        (MaxPool2D(2), Shape(3, 6, 7), 0, "gpu"),
+        (AveragePool1D(3), Shape(5, 11), 0, "cpu"),
+        (GlobalAveragePool(), Shape(5, 6, 11), 0, "cpu"),
+        (GlobalAveragePool(), Shape(5, 6, 11), 0, "gpu"),
     ],
     ids=str,
 )

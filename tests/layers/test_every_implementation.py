@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, tensor, tiled, winograd
+from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, fourier, tensor, tiled, winograd
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import load
@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 PHASES = {FORWARD: "forward", BACKWARD_DATA: "backward data", BACKWARD_WEIGHTS: "backward parameters"}
 #: Those that copy blobs as they lie.
 FLOAT32_ALONE = {"tensor"}
+#: Those that read weights as they lie, several at once.
+FLOAT32_WEIGHTS = {"dot"}
 Drawn = tuple[Conv1D | Conv2D | Dense, Shape, int]
 
 
@@ -61,9 +63,9 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
         kernel, stride, padding = (one_of(generator, *sizes) for sizes in ((1, 3, 4), (1, 1, 2), (0, 1, (2, 1))))
         width = one_of(generator, 4, 5, 19)
         return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, width), count
-    kernel = one_of(generator, 1, 2, 3, (2, 3), (3, 1))
+    kernel = one_of(generator, 1, 2, 3, 4, (2, 3), (3, 1))
     stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
-    dilation = one_of(generator, 1, 1, 1, 2)
+    dilation = 1 if kernel == 4 else one_of(generator, 1, 1, 1, 2)
     height, width = one_of(generator, 5, 6, 9), one_of(generator, 5, 7, 11)
     layer = Conv2D(filters * groups, kernel, stride, padding, dilation, **settings)
     return layer, Shape(units * groups, height, width), count
@@ -97,22 +99,27 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     pytest.fail(f"{name} takes too few of the random operations: {dict(reached)}")
 
 
-def check(device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32) -> ContractReport:
+def check(
+    device: Device, name: str, case: Drawn, storage: StorageType = FLOAT32, weights: StorageType = FLOAT32
+) -> ContractReport:
     """The layer contract of a case on one implementation."""
     layer, shape, count = case
-    settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5}
+    settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5, "weights": weights}
     if isinstance(layer, Dense):
         return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
     if name == "tensor" and storage == FLOAT32:
-        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count)
+        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count, weights=weights)
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
 def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     """Has products take small tiles, which drivers for CPUs build in little time."""
-    for module in (tiled, winograd):
+    for module in (tiled, winograd, fourier):
         patch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
         patch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
+    for name in ("TOTAL_TILES", "WEIGHT_TOTAL_TILES"):
+        patch.setattr(winograd, name, (replace(test_convolution_winograd.SMALL, totals=True),))
+    patch.setattr(fourier, "_TILES", ())
     patch.setattr(blocks, "TILES", (test_convolution_winograd.SMALL,))
     patch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
     patch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
@@ -173,6 +180,18 @@ def test_blobs_of_halves(device: Device, name: str) -> None:
     takes = name not in FLOAT32_ALONE
     for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
         reached |= phases_of(name, check(device, name, case, FLOAT16))
+    wanted = {PHASES[direction] for direction in item.directions}
+    assert reached == (wanted if takes else set())
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.usefixtures("small_tiles")
+def test_weights_of_halves(device: Device, name: str) -> None:
+    """Weights and biases that are halves in memory are these numbers, and nothing is rounded again."""
+    item, reached = IMPLEMENTATIONS[name], set()
+    takes = name not in FLOAT32_WEIGHTS
+    for case in cases(name, 1) if takes else [(Conv1D(5, 3), Shape(130, 3), 2)]:
+        reached |= phases_of(name, check(device, name, case, weights=FLOAT16))
     wanted = {PHASES[direction] for direction in item.directions}
     assert reached == (wanted if takes else set())
 

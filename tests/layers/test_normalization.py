@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import graph, kernel_source, layers, losses, planning
-from blobnet.blob import FloatArray, Shape
+from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
@@ -64,6 +64,7 @@ def contract(
     fused: Sequence[str] = (),
     relative: float = 1e-5,
     absolute: float = 1e-5,
+    weights: StorageType = FLOAT32,
 ) -> ContractReport:
     def train(inputs: Arrays, values: Parameters) -> tuple[npt.NDArray[np.float64], ...]:
         return normalization.batch_norm_training(
@@ -104,6 +105,7 @@ def contract(
         relative=relative,
         absolute=absolute,
         tuning=tuning,
+        weights=weights,
         arrangements=arrangements,
         fused=fused,
     )

@@ -270,6 +270,25 @@ def of_rank(values: Any, rank: int) -> Any:
     return values.reshape(*values.shape, *[1] * (rank - values.ndim))
 
 
+def add(random: Random) -> Case:
+    """The output's shape is that of no input, or of some."""
+    rank = int(random.integers(1, 4))
+    shape = Shape(*sizes(random, 1 + rank, 2, 5))
+    others = [shape, Shape(shape.units), *(repeated(random, shape) for _ in range(2))]
+    chosen = [others[int(place)] for place in random.permutation(4)[: int(random.integers(2, 5))]]
+    return layers.Add(), chosen, lambda x, p: sum(of_rank(value, max(item.ndim for item in x)) for value in x)
+
+
+def repeated(random: Random, shape: Shape) -> Shape:
+    """A shape with 1 in place of some sizes."""
+    return Shape(*(1 if random.integers(2) else size for size in shape.dimensions))
+
+
+def multiply_any(random: Random) -> Case:
+    shape = Shape(*sizes(random, int(random.integers(1, 5)), 2, 5))
+    return layers.Multiply(), [repeated(random, shape) for _ in range(2)], lambda x, p: x[0] * x[1]
+
+
 def multiply_vectors(random: Random) -> Case:
     shape = Shape(sizes(random, 1)[0])
     return layers.Multiply(), [shape, shape], lambda x, p: x[0] * x[1]
@@ -303,6 +322,25 @@ def matmul(random: Random) -> Case:
         shapes,
         lambda x, p: (x[0].mT if first else x[0]) @ (x[1].mT if second else x[1]),
     )
+
+
+def matmul_of_stacks(random: Random) -> Case:
+    """Two or four axes with one to three."""
+    rows, inner, columns, *stack = sizes(random, 5, 2, 5)
+    flip = bool(random.integers(2))
+    stacks = [Shape(*stack[: int(random.integers(1, 3))]).dimensions, repeated(random, Shape(*stack)).dimensions]
+    stacks = [stacks[0][-int(random.integers(1, 3)) :], stacks[1]] if len(stacks[0]) > 1 else [(), stacks[1]]
+    first, second = (inner, rows) if flip else (rows, inner), (inner, columns)
+    return (
+        layers.MatMul(flip),
+        [Shape(*stacks[0], *first), Shape(*stacks[1], *second)],
+        lambda x, p: of_stacks(x[0].mT if flip else x[0], 5) @ x[1],
+    )
+
+
+def of_stacks(values: Any, rank: int) -> Any:
+    """With missing axes behind the samples."""
+    return values.reshape(len(values), *[1] * (rank - values.ndim), *values.shape[1:])
 
 
 def attention(random: Random) -> Case:
@@ -364,7 +402,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
         conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
         conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
-        multiply, multiply_vectors, prelu, squeeze_excite, matmul, attention,
+        add, multiply, multiply_any, multiply_vectors, prelu, squeeze_excite, matmul, matmul_of_stacks, attention,
         permute, pad, slice_,
     )
 }  # fmt: skip
@@ -467,10 +505,17 @@ WRONG_SHAPES: list[tuple[layers.Layer, list[Shape], str]] = [
     (layers.InstanceNorm(), [Shape(6)], r"there must be several values a group"),
     (layers.GlobalMaxPool(), [Shape(6)], r"the input must have spatial axes"),
     (layers.AdaptiveAveragePool(2), [Shape(6)], r"the input must have spatial axes"),
-    (layers.Multiply(), [Shape(3, 4, 5), Shape(3, 4, 4)], r"every input must have the first one's shape.*\(3, 4, 4\)"),
+    (layers.Multiply(), [Shape(3, 4, 5), Shape(3, 4, 4)], r"all inputs must have the same shape, or 1.*\(3, 4, 4\)"),
+    (layers.Add(), [Shape(3, 4, 5), Shape(4, 5)], r"all inputs must have the same shape, or 1 .*\(3, 4, 5\) \(4, 5\)"),
+    (
+        layers.Add(),
+        [Shape(3, 4, 5), Shape(5)],
+        r"all inputs must have the same shape, or 1 in place of any size, or be",
+    ),
     (layers.SqueezeExcite(), [Shape(3)], r"the input must have spatial axes"),
     (layers.MatMul(), [Shape(3, 4), Shape(3, 4)], r"the inner sizes of both matrices must be the same"),
-    (layers.MatMul(), [Shape(3, 4), Shape(4)], r"the input must have the axes \(units, width\)"),
+    (layers.MatMul(), [Shape(3, 4), Shape(4)], r"both inputs must have matrices: \(\.\.\., rows, columns\)"),
+    (layers.MatMul(), [Shape(2, 3, 4), Shape(3, 4, 5)], r"stacks of matrices must have the same sizes along each axis"),
     (layers.MultiHeadAttention(2), [Shape(3, 4)], r"heads must divide the units\. Received input=\(3, 4\), heads=2"),
     (layers.MultiHeadAttention(1), [Shape(3, 4)] * 2 + [Shape(3, 5)], r"keys and values must have the same width"),
     (layers.Permute((1, 0)), [Shape(3, 4, 5)], r"the input must have the axes \(units, width\)"),

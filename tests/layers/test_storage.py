@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.device import Device
-from blobnet.errors import KernelError
+from blobnet.errors import KernelError, PlanError
+from blobnet.executor import Executor
+from blobnet.graph import from_nodes
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.kernel_source import load
 from blobnet.layers import (
@@ -20,17 +24,26 @@ from blobnet.layers import (
     AveragePool2D,
     BatchNorm,
     Concat,
+    Conv2D,
+    Dense,
     Dropout,
     GlobalAveragePool,
     MaxPool2D,
 )
 from blobnet.layers.base import Layer
+from blobnet.losses import CrossEntropy
+from blobnet.model import Model
+from blobnet.parameters import parameter_table
+from blobnet.planning import make_plan
 from blobnet.planning.memory import Buffer
+from tests import networks as network
 from tests.kinds import tuning_for
 from tests.layers import test_normalization, test_operators
+from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import run_torch_contract
 from tests.reference import activation, joins, pooling
+from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
 LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array, list[Float64Array]]]]] = {
@@ -156,12 +169,90 @@ def test_kernels_that_take_float32_alone_say_so() -> None:
     rule = "the kernel takes some of its roles in float32 alone"
     with pytest.raises(KernelError, match=rf"kernel convolution/forward_tensor: {rule}. Received types=.*INPUT"):
         call.assemble()
-    copy = KernelCall(
-        "input/constant",
-        "constant",
+    weights = {"WEIGHT": Array("weight", 24, type=FLOAT16), "BIAS": Array("bias", 2)}
+    call = KernelCall(
+        "convolution/forward_dot",
+        "product",
         GlobalSize(1),
-        {"OUTPUT": blobs["OUTPUT"]},
-        {"VALUE": Array("value", 24, type=FLOAT16)},
+        {role: replace(blob, type=FLOAT32) for role, blob in blobs.items()},
+        weights,
+        dict.fromkeys(load("convolution/forward_dot").macros, 1),
     )
-    with pytest.raises(KernelError, match=rf"kernel input/constant: {rule}. Received types=.*VALUE"):
-        copy.assemble()
+    with pytest.raises(KernelError, match=rf"kernel convolution/forward_dot: {rule}. Received types=.*WEIGHT"):
+        call.assemble()
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    "layer", [BatchNorm(), Conv2D(5, 3, padding=1), Dense(7), MaxPool2D(2)], ids=lambda layer: layer.kind
+)
+def test_epilogues_with_numbers_that_are_halves(device: Device, layer: Layer, kind: str) -> None:
+    chain = ("prelu", "norm", "tanh")
+    arrangements = [Arrangement("norm", training=False, norm=True), Arrangement("chain", training=False, chain=chain)]
+    named = replace(layer, name="head")
+    results = []
+    for arrangement in (*arrangements, Arrangement("plain", training=False)):
+        bench = Bench(device, make_problem(named, [Shape(4, 6, 5)], weights=FLOAT16), arrangement, tuning_for(kind))
+        bench.load()
+        bench.run("forward")
+        results.append((bench, bench.values(bench.output).astype(np.float64)))
+    for bench, found in results[:-1]:
+        arrays = {
+            array.storage: array.type
+            for calls in bench.calls.values()
+            for call in calls
+            for array in call.arrays.values()
+        }
+        assert arrays["norm"] == FLOAT16
+        assert_close(found, bench.finished(results[-1][1]), relative=1e-5, absolute=2e-5, what=bench.arrangement.name)
+
+
+def test_norms_with_parameters_that_are_halves(device: Device) -> None:
+    for shape in (Shape(3, 5, 7), Shape(2, 3, 4, 5)):
+        test_normalization.contract(
+            device, BatchNorm(), shape, tuning_for("cpu"), arrangements=["tight", "own pitches"], training=False,
+            weights=FLOAT16,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "prelu", "conv_transpose_2d", "attention", "squeeze_excite", "conv_3d"])
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_compiled_layers_with_weights_that_are_halves(device: Device, name: str, kind: str) -> None:
+    layer, shapes, module = test_operators.case(name, 1)
+    settings: dict[str, Any] = {"tuning": tuning_for(kind), "arrangements": ["own pitches"], "weights": FLOAT16}
+    run_torch_contract(device, layer, shapes, module, fused=(), **settings)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_plans_with_parameters_that_are_halves(device: Device, kind: str) -> None:
+    """A network computes with the rounded numbers, from a buffer of half the size."""
+    images = layers.Input(3, 9, 11)()
+    node = layers.Conv2D(8, 3, padding=1, activation="relu")(images)
+    node = layers.BatchNorm()(layers.Conv2D(12, 3, stride=2, padding=1, groups=2)(node))
+    node = layers.PReLU()(layers.Conv2D(12, 1)(node)) + node
+    model = Model(images, layers.Dense(5)(layers.GlobalAveragePool()(node)), seed=3)
+    random = np.random.default_rng(4)
+    weights = {name: values + 0.3 * random.random(values.shape) for name, values in model.weights.items()}
+    halves = {name: values.astype(np.float16).astype(np.float64) for name, values in weights.items()}
+    x = random.standard_normal((5, 3, 9, 11)).astype(np.float32)
+    table = parameter_table(model.graph, kind=FLOAT16)
+    plan = make_plan(model.graph, 5, tuning=tuning_for(kind), parameters=table)
+    assert plan.buffers["parameters"].bytes(5) == table.bytes
+    assert 2 * table.bytes == parameter_table(model.graph).bytes
+    executor = Executor(device, plan, debug=True)
+    executor.write_array("parameters", table.pack(weights))
+    executor.write_array("samples", x)
+    for phase in ("constant", "forward"):
+        executor.run(phase, 5)
+    wanted = network.run(model.graph, halves, x, network.NumPyOperations(), training=False).reshape(5, 5)
+    found = executor.read_blob(plan.outputs[model.graph.output.name], 5).reshape(5, 5)
+    assert_close(found, wanted, relative=2e-5, absolute=2e-5, what="output")
+
+
+def test_what_is_trained_is_float32() -> None:
+    graph = from_nodes(images := layers.Input(3)(), layers.Dense(2)(images))
+    with pytest.raises(PlanError, match=r"parameters: what is trained must be float32\. Received type=float16"):
+        make_plan(graph, 2, loss=CrossEntropy(), training=True, parameters=parameter_table(graph, kind=FLOAT16))

@@ -19,7 +19,8 @@ from blobnet.arguments import loss_of, optimizer_of, parted
 from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.splits import as_split
 from blobnet.device import Device
-from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError, ShapeError
+from blobnet.errors import BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
+from blobnet.loss_names import LOSS_NAMES
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((21, 2, 5, 4), dtype=np.float32)
@@ -57,10 +58,32 @@ def test_objects_classes_and_nothing() -> None:
     assert loss_of(losses.CrossEntropy) == losses.CrossEntropy()
     smooth = losses.CrossEntropy(0.1)
     assert loss_of(smooth) is smooth
-    assert loss_of("bce") == losses.BinaryCrossEntropy()
+    for name in ("bce", "binary_crossentropy", "BinaryCrossEntropy"):
+        assert loss_of(name) == losses.BinaryCrossEntropy()
+    for name in ("l1", "mae", "MAE", "mean absolute error"):
+        assert loss_of(name) == losses.MeanAbsoluteError()
+    assert loss_of("l2") == losses.MeanSquaredError()
+    assert loss_of("smooth_l1") == losses.Huber()
+    assert loss_of("ce") == loss_of("sparse_categorical_crossentropy") == losses.CrossEntropy()
+    assert {kind for kind in losses.Loss.kinds if kind != "Expression"} == LOSS_NAMES.keys()
     assert loss_of("cross-entropy") == losses.CrossEntropy()
     for name, kind in optimizers.Optimizer.kinds.items():
         assert type(optimizer_of(name)) is type(optimizer_of(name.lower())) is type(optimizer_of(kind)) is kind
+
+
+def test_what_is_no_path() -> None:
+    with pytest.raises(
+        OptionError, match=r"^file: it must be a path: a text, or a pathlib\.Path\. Received received=3\.$"
+    ):
+        bn.load(3)
+    with pytest.raises(OptionError, match=r"^file: it must be a path.*Received received=None"):
+        bn.Sequential([layers.Input(2), layers.Dense(1)]).save(None)
+
+
+def test_an_unknown_device() -> None:
+    model = bn.Sequential([layers.Input(2), layers.Dense(1)])
+    with pytest.raises(DeviceError, match=r"^device: the device must be one that OpenCL lists\. Received device=nope"):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), loss="l2", device="nope")
 
 
 def test_names_train_as_objects_do(device: Device) -> None:
@@ -442,17 +465,33 @@ def test_names_of_outputs(device: Device, tmp_path: Path) -> None:
         assert bn.load(tmp_path / "a.h5").class_names == ()
 
 
-def test_a_loss_that_a_file_describes_wrongly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"label_smoothing", b"label_smoothong", "must have arguments that blobnet knows. Received loss=CrossEntropy"),
+        (b"0.1", b"[0.1]", "must have arguments that blobnet knows. Received loss=CrossEntropy"),
+        (
+            b'"CrossEntropy"',
+            b'"Cross"',
+            "must be one of blobnet's. Received kind=Cross. Hint: did you mean 'CrossEntropy",
+        ),
+        (b'"CrossEntropy"', b"3", "must be one of blobnet's. Received kind=3. Hint: known names: BinaryCrossEntropy, "),
+        (
+            b'"CrossEntropy"',
+            b"[]",
+            "must be one of blobnet's. Received kind=[]. Hint: known names: BinaryCrossEntropy, ",
+        ),
+    ],
+)
+def test_a_loss_that_a_file_describes_wrongly(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
     made = model()
     made.loss = losses.CrossEntropy(0.1)
     made.save(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         text = file["loss"][()]
         del file["loss"]
-        file.create_dataset("loss", data=np.bytes_(text.replace(b"label_smoothing", b"label_smoothong")))
-    with pytest.raises(
-        FileError, match=r"a\.h5: the loss must have arguments that blobnet knows\. Received loss=CrossEntropy"
-    ):
+        file.create_dataset("loss", data=np.bytes_(text.replace(old, new)))
+    with pytest.raises((FileError, OptionError), match=re.escape(f"a.h5: the loss {message}")):
         bn.load(tmp_path / "a.h5")
 
 

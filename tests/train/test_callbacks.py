@@ -117,7 +117,7 @@ def test_early_stopping_says_why_and_may_keep_the_last_weights(device: Device) -
     script = Script("loss", [1.0, 2.0, 3.0])
     stopping = EarlyStopping("loss", patience=1, restore_best=False)
     model = fit(tiny_model(), device, [script, stopping, Reason()], epochs=3)
-    assert reasons == ["loss has not become better than 1.0000 for 1 epochs"]
+    assert reasons == ["loss has not become better than 1.0000 for 1 epoch"]
     assert np.array_equal(model.weights["logits/weight"], script.weights[-1]["logits/weight"])
     assert len(script.weights) == 2
 

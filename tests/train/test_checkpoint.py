@@ -212,6 +212,8 @@ def test_inspect(saved):
         "history     2 epochs, at the last: loss 0.3333, validation_accuracy nan",
         "resumable   yes, after epoch 2 (step 938), with SGD(learning_rate=0.1, momentum=0.9)",
     ]
+    save(saved, small_model(history={"loss": [0.25]}))
+    assert "\nhistory     1 epoch, at the last: loss 0.25\n" in inspect(saved)
     save(saved, small_model(training=None, history={}, class_names=tuple(f"\x1b[3{index}m" for index in range(14))))
     text = inspect(saved)
     assert "resumable   no, the file holds a model and no training state" in text

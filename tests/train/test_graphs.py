@@ -102,6 +102,25 @@ def test_the_delta_of_an_input_that_is_done_early_stays(device: Device) -> None:
     assert_close(found["state"], wanted, relative=1e-4, absolute=1e-5, what="state")
 
 
+def test_a_matrix_for_all_samples_and_all_of_a_stack(device: Device) -> None:
+    random = np.random.default_rng(3)
+    stack, matrix, shift = layers.Input(3, 4, 5)(), random.standard_normal((5, 2)), random.standard_normal((3, 1, 2))
+    product = layers.MatMul()([stack, layers.Constant(matrix, trainable=True, name="matrix")()])
+    model = bn.Model(stack, product + layers.Constant(shift, trainable=True, name="shift")())
+    x, delta = random.standard_normal((7, 3, 4, 5)), random.standard_normal((7, 3, 4, 2))
+    assert_close(model.predict(x, device=device), x @ matrix + shift, relative=1e-5, absolute=1e-5, what="output")
+    text = "function (P[N, C, Y, X], T[N, C, Y, X]) -> (L) { L[n] = +(P[n, c, y, x] * T[n, c, y, x]); }"
+    found = model.gradients(x, delta, loss=losses.Expression(text), device=device, debug=True)
+    wanted = {
+        "input": delta @ matrix.T,
+        "matrix/value": np.einsum("ncyk,ncyx->kx", x, delta),
+        "shift/value": delta.sum(axis=(0, 2), keepdims=True)[0],
+    }
+    assert found.keys() == wanted.keys()
+    for name, values in found.items():
+        assert_close(7 * values, wanted[name], relative=1e-5, absolute=1e-4, what=name)
+
+
 def test_an_output_that_others_read_has_both_deltas(device: Device) -> None:
     torch = pytest.importorskip("torch")
     rows = layers.Input(4, name="rows")()

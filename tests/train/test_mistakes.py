@@ -81,6 +81,9 @@ def test_a_class_for_each_position(device: Device) -> None:
     for item in found.worst:
         assert item.error == pytest.approx(errors[item.number], rel=1e-5)
         assert item.remark == f"{mistakes._percent(parts[item.number])} wrong"
+        assert item.masks is not None
+        counts = y[item.number] != 7
+        np.testing.assert_array_equal(item.masks, np.where(counts, [y[item.number], said[item.number]], losses.IGNORED))
         pairs = list(zip(y[item.number].ravel(), said[item.number].ravel(), strict=True))
         often = {pair: pairs.count(pair) for pair in pairs if pair[0] not in (7, pair[1])}
         assert often[int(item.truth), int(item.said)] == max(often.values())

@@ -191,7 +191,7 @@ def assert_central_differences(device: Device, model: Model, x: FloatArray, labe
 
 
 def chains(seed: int) -> Graph:
-    """Chains of layers of single values, in any order, behind convolutions and a dense layer of odd sizes."""
+    """Chains of layers of single values, in any order, behind products, pools and concats of odd sizes."""
     random = np.random.default_rng([41, seed])
     units = int(random.integers(2, 6))
     images = layers.Input(2, *random.integers(3, 7, 2).tolist())()
@@ -199,7 +199,7 @@ def chains(seed: int) -> Graph:
 
     def behind(node: layers.Node, others: list[layers.Node]) -> layers.Node:
         for _ in range(int(random.integers(2, 6))):
-            kind = str(random.choice(["activation", "norm", "prelu", "add", "multiply", "dropout"]))
+            kind = str(random.choice(["activation", "norm", "prelu", "add", "multiply", "gates", "mask", "dropout"]))
             if kind == "activation":
                 function = str(
                     random.choice(["relu", "tanh", "gelu", "sigmoid", "elu", "relu(0.7)", "leaky_relu(0.3)"])
@@ -211,20 +211,29 @@ def chains(seed: int) -> Graph:
                 node = layers.Dropout(0.25)(node)
             elif others:
                 joining = [node, others[int(random.integers(len(others)))]]
-                node = (layers.Add() if kind == "add" else layers.Multiply())(
-                    [joining[i] for i in random.permutation(2)]
-                )
+                if kind == "gates":
+                    joining[1] = layers.Activation("sigmoid")(layers.GlobalAveragePool()(joining[1]))
+                elif kind == "mask":
+                    joining[1] = layers.Conv2D(1, 1)(joining[1])
+                join = layers.Multiply() if kind == "multiply" or random.integers(2) else layers.Add()
+                node = join([joining[i] for i in random.permutation(2)])
         return node
 
     for size in (3, 1):
         source = earlier[int(random.integers(len(earlier)))]
-        earlier.append(
-            behind(layers.Conv2D(units, size, padding="same", bias=bool(random.integers(2)))(source), earlier)
-        )
+        kind = str(random.choice(["convolution", "pool", "concat"]))
+        head = layers.Conv2D(units, size, padding="same", bias=bool(random.integers(2)))(source)
+        if kind == "pool":
+            head = layers.MaxPool2D(3, 1, padding=1)(head)
+        elif kind == "concat":
+            head = layers.Concat()(
+                [layers.Conv2D(1, 1)(source), layers.AveragePool2D(1)(layers.Conv2D(units - 1, 1)(head))]
+            )
+        earlier.append(behind(head, earlier))
     return from_nodes(images, layers.Dense(3)(behind(layers.Dense(7)(earlier[-1]), [])))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_chains_behind_products_in_any_order(device: Device, seed: int) -> None:
     model = model_of(chains(seed))
     x, labels = batch_of(model.graph, CrossEntropy())
@@ -234,12 +243,13 @@ def test_chains_behind_products_in_any_order(device: Device, seed: int) -> None:
         model.predict(x, device=device), wanted.reshape(COUNT, -1), relative=2e-5, absolute=2e-5, what="output"
     )
     plan = model.plan(COUNT, training=False, device_class=kind_of(device))
-    # What one kernel cannot do is launched: at most one other blob a product, none of a dense layer.
+    # What one kernel cannot do is launched: at most one other blob a product, none of a dense layer or a pool.
     alone = {"Activation", "BatchNorm", "PReLU", "Dropout"}
     behind = {vertex.name for vertex in model.graph.vertices if vertex.layer.kind in alone}
     read_once = {vertex.name for vertex in model.graph.vertices if len(model.graph.readers[vertex.index]) == 1}
     sources = {vertex.name: model.graph.vertices[vertex.inputs[0]].name for vertex in model.graph.vertices[1:]}
-    first = {name for name in behind if sources[name] in read_once and sources[name].startswith(("conv", "dense"))}
+    heads = "conv", "dense", "maxpool", "concat"
+    first = {name for name in behind if sources[name] in read_once and sources[name].startswith(heads)}
     assert first <= set(plan.fused)
     assert_central_differences(device, model, x, labels)
 

@@ -215,7 +215,7 @@ def test_neighbours_must_fit() -> None:
     rule = r"conv2d_1 \(Conv2D\): the dilated filter must fit the padded input\. Received input=\(1, 2, 2\)"
     with pytest.raises(ShapeError, match=rule):
         sequential([layers.Input(1, 2, 2), layers.Conv2D(4, 3)])
-    with pytest.raises(ShapeError, match=r"sum \(Add\): all inputs must have the same shape\. .*inputs=\(3\) \(2\)"):
+    with pytest.raises(ShapeError, match=r"sum \(Add\): all inputs must have the same shape, .*inputs=\(3\) \(2\)"):
         layers.Add(name="sum")([layers.Input(3)(), layers.Input(2)()])
     with pytest.raises(ShapeError, match=r"Add: the layer takes at least 2 input\(s\)\. Received inputs=1"):
         layers.Add()(layers.Input(3)())

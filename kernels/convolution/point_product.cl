@@ -4,14 +4,14 @@
  * them; TILE_DEPTH of the depth of both factors lie in local memory while the next ones are on their way.
  *
  * Forward and backward data: units are those of the result, depth is the source units, columns are patches.
- * Gradient of the weights (BY_PATCH): units are output units, depth is the patches of the batch, columns are input
+ * Gradient of the weights (BY_BATCH): units are output units, depth is the patches of the batch, columns are input
  * units. Splits of the patches go to a partial sum each.
  *
  * Rounded sums of many terms are what errs most. With SUM_ROWS, sums of so many are added to totals.
  *
  * Arrays:
- *   LEFT     read    (batches, DEPTH, UNITS), or BY_PATCH (batches, UNITS, DEPTH)
- *   RIGHT    read    (batches, DEPTH, COLUMNS), or BY_PATCH (batches, COLUMNS, DEPTH)
+ *   LEFT     read    (batches, DEPTH, UNITS)
+ *   RIGHT    read    (batches, DEPTH, COLUMNS)
  *   PRODUCTS update  (SPLITS, batches, UNITS, COLUMNS)
  * Scalars:
  *   COUNT  samples in this launch
@@ -19,8 +19,8 @@
  *   UNITS
  *   COLUMNS
  *   DEPTH
- *   BY_PATCH        1: the depth is patches, side by side in both factors
- *   SAMPLE_PATCHES  patches of a sample
+ *   BY_BATCH        1: the depth grows with the batch
+ *   SAMPLE_ROWS     then: the depth of a sample
  *   SPLITS
  *   ACCUMULATE      1: add to PRODUCTS
  *   GLOBAL_UNITS    batches
@@ -39,9 +39,8 @@
 #include "put.h"
 
 #define ITEM (int)get_local_id(0)
-/* Patches come in as rows and lie as columns: a pitch that keeps quads aligned and stores in different banks. */
-#define UNIT_PITCH (BY_PATCH ? TILE_UNITS + 4 : TILE_UNITS)
-#define COLUMN_PITCH (BY_PATCH ? TILE_COLUMNS + 4 : TILE_COLUMNS)
+#define UNIT_PITCH TILE_UNITS
+#define COLUMN_PITCH TILE_COLUMNS
 #include "convolution/local_product.h"
 
 /* Quads of each factor that a work-item brings for a step. */
@@ -54,29 +53,15 @@ INLINE void fetch(float4 *next, const int quads, __global const real_t *from, co
     UNROLL_ARGUMENT
     for (int i = 0; i < quads; i++) {
         const int quad = ITEM + i * ITEMS;
-#if BY_PATCH
-        const int offset = quad / 2 % width * DEPTH + quad / (2 * width) * 8 + quad % 2 * 4;
-#else
-        const int offset = quad / (width / 4) * size + quad % (width / 4) * 4;
-#endif
-        next[i] = *(__global const float4 *)(from + offset);
+        next[i] = *(__global const float4 *)(from + quad / (width / 4) * size + quad % (width / 4) * 4);
     }
 }
 
-INLINE void put(const float4 *next, const int quads, __local real_t *to, const int width, const int pitch)
+INLINE void put(const float4 *next, const int quads, __local real_t *to)
 {
     UNROLL_ARGUMENT
     for (int i = 0; i < quads; i++) {
-        const int quad = ITEM + i * ITEMS;
-#if BY_PATCH
-        __local real_t *column = to + (quad / (2 * width) * 8 + quad % 2 * 4) * pitch + quad / 2 % width;
-        column[0] = next[i].s0;
-        column[pitch] = next[i].s1;
-        column[2 * pitch] = next[i].s2;
-        column[3 * pitch] = next[i].s3;
-#else
-        *(__local float4 *)(to + quad * 4) = next[i];
-#endif
+        *(__local float4 *)(to + (ITEM + i * ITEMS) * 4) = next[i];
     }
 }
 
@@ -94,31 +79,25 @@ INLINE void add(real_t totals[ITEM_UNITS][ITEM_COLUMNS], real_t sums[ITEM_UNITS]
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-convolution_winograd_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right),
-                             WRITE_ARRAY(real_t, products), const int count)
+convolution_point_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right), WRITE_ARRAY(real_t, products),
+                          const int count)
 {
-    __local real_t local_left[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
-    __local real_t local_right[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
+    __local real_t local_left[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
+    __local real_t local_right[2][TILE_DEPTH * TILE_COLUMNS] __attribute__((aligned(128)));
     const int first_unit = get_group_id(0) % (UNITS / TILE_UNITS) * TILE_UNITS;
     const int first_column = get_group_id(0) / (UNITS / TILE_UNITS) * TILE_COLUMNS;
     const int split = get_global_id(1);
     const int batch = get_global_id(2);
-#if BY_PATCH
-    const int all_steps = (count * SAMPLE_PATCHES + TILE_DEPTH - 1) / TILE_DEPTH;
+#if BY_BATCH
+    const int all_steps = (count * SAMPLE_ROWS + TILE_DEPTH - 1) / TILE_DEPTH;
+#else
+    const int all_steps = DEPTH / TILE_DEPTH;
+#endif
     const int first_step = all_steps * split / SPLITS;
     const int steps = all_steps * (split + 1) / SPLITS - first_step;
-    const int left_step = TILE_DEPTH;
-    const int right_step = TILE_DEPTH;
-    __global const real_t *left = ARRAY(left) + (batch * UNITS + first_unit) * DEPTH + first_step * left_step;
-    __global const real_t *right =
-        ARRAY(right) + (batch * COLUMNS + first_column) * DEPTH + first_step * right_step;
-#else
-    const int steps = DEPTH / TILE_DEPTH;
-    const int left_step = TILE_DEPTH * UNITS;
-    const int right_step = TILE_DEPTH * COLUMNS;
-    __global const real_t *left = ARRAY(left) + batch * (DEPTH * UNITS) + first_unit;
-    __global const real_t *right = ARRAY(right) + batch * (DEPTH * COLUMNS) + first_column;
-#endif
+    const int first_row = batch * DEPTH + first_step * TILE_DEPTH;
+    __global const real_t *left = ARRAY(left) + first_row * UNITS + first_unit;
+    __global const real_t *right = ARRAY(right) + first_row * COLUMNS + first_column;
 
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
     clear(sums);
@@ -131,17 +110,17 @@ convolution_winograd_product(READ_ARRAY(real_t, left), READ_ARRAY(real_t, right)
         float4 next_right[COLUMN_QUADS];
         fetch(next_left, UNIT_QUADS, left, TILE_UNITS, UNITS);
         fetch(next_right, COLUMN_QUADS, right, TILE_COLUMNS, COLUMNS);
-        put(next_left, UNIT_QUADS, local_left[0], TILE_UNITS, UNIT_PITCH);
-        put(next_right, COLUMN_QUADS, local_right[0], TILE_COLUMNS, COLUMN_PITCH);
+        put(next_left, UNIT_QUADS, local_left[0]);
+        put(next_right, COLUMN_QUADS, local_right[0]);
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int step = 0; step < steps - 1; step++) {
-            left += left_step;
-            right += right_step;
+            left += TILE_DEPTH * UNITS;
+            right += TILE_DEPTH * COLUMNS;
             fetch(next_left, UNIT_QUADS, left, TILE_UNITS, UNITS);
             fetch(next_right, COLUMN_QUADS, right, TILE_COLUMNS, COLUMNS);
             multiply(sums, local_left[step % 2], local_right[step % 2]);
-            put(next_left, UNIT_QUADS, local_left[(step + 1) % 2], TILE_UNITS, UNIT_PITCH);
-            put(next_right, COLUMN_QUADS, local_right[(step + 1) % 2], TILE_COLUMNS, COLUMN_PITCH);
+            put(next_left, UNIT_QUADS, local_left[(step + 1) % 2]);
+            put(next_right, COLUMN_QUADS, local_right[(step + 1) % 2]);
 #if SUM_ROWS
             if ((step + 1) % (SUM_ROWS / TILE_DEPTH) == 0) {
                 add(totals, sums);

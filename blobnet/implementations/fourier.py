@@ -1,0 +1,66 @@
+"""Square filters at stride 1 by discrete Fourier transforms (Mathieu et al. 2014, arXiv 1312.5851), on GPUs.
+
+As minimal filtering (winograd.py), but a patch becomes its spectrum. A number there is complex, and so two of the real
+numbers that products are of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blobnet.implementations.tile import Tile
+from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Winograd
+from blobnet.kernel_call import GlobalSize
+from blobnet.task import Way
+
+#: Cells of a patch on a side, and the points of its spectrum of which the others are conjugates.
+_SIDE, _POINTS = 32, 514
+#: Taps on a side: of fewer, minimal filtering is faster; of more, the gradient has no room in registers.
+_TAPS = range(4, 12)
+#: Patches or units side by side in a work-group that transforms them, and patches that fill every tile of products.
+_LANES, _WHOLE = 8, 64
+#: Weights side by side in a work-group that makes their gradient, and work-items that share the points of each.
+_COLUMNS, _SLICES = 32, 4
+#: Tiles of products beside those of minimal filtering.
+_TILES = (Tile(96, 128, 16, 12, 8, speed=1.0, busy=2),)
+
+
+class Fourier(Winograd):
+    """Discrete Fourier transforms: square filters of many taps at stride 1, in patches of 32 x 32 cells."""
+
+    weight, patch = "convolution/fourier_weight", "convolution/fourier_patch"
+    result, gradient = "convolution/fourier_result", "convolution/fourier_gradient"
+    parts = 2
+
+    @classmethod
+    def patches_of(cls, taps: int) -> dict[int, int]:
+        return {_SIDE: _POINTS} if taps in _TAPS else {}
+
+    @classmethod
+    def tiles_of(cls, side: int, *, of_weights: bool) -> tuple[Tile, ...]:
+        return (*(WEIGHT_TILES if of_weights else TILES), *_TILES)
+
+    @property
+    def way(self) -> Way:
+        return Way("fourier", str(self.tile))
+
+    @property
+    def result_work(self) -> tuple[GlobalSize, Local]:
+        return self._work(1, self.operation.groups * self.operation.units, 2 * _LANES)
+
+    def patch_work(self, units: int) -> tuple[GlobalSize, Local]:
+        """A work-group takes _LANES pairs of patches of a unit; for sums over the batch, a pair of _LANES units."""
+        groups = self.operation.groups
+        if self.of_weights:
+            return self._work(_WHOLE // 2 * units // _LANES, groups, _WHOLE)
+        return self._work(_WHOLE // 2 // _LANES, groups * units, _WHOLE)
+
+    def _work(self, work_groups: int, units: int, patches: int) -> tuple[GlobalSize, Local]:
+        """So many work-groups, along the width, for each so many patches."""
+        items = _LANES * _SIDE
+        return GlobalSize(work_groups * items, 1, units, positions=self.sample_patches, tile=patches), items
+
+    @property
+    def gradient_work(self) -> tuple[GlobalSize, Local]:
+        size, _ = super().gradient_work
+        return replace(size, units=size.units * _SLICES), (_COLUMNS, 1, _SLICES)
