@@ -55,9 +55,9 @@ def _calls(operation: Operation) -> list[KernelCall]:
             if operation.direction == BACKWARD_DATA
             else ("W", operation.parameter("WEIGHT_GRADIENT"))
         )
-        program = _program(operation, "R = S")
+        program = _program(operation)
         deltas = delta_names(program)
-        known |= {deltas["R"]: operation.output, deltas[name]: result}
+        known |= {deltas["S"]: operation.output, deltas[name]: result}
         bias = operation.bias_gradient() if operation.family == "dense" else []
         accumulate = [deltas[name]] if operation.accumulate else []
         return [*_launches(operation, differentiate(program, [name]), known, accumulate), *bias]
@@ -66,27 +66,37 @@ def _calls(operation: Operation) -> list[KernelCall]:
         terms, known["B"] = "S + B", operation.parameter("BIAS")
     tail = statements(operation.epilogue, "T", "T_")
     known |= {tail.output: operation.output, **tail.operands}
-    then = "; ".join([f"T = {terms}", *tail.statements])
+    then = " ".join(f"{statement};" for statement in (f"T = {terms}", *tail.statements))
     return _launches(operation, _program(operation, then, tail.output, tail), known)
 
 
-def _program(operation: Operation, then: str, result: str = "R", tail: Tail | None = None) -> Program:
-    """The forward pass, the sum S and what is done to it ``then``, for the shapes of an operation."""
+def _program(operation: Operation, then: str = "", result: str = "S", tail: Tail | None = None) -> Program:
+    """The forward pass, the sum S and what is done to it ``then``, for the shapes of an operation.
+
+    Backward it is the sum alone, whose delta then is the blob, where zeros lie around it, and no copy.
+    """
     given, made, batch, groups = operation.input.shape, operation.output.shape, operation.batch_size, operation.groups
-    inputs, outputs = given.units // groups, made.units // groups
-    total = f"S[n, {outputs}*g + o, y, x : N, {made.units}, {made.height}, {made.width}]"
+    sizes = {"g": groups, "o": made.units // groups, "i": given.units // groups}
+    # An index of one value is left out: what is packed must have an axis that is one index alone.
+    used = [name for name, size in sizes.items() if size > 1 or (name != "g" and groups == 1)]
+
+    def unit(name: str) -> str:
+        terms = {"g": f"{sizes[name]}*g", name: name}
+        return " + ".join(terms[key] for key in terms if key in used)
+
+    total = f"S[n, {unit('o')}, y, x : N, {made.units}, {made.height}, {made.width}]"
     cell = f"{_cell(operation.vertical, 'y', 'a')}, {_cell(operation.horizontal, 'x', 'b')}"
-    product = f"I[n, {inputs}*g + i, {cell}] * W[g, o, i, a, b]"
-    unit, whole = (made.units, 1, 1), (made.units, made.height, made.width)
+    product = f"I[n, {unit('i')}, {cell}] * W[{', '.join(used)}, a, b]"
+    each, whole = (made.units, 1, 1), (made.units, made.height, made.width)
     shapes = {
         "I": (batch, given.units, given.height, given.width),
-        "W": (groups, outputs, inputs, operation.vertical.kernel, operation.horizontal.kernel),
-        "B": whole if operation.bias_mode == 2 else unit,
+        "W": (*(sizes[name] for name in used), operation.vertical.kernel, operation.horizontal.kernel),
+        "B": whole if operation.bias_mode == 2 else each,
     }
     beside = tail.shapes((batch, *whole)) if tail else {}
     shapes |= beside
     more = [*("B" if "+ B" in then else ""), *beside]
-    text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> ({result}) {{ {total} = +({product}); {then}; }}"
+    text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> ({result}) {{ {total} = +({product}); {then} }}"
     return function(text).program(**{name: shapes[name] for name in ("I", "W", *more)})
 
 

@@ -25,7 +25,7 @@
 #include "blob.h"
 #include "convolution/fourier.h"
 
-__kernel void convolution_fourier_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY(real_t, transformed),
+__kernel void convolution_fourier_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, transformed),
                                          const int groups, const int group_units, const int group_depth,
                                          const int units, const int depth, const int unit_stride,
                                          const int depth_stride)
@@ -34,12 +34,12 @@ __kernel void convolution_fourier_weight(READ_ARRAY(real_t, weight), WRITE_ARRAY
     const int row = get_global_id(1);
     const int group = get_global_id(2);
     const bool there = unit < GROUP_UNITS && row < GROUP_DEPTH;
-    __global const real_t *from = ARRAY(weight) + group * (GROUP_UNITS * GROUP_DEPTH * TAPS * TAPS)
-                                  + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
+    __global const weight_t *from = ARRAY(weight) + group * (GROUP_UNITS * GROUP_DEPTH * TAPS * TAPS)
+                                    + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     real_t filter[TAPS * TAPS];
 #pragma unroll
     for (int tap = 0; tap < TAPS * TAPS; tap++) {
-        filter[tap] = there ? from[ROTATED ? TAPS * TAPS - 1 - tap : tap] : 0;
+        filter[tap] = there ? READ_VALUE(from, ROTATED ? TAPS * TAPS - 1 - tap : tap) : 0;
     }
     __global real_t *to = ARRAY(transformed) + (group * DEPTH + row) * 2 * UNITS + unit;
     for (int x = 0; x <= HALF; x++) {

@@ -85,3 +85,15 @@ def test_no_device_of_guesses_alone_gets_it_untuned() -> None:
     graph = from_nodes(source, layers.Conv2D(70, 3)(source))
     plan = plan_of(graph, "gpu", registers=64, compute_units=16)
     assert not any(is_compiled(call) for _, call in plan.calls)
+
+
+def test_backward_reads_the_delta_with_its_zeros_and_packs_a_factor() -> None:
+    """A copy of the delta has no zeros around it, so that loops would be clamped, and nothing can be packed then."""
+    source = layers.Input(256, 14, 14)()
+    plan = plan_of(from_nodes(source, layers.Conv2D(256, 3, padding=1)(source)), "cpu", only={"compiled"}, lanes=16)
+    calls = [call for _, call in plan.calls if is_compiled(call)]
+    for direction in ("backward weights", "backward data"):
+        packing, product = (call for call in calls if call.direction == direction)
+        assert packing.moves
+        assert "; pack " in product.assemble()
+        assert "constraint" not in product.assemble()
