@@ -149,11 +149,10 @@ class Direct(Implementation):
             # which is more than the result, and of which others have just written much.
             is_wide = operation.direction == FORWARD and operation.depth > operation.units
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
-            if operation.direction == FORWARD:
-                # A work-item takes some time to begin, and what one stores side by side is stored sooner.
-                items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-                order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
-                size = (-(-math.prod(size) // at_once), 1)
+            # A work-item takes some time to begin, and what one stores side by side is stored sooner.
+            items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
+            order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
+            size = (-(-math.prod(size) // at_once), 1)
             facts = part.tile.macros | order | part.phase.macros | macros | {"FLAT": int(part.flat)}
             calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, **{role: blob}))
         return calls

@@ -15,8 +15,8 @@ from blobnet.task import Way
 
 #: Cells of a patch on a side, and the points of its spectrum of which the others are conjugates.
 _SIDE, _POINTS = 32, 514
-#: Taps on a side: of fewer, minimal filtering is faster; of more, the gradient has no room in registers.
-_TAPS = range(4, 12)
+#: Taps on a side: of fewer, minimal filtering is faster; of more, filters have no room in registers.
+_TAPS = range(4, 8)
 #: Patches or units side by side in a work-group that transforms them, and patches that fill every tile of products.
 _LANES, _WHOLE = 8, 64
 #: Weights side by side in a work-group that makes their gradient, and work-items that share the points of each.

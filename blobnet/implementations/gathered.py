@@ -9,8 +9,9 @@ from blobnet.implementations.blocking import READ_COST, Block, reads, rounded_up
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
-#: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit.
-COPY_COST, STORE_COST = 60, 100
+#: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit; and
+#: a multiply-add itself, since no tap reads what another one has brought near.
+COPY_COST, STORE_COST, PRODUCT_COST = 60, 100, 1.4
 #: Units of a group that lie together, position by position: each tap then reads long runs of memory.
 RUN = 16
 
@@ -42,7 +43,7 @@ class Gathered(Implementation):
     def cost(self) -> float:
         operation, tile = self.operation, self.tile
         copied, results = self.copied * self.samples, operation.result.shape.elements * operation.batch_size
-        cost = tile.cost * operation.taps_inside * operation.depth * operation.groups
+        cost = PRODUCT_COST * tile.cost * operation.taps_inside * operation.depth * operation.groups
         cost += COPY_COST * copied + STORE_COST * results
         # Positions follow one another.
         of_samples, blocks = -(-self.samples // tile.values), -(-operation.units // tile.units)

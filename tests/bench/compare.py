@@ -1,7 +1,9 @@
 """The time of a layer's phase in a revision against the working tree, burst by burst in turn.
 
 Machines that others share change their speed within seconds, so that runs one after another tell little. Here two
-processes, one for each tree, take turns burst by burst; what is printed is the median of the ratios of neighbours.
+processes, one for each tree, take turns burst by burst. What memory a process gets makes it faster or slower as long as
+it lives, by 10 % where planes are read at a stride: so half of the bursts are those of two new processes, in the other
+order. What is printed is the geometric mean of the two medians of the ratios of neighbours.
 
     python tests/bench/compare.py REVISION CASE... [--phase forward] [--batch-size 8] [--device NAME] [--repeats 15]
 
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -99,6 +102,23 @@ class Worker:
         return pipe
 
 
+def measured(
+    trees: Sequence[Path], arguments: argparse.Namespace, first: int
+) -> Iterator[tuple[str, tuple[list[str], list[tuple[float, float]]]]]:
+    """For each case the kernels in both trees, and pairs of seconds; the process of tree ``first`` comes first."""
+    order = (first, 1 - first)
+    workers = {number: Worker(trees[number], arguments) for number in order}
+    for case in arguments.cases:
+        kernels = {number: workers[number].answer() for number in order}
+        length = int(workers[first].answer(0))
+        bursts = [{n: float(workers[n].answer(length)) for n in order} for _ in range(-(-arguments.repeats // 2))]
+        yield case, ([kernels[0], kernels[1]], [(burst[0], burst[1]) for burst in bursts])
+        for worker in workers.values():
+            worker.tell("")
+    for worker in workers.values():
+        worker.end()
+
+
 def main() -> None:
     """Prints a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,25 +142,17 @@ def main() -> None:
         for tree, revision in zip(trees, (arguments.revision, ""), strict=True):
             tree.mkdir()
             unpack(revision, tree)
-        old, new = (Worker(tree, arguments) for tree in trees)
-        ratios = []
-        for case in arguments.cases:
-            kernels = [worker.answer() for worker in (old, new)]
-            length = int(old.answer(0))
-            pairs = [(float(old.answer(length)), float(new.answer(length))) for _ in range(arguments.repeats)]
-            before, after = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
-            ratio = statistics.median(first / second for first, second in pairs)
-            ratios.append(ratio)
-            changed = "" if kernels[0] == kernels[1] else f" (before: {kernels[0]})"
-            print(
-                f"{case} {arguments.phase}: {before:.4g} to {after:.4g} ms, {ratio:.3f} times as fast; "
-                f"{kernels[1]}{changed}",
-                flush=True,
-            )
-            for worker in (old, new):
-                worker.tell("")
-        for worker in (old, new):
-            worker.end()
+        rounds = [dict(measured(trees, arguments, first)) for first in (0, 1)]
+    ratios = []
+    for case in arguments.cases:
+        kernels, _ = rounds[0][case]
+        every = [found[case][1] for found in rounds]
+        before, after = (1e3 * statistics.median(times) for times in zip(*(every[0] + every[1]), strict=True))
+        ratio = geometric_mean([statistics.median(first / second for first, second in pairs) for pairs in every])
+        ratios.append(ratio)
+        changed = "" if kernels[0] == kernels[1] else f" (before: {kernels[0]})"
+        times = f"{before:.4g} to {after:.4g} ms, {ratio:.3f} times as fast"
+        print(f"{case} {arguments.phase}: {times}; {kernels[1]}{changed}")
     print(f"{arguments.phase}: geometric mean of {len(ratios)} {geometric_mean(ratios):.3f}")
 
 
