@@ -173,8 +173,9 @@ def _overlap(one: Operand, other: Operand) -> bool:
 def _place(operand: Operand, tensor: Tensor, batch: int) -> Place:
     """Where a tensor lies."""
     if isinstance(operand, Blob):
-        found, unit = _layout(operand.layout, tensor, batch), operand.layout.unit_memory_elements
-        return Place(found, unit, has_samples=True, type=operand.type)
+        blob, found = operand.layout, _layout(operand.layout, tensor, batch)
+        slack = blob.plane_memory_elements > blob.plane_extent
+        return Place(found, blob.unit_memory_elements, has_samples=True, type=operand.type, has_slack=slack)
     dense = Layout.padded(tensor.shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)

@@ -133,11 +133,6 @@ class Model:
         self._inner: dict[tuple[object, ...], tuple[float, float, int, float]] = {}
         self._footprints: dict[tuple[object, ...], float] = {}
 
-    def packed_strides(self, key: str, vector: str) -> dict[str, int]:
-        """Strides of a copy with the vector's lanes side by side: rows stay in their order."""
-        strides = dict(self.strides[key])
-        return {name: 1 if name == vector else 16 * stride for name, stride in strides.items()}
-
     def inner(
         self,
         blocks: Mapping[str, int],
@@ -254,8 +249,11 @@ class Model:
         """Bytes of cache lines that an operand touches for so many values of each index."""
         known = (key, packed and vector, *map(sizes.__getitem__, self.strides[key]))
         if known not in self._footprints:
-            strides = self.packed_strides(key, vector) if packed else self.strides[key]
-            self._footprints[known] = lines(strides, sizes) * self.device.cache_line
+            strides = dict(self.strides[key])
+            # Of a copy, lanes lie side by side, and what else it is read for behind one another.
+            runs = -(-sizes[vector] // 16) if packed and strides.pop(vector, 0) else 0
+            count = runs * elements(strides, sizes) if runs else lines(strides, sizes)
+            self._footprints[known] = count * self.device.cache_line
         return self._footprints[known]
 
     def cpu(self, schedule: Schedule) -> Prediction:

@@ -87,12 +87,14 @@ class Place:
         unit: elements in which the offset counts; None for plain arrays, whose parameters come behind the others'.
         has_samples: whether the first axis are the samples of a batch, of which the last may not be there.
         type: of its numbers.
+        has_slack: whether something lies behind the zeros around its planes.
     """
 
     layout: Layout
     unit: int | None = None
     has_samples: bool = False
     type: StorageType = FLOAT32
+    has_slack: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ def lower(
     tables = [
         flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
     ]
+    slack = {name for name, place in places.items() if place.has_slack}
+    tables = [replace(table, has_slack=any(item.operand.name in slack for item in table.stores)) for table in tables]
     for output, source in (aliases or {}).items():
         tables = _in_place(tables, output, source)
     for group, whole in zip(groups, tables, strict=True):
@@ -579,7 +583,7 @@ def packed(
             source_stride, shift = stride, form.offset
             continue
         # Of the axis what is read, in steps of what all its indexes share: no element that a stride leaves out.
-        reached, step = form.range(spans), math.gcd(*(factor for _, factor in form.terms)) or 1
+        reached, step = form.range(spans), math.gcd(*(factor for of, factor in form.terms if extents[of] > 1)) or 1
         reached = range(reached.start, reached.stop, step)
         axis = f"axis{len(rows)}"
         steps_ = Affine.of({name: factor // step for name, factor in form.terms}, (form.offset - reached.start) // step)

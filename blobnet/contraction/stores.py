@@ -102,7 +102,7 @@ class Stores(Addresses):
             store = self.table.stores[0].operand
             others = [other for other in self.table.outputs if other != index and other.extent > 1]
             within = any(abs(store.stride(other.name)) < index.period for other in others)
-            if within or not self.table.covers or self.table.updates:
+            if within or not self.table.covers or self.table.updates or self.table.has_slack:
                 return False
         return all(store.operand.stride(vector) == 1 for store in self.table.stores)
 

@@ -118,6 +118,7 @@ class Table:
         stores: what becomes of each cell's value.
         accumulates: whether the first store's element holds one more term.
         covers: whether every cell of what is stored is written, so that what lies between rows are their zeros.
+        has_slack: whether something else may lie there, too, that is not to be written.
         sample: the number of the sample that a point is of, where the batch may have fewer than there is memory for:
             what is of others is neither a term nor a cell.
     """
@@ -130,6 +131,7 @@ class Table:
     accumulates: bool = False
     covers: bool = False
     sample: Affine | None = None
+    has_slack: bool = False
 
     @cached_property
     def outputs(self) -> tuple[Index, ...]:
