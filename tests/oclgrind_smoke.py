@@ -131,8 +131,9 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
         def build_ahead(self, *_: Any, **__: Any) -> None:
             """In child processes, which build for Oclgrind as everywhere: programs would be built twice."""
 
-        def allocate(self, size: int) -> cl.Buffer:
-            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=bytes(size))
+        def allocate_together(self, sizes: Sequence[int]) -> list[cl.Buffer]:
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+            return [cl.Buffer(self.context, flags, hostbuf=bytes(size)) for size in sizes]
 
         def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
             self.write(buffer, np.zeros(size // 4, np.uint32))
