@@ -46,14 +46,14 @@ class Fourier(Winograd):
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:
-        return self._work(1, self.operation.groups * self.operation.units, 2 * _LANES)
+        return self._work(1, self.operation.groups * self.operation.units, _LANES)
 
     def patch_work(self, units: int) -> tuple[GlobalSize, Local]:
-        """A work-group takes _LANES pairs of patches of a unit; for sums over the batch, a pair of _LANES units."""
+        """A work-group takes _LANES patches of a unit; for sums over the batch, a patch of _LANES units."""
         groups = self.operation.groups
         if self.of_weights:
-            return self._work(_WHOLE // 2 * units // _LANES, groups, _WHOLE)
-        return self._work(_WHOLE // 2 // _LANES, groups * units, _WHOLE)
+            return self._work(_WHOLE * units // _LANES, groups, _WHOLE)
+        return self._work(_WHOLE // _LANES, groups * units, _WHOLE)
 
     def _work(self, work_groups: int, units: int, patches: int) -> tuple[GlobalSize, Local]:
         """So many work-groups, along the width, for each so many patches."""

@@ -8,10 +8,9 @@
  *
  *     gradient(k) = sum over patches of source(k) * conjugate(delta(k)).
  *
- * Two patches p and q are one complex patch p + i q, which costs one transform, and need not be told apart in the
- * spectrum: all that is done there is linear. Point -k of a real filter is the conjugate of point k, so weights are kept
- * at half of the points, those that are IS_POINT(y, x), and patches have two numbers there: that of point k, and the conjugate
- * of that of point -k. Summed over both, source * conjugate(delta) is twice what it is for p plus what it is for q.
+ * Cells are real, so that point -k is the conjugate of point k: spectra are kept at half of the points, those that are
+ * IS_POINT(y, x). NOTE: two patches as one complex one would cost half of the transforms, but then the bits of a sample
+ * would depend on its neighbour's, and a NaN there be its own.
  *
  * Products are of real numbers: (r, i) in the left factor are two rows, in the right one the rows (r, i) and (i, -r) of
  * two columns.
@@ -105,5 +104,5 @@ INLINE void rows_to_columns(real_t values[SIDE], __local real_t *staged)
     }
 }
 
-/* Of a pair of patches, which has two complex numbers at a point: the column of the real part of the first or second. */
-#define PAIR_COLUMN(pair, second) ((pair) / LANES * (4 * LANES) + (second) * (2 * LANES) + (pair) % LANES)
+/* The column of the real part of a patch; the imaginary part's is LANES away. */
+#define PATCH_COLUMN(patch) ((patch) / LANES * (2 * LANES) + (patch) % LANES)

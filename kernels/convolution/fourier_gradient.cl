@@ -52,8 +52,8 @@ __kernel void convolution_fourier_gradient(READ_ARRAY(real_t, products), WRITE_A
         for (int split = 0; split < SPLITS; split++) {
 #pragma unroll
             for (int y = 0; y < SIDE; y++) {
-                /* A point adds as much as its opposite, which is not here, but where it is its own. */
-                const real_t scale = IS_POINT(y, x) ? (y % HALF || x % HALF ? 1.f : 0.5f) : 0;
+                /* A point adds as much as its opposite, which is not here: twice, but where it is its own. */
+                const real_t scale = IS_POINT(y, x) ? (y % HALF || x % HALF ? 2.f : 1.f) : 0;
                 const int point = IS_POINT(y, x) ? POINT(y, x) : 0;
                 const real_t r = from[(split * POINTS + point) * matrices] * scale;
                 const real_t s = from[(split * POINTS + point) * matrices + COLUMNS] * scale;

@@ -25,7 +25,7 @@
  * Moves:
  *   spectra of patches
  * Global:
- *   width   work-groups of LANES pairs of patches; BY_BATCH: of a pair of LANES units
+ *   width   work-groups of LANES patches; BY_BATCH: of a patch of LANES units
  *   height  1
  *   units   groups * UNITS; BY_BATCH: groups
  */
@@ -33,22 +33,22 @@
 #include "convolution/fourier.h"
 
 #if BY_BATCH
-#define PAIR(lane) ((int)get_group_id(0) / (UNITS / LANES))
+#define NUMBER(lane) ((int)get_group_id(0) / (UNITS / LANES))
 #define UNIT(lane) ((int)get_group_id(0) % (UNITS / LANES) * LANES + (lane))
 #define GROUP (int)get_global_id(2)
 #define MATRIX_ROWS (2 * PATCHES)
 #define MATRIX_COLUMNS ((DELTA ? 1 : 2) * UNITS)
-#define MATRIX_ROW(second) (4 * PAIR(ROW_LANE) + 2 * (second))
-#define MATRIX_COLUMN(second) UNIT(ROW_LANE)
+#define MATRIX_ROW (2 * NUMBER(ROW_LANE))
+#define MATRIX_COLUMN UNIT(ROW_LANE)
 #define IMAGINARY UNITS
 #else
-#define PAIR(lane) ((int)get_group_id(0) * LANES + (lane))
+#define NUMBER(lane) ((int)get_group_id(0) * LANES + (lane))
 #define UNIT(lane) ((int)get_global_id(2) % UNITS)
 #define GROUP ((int)get_global_id(2) / UNITS)
 #define MATRIX_ROWS (2 * UNITS)
 #define MATRIX_COLUMNS (2 * PATCHES)
-#define MATRIX_ROW(second) (2 * UNIT(ROW_LANE))
-#define MATRIX_COLUMN(second) PAIR_COLUMN(PAIR(ROW_LANE), second)
+#define MATRIX_ROW (2 * UNIT(ROW_LANE))
+#define MATRIX_COLUMN PATCH_COLUMN(NUMBER(ROW_LANE))
 #define IMAGINARY LANES
 #endif
 
@@ -71,43 +71,34 @@ convolution_fourier_patch(READ_BLOB(source), WRITE_ARRAY(real_t, transformed), c
                           const int patches)
 {
     __local real_t staged[STAGED];
-    real_t values[2][SIDE];
+    real_t real[SIDE];
+    real_t imaginary[SIDE];
     const int unit = UNIT(COLUMN_LANE);
+    const int p = NUMBER(COLUMN_LANE);
+    const int y = FIRST_Y + p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
+    const int x = FIRST_X + p % ROW_PATCHES * CELLS + COLUMN;
+    const bool there = p < count * SAMPLE_PATCHES && unit < GROUP_UNITS && x >= 0 && x < SOURCE_UNIT_WIDTH
+                       && (!DELTA || COLUMN < CELLS);
+    __global const source_t *from =
+        source + BLOB_INDEX(SOURCE, first + p / SAMPLE_PATCHES, GROUP * GROUP_UNITS + unit, y, x);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int p = 2 * PAIR(COLUMN_LANE) + i;
-        const int y = FIRST_Y + p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
-        const int x = FIRST_X + p % ROW_PATCHES * CELLS + COLUMN;
-        const bool there = p < count * SAMPLE_PATCHES && unit < GROUP_UNITS && x >= 0 && x < SOURCE_UNIT_WIDTH
-                           && (!DELTA || COLUMN < CELLS);
-        __global const source_t *from =
-            source + BLOB_INDEX(SOURCE, first + p / SAMPLE_PATCHES, GROUP * GROUP_UNITS + unit, y, x);
-#pragma unroll
-        for (int row = 0; row < SIDE; row++) {
-            /* Not the halo's zeros alone: patches reach beyond it, and what is there may be NaN. */
-            const bool row_there =
-                there && y + row >= 0 && y + row < SOURCE_UNIT_HEIGHT && (!DELTA || row < CELLS);
-            values[i][row] = row_there ? READ_VALUE(from, row * SOURCE_UNIT_MEMORY_WIDTH) : 0;
-        }
+    for (int row = 0; row < SIDE; row++) {
+        /* Not the halo's zeros alone: patches reach beyond it, and what is there may be NaN. */
+        const bool row_there =
+            there && y + row >= 0 && y + row < SOURCE_UNIT_HEIGHT && (!DELTA || row < CELLS);
+        real[row] = row_there ? READ_VALUE(from, row * SOURCE_UNIT_MEMORY_WIDTH) : 0;
+        imaginary[row] = 0;
     }
-    transform(values[0], values[1]);
-    columns_to_rows(values[0], staged);
-    columns_to_rows(values[1], staged);
-    transform(values[0], values[1]);
+    transform(real, imaginary);
+    columns_to_rows(real, staged);
+    columns_to_rows(imaginary, staged);
+    transform(real, imaginary);
     const int matrix = MATRIX_ROWS * MATRIX_COLUMNS;
-    __global real_t *to = ARRAY(transformed) + GROUP * matrix;
-    __global real_t *first_number = to + MATRIX_ROW(0) * MATRIX_COLUMNS + MATRIX_COLUMN(0);
-    __global real_t *second_number = to + MATRIX_ROW(1) * MATRIX_COLUMNS + MATRIX_COLUMN(1);
+    __global real_t *to = ARRAY(transformed) + GROUP * matrix + MATRIX_ROW * MATRIX_COLUMNS + MATRIX_COLUMN;
 #pragma unroll
-    for (int x = 0; x < SIDE; x++) {
-        const real_t real = values[0][REVERSED(x)];
-        const real_t imaginary = values[1][REVERSED(x)];
-        if (IS_POINT(ROW, x)) {
-            store(first_number + POINT(ROW, x) * (GROUPS * matrix), real, imaginary, MATRIX_COLUMNS,
-                  IMAGINARY);
-        }
-        if (IS_POINT(OPPOSITE(ROW), OPPOSITE(x))) {
-            store(second_number + POINT(OPPOSITE(ROW), OPPOSITE(x)) * (GROUPS * matrix), real, -imaginary,
+    for (int i = 0; i < SIDE; i++) {
+        if (IS_POINT(ROW, i)) {
+            store(to + POINT(ROW, i) * (GROUPS * matrix), real[REVERSED(i)], imaginary[REVERSED(i)],
                   MATRIX_COLUMNS, IMAGINARY);
         }
     }

@@ -18,7 +18,7 @@
  *   CELLS           results of a patch on a side
  *   ACCUMULATE      1: add to RESULT
  * Global:
- *   width   work-groups of LANES pairs of patches
+ *   width   work-groups of LANES patches
  *   height  1
  *   units   groups * GROUP_UNITS
  */
@@ -40,40 +40,35 @@ convolution_fourier_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t
     const int matrices = GROUPS * UNITS * 2 * PATCHES;
     __global const real_t *from = ARRAY(products)
                                   + (unit / GROUP_UNITS * UNITS + unit % GROUP_UNITS) * 2 * PATCHES
-                                  + PAIR_COLUMN((int)get_group_id(0) * LANES + ROW_LANE, 0);
-    real_t values[2][SIDE];
+                                  + PATCH_COLUMN((int)get_group_id(0) * LANES + ROW_LANE);
+    real_t real[SIDE];
+    real_t imaginary[SIDE];
 #pragma unroll
-    for (int x = 0; x < SIDE; x++) {
-        const bool is_point = IS_POINT(ROW, x);
-        const int point = is_point ? POINT(ROW, x) : POINT(OPPOSITE(ROW), OPPOSITE(x));
-        __global const real_t *number = from + point * matrices + (is_point ? 0 : PAIR_COLUMN(0, 1));
-        values[0][x] = number[0];
-        values[1][x] = is_point ? number[LANES] : -number[LANES];
+    for (int i = 0; i < SIDE; i++) {
+        const bool is_point = IS_POINT(ROW, i);
+        const int point = is_point ? POINT(ROW, i) : POINT(OPPOSITE(ROW), OPPOSITE(i));
+        real[i] = from[point * matrices];
+        imaginary[i] = is_point ? from[point * matrices + LANES] : -from[point * matrices + LANES];
     }
-    transform(values[1], values[0]);
-    rows_to_columns(values[0], staged);
-    rows_to_columns(values[1], staged);
-    transform(values[1], values[0]);
+    transform(imaginary, real);
+    rows_to_columns(real, staged);
+    rows_to_columns(imaginary, staged);
+    transform(imaginary, real);
     const real_t bias = UNIT_BIAS(unit);
-    if (COLUMN >= CELLS) {
+    const int p = (int)get_group_id(0) * LANES + COLUMN_LANE;
+    const int n = first + p / SAMPLE_PATCHES;
+    const int y = p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
+    const int x = p % ROW_PATCHES * CELLS + COLUMN;
+    if (COLUMN >= CELLS || p >= count * SAMPLE_PATCHES || x >= RESULT_UNIT_WIDTH) {
         return;
     }
+    __global result_t *to = result + BLOB_INDEX(RESULT, n, unit, y, x);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int p = 2 * ((int)get_group_id(0) * LANES + COLUMN_LANE) + i;
-        const int n = first + p / SAMPLE_PATCHES;
-        const int y = p % SAMPLE_PATCHES / ROW_PATCHES * CELLS;
-        const int x = p % ROW_PATCHES * CELLS + COLUMN;
-        __global result_t *to = result + BLOB_INDEX(RESULT, n, unit, y, x);
-        if (p < count * SAMPLE_PATCHES && x < RESULT_UNIT_WIDTH) {
-#pragma unroll
-            for (int row = 0; row < CELLS; row++) {
-                if (y + row < RESULT_UNIT_HEIGHT) {
-                    const real_t sum = values[i][REVERSED(row)] * (1.f / (SIDE * SIDE));
-                    const real_t value = CELL_EPILOGUE(BIASED(sum, bias, unit), n, unit, y + row, x);
-                    PUT(FINISHED(value, unit), to + row * RESULT_UNIT_MEMORY_WIDTH);
-                }
-            }
+    for (int row = 0; row < CELLS; row++) {
+        if (y + row < RESULT_UNIT_HEIGHT) {
+            const real_t sum = real[REVERSED(row)] * (1.f / (SIDE * SIDE));
+            const real_t value = CELL_EPILOGUE(BIASED(sum, bias, unit), n, unit, y + row, x);
+            PUT(FINISHED(value, unit), to + row * RESULT_UNIT_MEMORY_WIDTH);
         }
     }
 }

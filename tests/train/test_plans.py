@@ -334,6 +334,21 @@ def assert_same_results(device: Device, graph: Graph, loss: Loss, *, training: b
             assert_gradients(found, first, "not shared")
 
 
+@pytest.mark.parametrize("name", ["fourier", "winograd", "tiled"])
+def test_a_sample_has_the_same_bits_beside_others(device: Device, name: str) -> None:
+    images = layers.Input(2, 9, 7)()
+    graph = from_nodes(images, layers.Conv2D(3, 4, padding=2)(layers.Conv2D(4, 5, padding=2)(images)))
+    model, loss = model_of(graph), MeanSquaredError()
+    x, labels = batch_of(graph, loss)
+    tuning = tuning_for("gpu", group_size=device.largest_group, only={name})
+    plan = make_plan(graph, COUNT + 1, tuning=tuning, loss=loss, training=True, input_delta=True)
+    assert any(call.way and call.way.variant.startswith(name) for _, call in plan.calls)
+    others = np.concatenate([x[:1], 1e4 * x[1:]])
+    first, second = (outcome(device, plan, model, batch, labels, debug=False) for batch in (x, others))
+    for what in ("output", "dL/d input"):
+        assert first[what][0].tobytes() == second[what][0].tobytes()
+
+
 def test_minimal_filtering_has_the_same_results_without_halos(device: Device) -> None:
     """Its kernels, and a bias's gradient, read data cells alone: other bits would come from what lies behind a row."""
     images = layers.Input(2, 9, 7)()
