@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.initializers import check_initializer
-from blobnet.layers.lowered import Lowered, function
+from blobnet.layers.lowered import Lowered, broadcast, function, repeating
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,21 @@ class MatMul(Lowered):
         self._require_shape(inner[0] == inner[1], rule, inputs=shapes)
         rank = max(shape.rank for shape in inputs)
         stacks = [(1,) * (rank - shape.rank) + shape.dimensions[:-2] for shape in inputs]
-        wanted = tuple(map(max, zip(*stacks, strict=True)))
-        fits = all({size, most} <= {1, most} for stack in stacks for size, most in zip(stack, wanted, strict=True))
+        wanted = broadcast(*stacks)
         rule = "stacks of matrices must have the same sizes along each axis, or 1"
-        self._require_shape(fits, rule, inputs=shapes)
-        result = ["n", *"st"[: rank - 1], "i", "j"]
+        self._require_shape(wanted is not None, rule, inputs=shapes)
+        assert wanted is not None
+        axes = "st"[: rank - 1]
         matrices = ("ki" if self.transpose_first else "ik"), ("jk" if self.transpose_second else "kj")
         heads, terms = [], []
         for name, shape, stack, matrix in zip("AB", inputs, stacks, matrices, strict=True):
-            own = [index if size == most else "0" for index, size, most in zip("st", stack, wanted, strict=False)]
-            terms.append(f"{name}[{', '.join(['n', *own[rank - shape.rank :], *matrix])}]")
+            own = repeating(axes, stack, wanted)[rank - shape.rank :]
+            terms.append(f"{name}[{', '.join(['n', *own, *matrix])}]")
             heads.append(f"{name}[N, {', '.join(map(str, shape.dimensions))}]")
         rows, columns = (shape.dimensions[-2:][1 - place] for shape, place in zip(inputs, self._inner, strict=True))
         sizes = ", ".join(map(str, (*wanted, rows, columns)))
-        return function(
-            f"function ({', '.join(heads)}) -> (O) {{ O[{', '.join(result)} : N, {sizes}] = +({' * '.join(terms)}); }}"
-        )
+        result = f"O[{', '.join(['n', *axes, 'i', 'j'])} : N, {sizes}]"
+        return function(f"function ({', '.join(heads)}) -> (O) {{ {result} = +({' * '.join(terms)}); }}")
 
     @property
     def _inner(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from blobnet.contraction import Function
 from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,15 @@ class _Join(Lowered):
         rank = max(shape.rank for shape in inputs)
         own = [shape.dimensions if shape.rank else (shape.units, *(1,) * rank) for shape in inputs]
         rule = "all inputs must have the same shape, or 1 in place of any size, or be (units,)"
-        fits = all(len(dimensions) == 1 + rank for dimensions in own)
-        wanted = tuple(map(max, zip(*own, strict=False)))
-        fits = fits and all(
-            {size, most} <= {1, most} for sizes in own for size, most in zip(sizes, wanted, strict=True)
-        )
+        wanted = broadcast(*own)
+        fits = wanted is not None and all(len(dimensions) == 1 + rank for dimensions in own)
         self._require_shape(fits, rule, inputs=_listed(inputs))
+        assert wanted is not None
         cell = ("c", *AXES[len(AXES) - rank :])
         heads, terms = [], []
         for number, (shape, dimensions) in enumerate(zip(inputs, own, strict=True)):
-            repeated = (
-                index if size == most else "0" for index, size, most in zip(cell, dimensions, wanted, strict=True)
-            )
             heads.append(f"I{number}[N, {', '.join(map(str, shape.dimensions))}]")
-            terms.append(f"I{number}[n, {', '.join([*repeated][: 1 + shape.rank])}]")
+            terms.append(f"I{number}[n, {', '.join(repeating(cell, dimensions, wanted)[: 1 + shape.rank])}]")
         sizes = ", ".join(map(str, wanted))
         result = f"O[n, {', '.join(cell)} : N, {sizes}] = +({f' {self.operator} '.join(terms)})"
         return function(f"function ({', '.join(heads)}) -> (O) {{ {result}; }}")

@@ -15,6 +15,7 @@ begins with the samples again. ``...`` stands for the spatial axes (:func:`funct
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from abc import abstractmethod
@@ -22,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
+
+import numpy as np
 
 from blobnet.blob import Halo, Shape
 from blobnet.cellwise import Step, renamed, statements
@@ -231,6 +234,18 @@ class Lowered(Layer):
         rule = f"{name} must be an int of at least {least}, or one for each spatial axis"
         self._require(len(values) == rank and all(is_int(item, least) for item in values), rule, **{name: value})
         return values
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The sizes to which shapes go together in NumPy; None if they do not."""
+    with contextlib.suppress(ValueError):
+        return np.broadcast_shapes(*shapes)
+    return None
+
+
+def repeating(indexes: Sequence[str], sizes: Sequence[int], wanted: Sequence[int]) -> list[str]:
+    """The indexes of a tensor that is repeated along axes of size 1 to the ``wanted`` sizes."""
+    return [index if size == most else "0" for index, size, most in zip(indexes, sizes, wanted, strict=True)]
 
 
 def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:

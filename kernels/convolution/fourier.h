@@ -76,31 +76,23 @@ INLINE void transform(real_t real[SIDE], real_t imaginary[SIDE])
 #define STAGED ((SIDE * (SIDE + 1) + 4) * LANES)
 #define STAGED_AT(lane, y, x) (((lane) * SIDE + (y)) * (SIDE + 1) + (lane) * 4 + (x))
 
-INLINE void columns_to_rows(real_t values[SIDE], __local real_t *staged)
-{
-    barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (int y = 0; y < SIDE; y++) {
-        staged[STAGED_AT(COLUMN_LANE, y, COLUMN)] = values[REVERSED(y)];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (int x = 0; x < SIDE; x++) {
-        values[x] = staged[STAGED_AT(ROW_LANE, ROW, x)];
-    }
-}
+/* Where values lie between, and how far from one another: those of a column, and those of a row. */
+#define OF_COLUMN STAGED_AT(COLUMN_LANE, 0, COLUMN), (SIDE + 1)
+#define OF_ROW STAGED_AT(ROW_LANE, ROW, 0), 1
 
-INLINE void rows_to_columns(real_t values[SIDE], __local real_t *staged)
+/* What transform() left changes hands: exchange(values, staged, OF_COLUMN, OF_ROW) brings a work-item its row. */
+INLINE void exchange(real_t values[SIDE], __local real_t *staged, const int from, const int from_step,
+                     const int to, const int to_step)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int x = 0; x < SIDE; x++) {
-        staged[STAGED_AT(ROW_LANE, ROW, x)] = values[REVERSED(x)];
+    for (int i = 0; i < SIDE; i++) {
+        staged[from + i * from_step] = values[REVERSED(i)];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int y = 0; y < SIDE; y++) {
-        values[y] = staged[STAGED_AT(COLUMN_LANE, y, COLUMN)];
+    for (int i = 0; i < SIDE; i++) {
+        values[i] = staged[to + i * to_step];
     }
 }
 

@@ -90,8 +90,8 @@ convolution_fourier_patch(READ_BLOB(source), WRITE_ARRAY(real_t, transformed), c
         imaginary[row] = 0;
     }
     transform(real, imaginary);
-    columns_to_rows(real, staged);
-    columns_to_rows(imaginary, staged);
+    exchange(real, staged, OF_COLUMN, OF_ROW);
+    exchange(imaginary, staged, OF_COLUMN, OF_ROW);
     transform(real, imaginary);
     const int matrix = MATRIX_ROWS * MATRIX_COLUMNS;
     __global real_t *to = ARRAY(transformed) + GROUP * matrix + MATRIX_ROW * MATRIX_COLUMNS + MATRIX_COLUMN;

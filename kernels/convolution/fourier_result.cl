@@ -51,8 +51,8 @@ convolution_fourier_result(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARRAY(real_t
         imaginary[i] = is_point ? from[point * matrices + LANES] : -from[point * matrices + LANES];
     }
     transform(imaginary, real);
-    rows_to_columns(real, staged);
-    rows_to_columns(imaginary, staged);
+    exchange(real, staged, OF_ROW, OF_COLUMN);
+    exchange(imaginary, staged, OF_ROW, OF_COLUMN);
     transform(imaginary, real);
     const real_t bias = UNIT_BIAS(unit);
     const int p = (int)get_group_id(0) * LANES + COLUMN_LANE;

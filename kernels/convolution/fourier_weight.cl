@@ -23,6 +23,7 @@
  *   units   groups
  */
 #include "blob.h"
+#include "convolution/filter.h"
 #include "convolution/fourier.h"
 
 __kernel void convolution_fourier_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, transformed),
@@ -33,14 +34,8 @@ __kernel void convolution_fourier_weight(READ_ARRAY(weight_t, weight), WRITE_ARR
     const int unit = get_global_id(0);
     const int row = get_global_id(1);
     const int group = get_global_id(2);
-    const bool there = unit < GROUP_UNITS && row < GROUP_DEPTH;
-    __global const weight_t *from = ARRAY(weight) + group * (GROUP_UNITS * GROUP_DEPTH * TAPS * TAPS)
-                                    + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     real_t filter[TAPS * TAPS];
-#pragma unroll
-    for (int tap = 0; tap < TAPS * TAPS; tap++) {
-        filter[tap] = there ? READ_VALUE(from, ROTATED ? TAPS * TAPS - 1 - tap : tap) : 0;
-    }
+    load_filter(filter, FILTER(group, unit, row), unit < GROUP_UNITS && row < GROUP_DEPTH);
     __global real_t *to = ARRAY(transformed) + (group * DEPTH + row) * 2 * UNITS + unit;
     for (int x = 0; x <= HALF; x++) {
         real_t real[TAPS];
