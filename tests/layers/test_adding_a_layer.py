@@ -23,7 +23,7 @@ def test_the_guide(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8")
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT}:{tmp_path}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path), os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "BLOBNET_CHECK": "1",
     }
