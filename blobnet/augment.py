@@ -31,6 +31,20 @@ from blobnet.losses import Loss
 from blobnet.planning import AUGMENTATION_WORDS
 from blobnet.schedules import check_number
 
+__all__ = [
+    "Augmentation",
+    "Brightness",
+    "Contrast",
+    "CutMix",
+    "Erasing",
+    "Flip",
+    "Mixup",
+    "RandomAffine",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Saturation",
+]
+
 Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
 
@@ -597,7 +611,10 @@ class EpochRows:
     """The rows of the samples of an epoch, in their order, made for many batches at once.
 
     Args:
-        augmentations, shape, seed, epoch: as for :func:`rows_for`.
+        augmentations: as for :func:`rows_for`.
+        shape: likewise.
+        seed: likewise.
+        epoch: likewise.
         numbers: the samples' numbers from one place of the order to another one, or to the end.
     """
 

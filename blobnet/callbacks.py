@@ -21,6 +21,16 @@ from blobnet.schedules import check_number
 if TYPE_CHECKING:
     from blobnet.trainer import Progress
 
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "ReduceOnPlateau",
+    "SaveBest",
+    "TensorBoard",
+]
+
 
 class Callback:
     """Base of all callbacks; every method does nothing."""

@@ -10,6 +10,23 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 
+__all__ = [
+    "BlobnetError",
+    "BlobnetWarning",
+    "BuildError",
+    "ContractionError",
+    "DataError",
+    "DeviceError",
+    "FileError",
+    "KernelError",
+    "OptionError",
+    "OutOfMemoryError",
+    "PlanError",
+    "PromiseError",
+    "ShapeError",
+    "TrainingError",
+]
+
 
 class BlobnetError(Exception):
     """Base of all of blobnet's errors.

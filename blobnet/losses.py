@@ -31,6 +31,18 @@ from blobnet.kernel_source import Macro
 from blobnet.layers.lowered import spelled_out
 from blobnet.schedules import check_number
 
+__all__ = [
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "Dice",
+    "Expression",
+    "Focal",
+    "Huber",
+    "Loss",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+]
+
 #: What stands for a label that takes no part, on the device.
 IGNORED = -1
 #: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one.

@@ -22,6 +22,21 @@ from blobnet.contraction import Function, function
 from blobnet.errors import OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
 
+__all__ = [
+    "Expression",
+    "Report",
+    "auc",
+    "class_auc",
+    "confusion_matrix",
+    "f1",
+    "iou",
+    "mae",
+    "precision",
+    "r2",
+    "recall",
+    "rmse",
+]
+
 Labels = npt.NDArray[Any]
 Scores = npt.NDArray[np.float64]
 Metric = Callable[[Labels, Scores], float]

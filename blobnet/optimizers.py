@@ -30,6 +30,14 @@ from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
 
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Optimizer",
+    "RMSprop",
+]
+
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
 HYPERPARAMETERS = "optimizer hyperparameters"
 HYPERPARAMETER_COUNT = 8

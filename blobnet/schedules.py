@@ -17,6 +17,14 @@ import numpy as np
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.geometry import check_count, plain
 
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Custom",
+    "Schedule",
+    "Step",
+]
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -20,7 +20,8 @@ class MatMul(Lowered):
     is missing, or of size 1 along an axis, is repeated. A matrix for all samples is a ``Constant``.
 
     Args:
-        transpose_first, transpose_second: whether to take the transposes of an input.
+        transpose_first: whether to take the transposes of the first input.
+        transpose_second: and of the second.
     """
 
     transpose_first: bool = False

@@ -121,7 +121,9 @@ class LocalResponseNorm(Lowered):
 
     Args:
         size: units, from ``size // 2`` before c on.
-        alpha, beta, bias: as above; ``bias`` is above 0.
+        alpha: as above.
+        beta: as above.
+        bias: as above, more than 0.
     """
 
     size: int

@@ -93,7 +93,10 @@ class ConvTranspose1D(_Transposed):
 
     Args:
         filters: output units.
-        kernel_size, stride, padding, dilation: of the convolution that this is the adjoint of: ints.
+        kernel_size: of the convolution that this is the adjoint of, an int.
+        stride: likewise.
+        padding: likewise.
+        dilation: likewise.
         output_padding: more cells at the end.
         groups: into which input and output units are divided.
         bias: whether to add one number a unit.

@@ -22,7 +22,8 @@ class Reshape(Layer):
     """The values of a sample, in their order (unit, z, y, x), in another shape.
 
     Args:
-        shape: (units[[, depth], height][, width]); one of them may be -1: what is left.
+        shape: (units,), (units, width), (units, height, width) or (units, depth, height, width); one of them may be
+            -1, what is left.
 
     Raises:
         OptionError: the shape is no such tuple.

@@ -34,7 +34,9 @@ class Conv3D(Lowered):
 
     Args:
         filters: output units.
-        kernel_size, stride, dilation: an int for all axes, or one for each.
+        kernel_size: an int for all axes, or one for each.
+        stride: likewise.
+        dilation: likewise.
         padding: zeros around the data: an int, one for each axis, ((front, back), (top, bottom), (left, right)),
             "same" or "valid".
         groups: into which input and output units are divided.
