@@ -302,6 +302,11 @@ def prelu(random: Random) -> Case:
     )
 
 
+def scale(random: Random) -> Case:
+    shape = any_rank(random, sizes(random, 1)[0])
+    return layers.Scale(0.5), [shape], lambda x, p: x[0] * of_rank(p["scale"][None], x[0].ndim)
+
+
 def squeeze_excite(random: Random) -> Case:
     shape = any_rank(random, sizes(random, 1, 2)[0], 1)
 
@@ -402,8 +407,8 @@ CASES: dict[str, Callable[[Random], Case]] = {
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
         conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
         conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
-        add, multiply, multiply_any, multiply_vectors, prelu, squeeze_excite, matmul, matmul_of_stacks, attention,
-        permute, pad, slice_,
+        add, multiply, multiply_any, multiply_vectors, prelu, scale, squeeze_excite, matmul, matmul_of_stacks,
+        attention, permute, pad, slice_,
     )
 }  # fmt: skip
 
@@ -464,6 +469,7 @@ WRONG_OPTIONS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "affine": (lambda: layers.GroupNorm(2, affine=1), r"GroupNorm: affine must be True or False\. Received affine=1"),
     "alpha": (lambda: layers.LocalResponseNorm(3, alpha=-1), r"alpha must be a finite number of at least 0"),
+    "initial": (lambda: layers.Scale(float("nan")), r"Scale: initial must be a finite number\. Received initial=nan"),
     "reduction": (lambda: layers.SqueezeExcite(0), r"reduction must be an int of at least 1"),
     "heads": (lambda: layers.MultiHeadAttention(0), r"MultiHeadAttention: heads must be an int of at least 1"),
     "start": (lambda: layers.MultiHeadAttention(1, initializer="glorot"), r"the initializer must be a known one"),
