@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobnet import plots
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import (
     check_input,
     check_labels,
@@ -23,6 +22,7 @@ from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import OptionError
+from blobnet.files import check_writable
 from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
 from blobnet.model import Model, load

@@ -8,12 +8,12 @@ import sys
 from blobnet import device, plots
 from blobnet.arguments import losses_for
 from blobnet.blob import FLOAT32, Padding, storage_type
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.model_argument import find_model, is_model_file
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.ends import by_name
 from blobnet.errors import OptionError
+from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model, load

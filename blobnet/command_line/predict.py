@@ -19,7 +19,6 @@ import numpy as np
 
 from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_header
@@ -31,6 +30,7 @@ from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
+from blobnet.files import check_writable
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model, load

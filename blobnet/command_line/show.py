@@ -11,7 +11,6 @@ from typing import Any
 
 from blobnet import plots
 from blobnet.augment import Augmentation, augmentations_of
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import (
     check_input,
     check_output,
@@ -28,6 +27,7 @@ from blobnet.datasets.source import source_of
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.files import check_writable
 from blobnet.layer_spreads import layer_spreads
 from blobnet.model import Model, load
 from blobnet.network_inputs import sample_sheet, statistics

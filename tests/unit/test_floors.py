@@ -39,6 +39,8 @@ FLOORS = """
     losses
     graph
     ends parameters patterns plan_report
+    files
+    hdf5
     planning.request
     planning.roles
     planning.placement
@@ -73,7 +75,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 #: Packages that one floor alone imports, and the modules that may.
 ONLY_IN = {
     "pyopencl": {"device"},
-    "h5py": {"checkpoint", "datasets"},
+    "h5py": {"checkpoint", "datasets", "hdf5"},
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plots"},
