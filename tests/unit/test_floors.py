@@ -61,7 +61,7 @@ FLOORS = """
     trainer
     model
     blobnet
-    models mistakes layer_spreads
+    models mistakes layer_spreads onnx
     plots
     bench
     command_line
@@ -77,6 +77,7 @@ ONLY_IN = {
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plots"},
+    "onnx": {"onnx"},
     "torch": {"bench"},
     "PIL": {"datasets"},
 }
