@@ -63,7 +63,7 @@ FLOORS = """
     trainer
     model
     blobnet
-    models mistakes layer_spreads
+    models mistakes layer_spreads onnx
     plots
     bench
     command_line
@@ -79,6 +79,7 @@ ONLY_IN = {
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plots"},
+    "onnx": {"onnx"},
     "torch": {"bench"},
     "PIL": {"datasets"},
 }
