@@ -98,6 +98,9 @@ class Lowered(Layer):
         """
         return _bound(self, tuple(inputs), samples)
 
+    def contraction(self, inputs: Sequence[Shape]) -> Bound | None:
+        return self.bound(inputs)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = self.bound(inputs).output.shape
         fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 2 + len(AXES)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blobnet.onnx.backend import Backend
     from blobnet.onnx.importer import load
+    from blobnet.onnx.save import save
 
 __all__ = ["Backend", "load", "save"]
 _MODULES = {"Backend": "backend", "load": "importer", "save": "save"}
