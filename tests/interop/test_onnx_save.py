@@ -24,6 +24,7 @@ from blobnet.errors import FileError, OptionError
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.onnx.forms import FORMS
+from tests.interop.networks import random_weights, samples
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 
 onnx = pytest.importorskip("onnx")
@@ -159,20 +160,6 @@ def test_every_kind_of_layer_is_tested() -> None:
     assert set(CASES) == own_kinds()
 
 
-def random_weights(model: bn.Model, seed: int = 0) -> None:
-    """Random numbers for all parameters, statistics among them."""
-    random = np.random.default_rng(seed)
-    positive = ("deviation", "running_variance")
-    model.set_weights(
-        {
-            name: random.uniform(0.5, 1.5, spec.shape)
-            if name.endswith(positive)
-            else random.normal(0, 1 if spec.elements < 100 else spec.elements**-0.5 * 4, spec.shape)
-            for name, spec in model.graph.named_parameters.items()
-        }
-    )
-
-
 def of_layer(kind: str, layer: Layer, shapes: Sequence[tuple[int, ...]]) -> bn.Model:
     """The layer behind inputs of these shapes."""
     nodes = {f"x{index}": layers.Input.of(Shape(*shape))() for index, shape in enumerate(shapes)}
@@ -205,12 +192,6 @@ def check(model: bn.Model, path: Path, x: dict[str, Any], device: Any, tolerance
         scale = max(1.0, float(np.abs(wanted).max()))
         np.testing.assert_allclose(values, wanted, atol=tolerance * scale, rtol=tolerance)
     return onnx.load(path)
-
-
-def samples(model: bn.Model, count: int = 3, seed: int = 0) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
-    shapes = {name: vertex.shape.dimensions for name, vertex in model.graph.inputs.items()}
-    return {name: random.normal(0, 1, (count, *shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ FLOORS = """
     ends parameters patterns plan_report
     files
     hdf5
+    interop
     planning.request
     planning.roles
     planning.placement
@@ -75,11 +76,12 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 #: Packages that one floor alone imports, and the modules that may.
 ONLY_IN = {
     "pyopencl": {"device"},
-    "h5py": {"checkpoint", "datasets", "hdf5"},
+    "h5py": {"checkpoint", "datasets", "hdf5", "interop"},
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plots"},
     "onnx": {"onnx"},
+    "safetensors": {"interop"},
     "torch": {"bench"},
     "PIL": {"datasets"},
 }
