@@ -55,7 +55,12 @@ class Prepared(BackendRep):
         imported, model = self._plan({name: arrays[name] for name in self._inputs})
         results: dict[str, Array] = {}
         if model is not None:
-            batch = [arrays[name] if imported.samples else arrays[name][None] for name in imported.entered]
+            batch = [
+                arrays[name].reshape(-1 if imported.samples else 1, *shape.dimensions)
+                for name, shape in zip(
+                    imported.entered, (item.shape for item in model.graph.inputs.values()), strict=True
+                )
+            ]
             found = model.predict(batch if len(batch) > 1 else batch[0], device=self._device)
             tensors = [name for name, value in imported.outputs.items() if isinstance(value, Tensor)]
             results = dict(zip(tensors, found.values() if isinstance(found, dict) else [found], strict=True))
@@ -69,7 +74,7 @@ class Prepared(BackendRep):
         count = result.shape[:1] if imported.samples else ()
         kind = next(item.type.tensor_type.elem_type for item in self._proto.graph.output if item.name == name)
         wanted = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else value.type
-        array = result.reshape(*count, *value.axes)
+        array = result.reshape((*count, *value.axes))
         return array != 0 if wanted == np.bool_ else array.astype(wanted)
 
     def _plan(self, arrays: Mapping[str, Array]) -> tuple[Import, Model | None]:
@@ -84,7 +89,7 @@ class Prepared(BackendRep):
             ):
                 self._plans.move_to_end(key)
                 return imported, model
-        known = {name for name, array in arrays.items() if array.dtype != np.float32 or not array.size}
+        known = {name for name, array in arrays.items() if not _enters(array)}
         samples = True
         while True:
             shapes = {name: array.shape for name, array in arrays.items() if name not in known}
@@ -96,7 +101,8 @@ class Prepared(BackendRep):
                 new = (error.inputs & arrays.keys()) - known
                 if not new:
                     raise
-                known |= new
+                # Without these, samples may be found where they were not.
+                known, samples = known | new, True
             except SamplesMixedError:
                 if not samples:
                     raise
@@ -191,6 +197,11 @@ def _name(device: str) -> str | None:
         return None if choose().kind == kind else kind
     except DeviceError:
         return kind
+
+
+def _enters(array: Array) -> bool:
+    """Whether an input can enter a network: some finite numbers."""
+    return array.dtype == np.float32 and array.size > 0 and bool(np.isfinite(array).all())
 
 
 _device = lru_cache(4)(Device)

@@ -80,15 +80,15 @@ def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tupl
     if given is not None and not is_int(given, 0):
         found = tuple(int(size) for size in given)  # type: ignore[union-attr]
         fits = not dimensions or len(found) == len(dimensions)
-        for size, dimension in zip(found, dimensions, strict=False):
-            fits = fits and (not dimension.HasField("dim_value") or dimension.dim_value in (0, size))
+        for own, dimension in zip(found, dimensions, strict=False):
+            fits = fits and (not dimension.HasField("dim_value") or dimension.dim_value in (0, own))
         if not fits or min(found, default=1) < 1:
             rule = "the sizes of an input must be those that the file says"
             raise OptionError(f"{subject}, input {item.name}", rule, sizes=found, file=_shown_axes(dimensions))
         return found
     shape = []
     for axis, dimension in enumerate(dimensions):
-        size = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, 0)
+        size: Any = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, 0)
         if not is_int(size, 1) and axis == 0 and samples and not dimension.dim_value:
             size = 1  # How many samples there are is not asked for.
         if not is_int(size, 1):
@@ -98,7 +98,7 @@ def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tupl
                 hint = f"load(..., sizes={{{item.name!r}: ...}}) with a size for each of its axes."
             rule = "every axis but that of the samples must have a size of at least 1"
             raise OptionError(f"{subject}, input {item.name}", rule, axes=_shown_axes(dimensions), hint=hint)
-        shape.append(int(size))  # type: ignore[arg-type]
+        shape.append(int(size))
     return tuple(shape)
 
 
@@ -115,7 +115,9 @@ def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:
             hint = near_matches(name, names)
             raise OptionError(f"{subject}, sizes", "they must be those of axes or inputs", name=name, hint=hint)
         if name in axes and not is_int(size, 1):
-            raise OptionError(f"{subject}, sizes", "the size of an axis must be an int of at least 1", **{name: size})
+            raise OptionError(
+                f"{subject}, sizes", "the size of an axis must be an int of at least 1", axis=name, size=size
+            )
 
 
 @dataclass
@@ -256,7 +258,7 @@ class Import:
             raise
         except OptionError as error:
             raise UnsupportedError(subject, "its layer must have options that blobnet has", cause=error) from error
-        return found if isinstance(found, list | tuple) else [found]
+        return [found] if isinstance(found, Tensor | np.ndarray) else found
 
     def _attribute(self, item: Any) -> Any:
         value = package().helper.get_attribute_value(item)

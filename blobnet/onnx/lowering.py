@@ -15,7 +15,7 @@ import numpy as np
 from blobnet import layers
 from blobnet.initializers import GIVEN
 from blobnet.layers import Node
-from blobnet.onnx.operation import Operation
+from blobnet.onnx.operation import HUGE, Operation
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
 
 #: More runs of indexes than this are taken by a matrix.
@@ -36,7 +36,7 @@ class Map:
 def cell(axes: Sequence[int], sizes: Sequence[int], indexes: Sequence[str]) -> Map:
     """Where the element at ``indexes`` of a tensor lies in a node of ``sizes`` that its axes are parts of."""
     parts = parts_of(axes, sizes)
-    assert parts is not None and len(axes) == len(indexes)
+    assert parts is not None
     places, bounds = [], []
     for part in parts:
         long = [axis for axis in part if axes[axis] > 1]
@@ -136,7 +136,7 @@ def number_text(value: float) -> str:
     value = float(np.float32(value))
     if math.isinf(value):
         # The language has no infinity; the largest number does wherever values are compared with it.
-        value = math.copysign(float(np.finfo(np.float32).max), value)
+        value = math.copysign(HUGE, value)
     return f"({value!r})" if value < 0 or math.copysign(1, value) < 0 else repr(value)
 
 
@@ -190,12 +190,14 @@ def _expression(
         if not arrays or nodes[0].shape.units == units:
             distinct = list(dict.fromkeys(nodes))
             reads = iter(f"I{distinct.index(node)}[n, c, ...]" for node in nodes)
-            terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
+            whole_terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
             heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{parameter}[C]"] * len(arrays)
-            whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*terms)}); }}"
+            whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*whole_terms)}); }}"
             return contraction(op, whole_text, *distinct, trained={str(parameter): array.ravel() for array in arrays})
     names = names_of(len(axes))
-    terms, indexes, parameters = [], [], {}
+    terms: list[str] = []
+    indexes: list[Sequence[str]] = []
+    parameters: dict[str, Array] = {}
     for operand in operands:
         if isinstance(operand, str):
             terms.append(operand)
@@ -230,15 +232,17 @@ def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
 
 
 def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:
-    """The indexes as runs that have one step each; (index, times) where one is repeated."""
+    """The indexes as runs that have one step each; (index, times) where one is repeated, or stands for zeros."""
     found: list[range | tuple[int, int]] = []
     place = 0
     while place < len(indexes):
         end = place + 1
         step = indexes[end] - indexes[place] if end < len(indexes) else 1
-        while end < len(indexes) and indexes[end] - indexes[end - 1] == step:
+        # What stands for zeros goes with nothing else.
+        step = 0 if indexes[place] < 0 else step
+        while end < len(indexes) and indexes[end] - indexes[end - 1] == step and (indexes[end] >= 0 or step == 0):
             end += 1
-        if step == 0:
+        if step == 0 or end == place + 1:
             found.append((indexes[place], end - place))
         else:
             found.append(range(indexes[place], indexes[place] + step * (end - place), step))
@@ -257,8 +261,8 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
     tensor = readable(op, tensor)
     pieces = runs(indexes)
     sizes = tensor.node.shape.dimensions
-    only = pieces[0]
-    if len(pieces) == 1 and isinstance(only, range) and only.step > 0 and only.start >= 0 and sizes == tensor.axes:
+    only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
+    if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.axes:
         part = (only.start, only.stop, only.step) if only.step > 1 else (only.start, only.start + len(only))
         node = op.layer(layers.Slice((*(None,) * axis, part)), tensor.node)
         return Tensor(node, axes, tensor.type)
@@ -269,7 +273,9 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
         found = applied(op, tensor, axis, matrix)
         return Tensor(found.node, found.axes, tensor.type)
     names, target = names_of(len(axes)), node_sizes(axes)
-    statements, terms, first = [], [], 0
+    statements: list[str] = []
+    terms: list[str] = []
+    first = 0
     for piece in pieces:
         count = len(piece) if isinstance(piece, range) else piece[1]
         start = piece.start if isinstance(piece, range) else piece[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -17,6 +16,8 @@ from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 #: What builds an operator: it gives the values of the node's outputs, or the only one.
 Build: TypeAlias = "Callable[[Operation], Value | Sequence[Value]]"
 
+#: The largest number of float32.
+HUGE = float(np.finfo(np.float32).max)
 #: The operators that there are, by ONNX's names: one function each, in blobnet/onnx/operators/.
 OPERATORS: dict[str, Build] = {}
 
@@ -100,16 +101,15 @@ class Operation:
         Raises:
             ValueNeededError: it depends on inputs of the network.
         """
-        if not self.given(place):
-            return np.asarray(default)
-        value = self.value(place)
-        if isinstance(value, Tensor):
-            rule = "the input must be known when the model is read: a constant of the file"
-            hint = "export the network with constants in its place."
-            error = ValueNeededError(self.subject, rule, input=place, hint=hint)
-            error.inputs = frozenset(_inputs_of(value.node))
-            raise error
-        return value
+        value = self.value(place) if self.given(place) else np.asarray(default)
+        if not isinstance(value, Tensor):
+            array: Array = value
+            return array
+        rule = "the input must be known when the model is read: a constant of the file"
+        hint = "export the network with constants in its place."
+        error = ValueNeededError(self.subject, rule, input=place, hint=hint)
+        error.inputs = frozenset(_inputs_of(value.node))
+        raise error
 
     def numbers(self, name: str, place: int | None = None, default: Any = None) -> tuple[int, ...] | Any:
         """Whole numbers that older operator sets have as an attribute, and newer ones as an input."""
@@ -136,9 +136,9 @@ class Operation:
         value = self.value(place)
         if isinstance(value, Tensor):
             return value
-        axes = self.axes_of(value)
-        node = self.layer(layers.Constant(np.asarray(value, np.float32).reshape(node_sizes(axes))))
-        return Tensor(node, axes, value.dtype)
+        own = self.array_of_samples(value)
+        node = self.layer(layers.Constant(np.asarray(own, np.float32).reshape(node_sizes(own.shape))))
+        return Tensor(node, own.shape, value.dtype)
 
     def array_of_samples(self, value: Array) -> Array:
         """What an array with an axis for the samples is for each of them.
@@ -151,10 +151,6 @@ class Operation:
         if value.ndim == 0 or (len(value) > 1 and (value != value[:1]).any()):
             self.mixed("a constant must be the same for all samples", shape=value.shape)
         return value[0]
-
-    def axes_of(self, value: Value) -> tuple[int, ...]:
-        """The axes of a value, without that of the samples."""
-        return value.axes if isinstance(value, Tensor) else self.array_of_samples(value).shape
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """The shape that ONNX sees."""
@@ -203,7 +199,9 @@ class Operation:
             return node
         arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
         for name, values in arrays.items():
-            self.require(bool(np.isfinite(values).all()), "every number of a constant must be finite", parameter=name)
+            self.require(not np.isnan(values).any(), "every number of a constant must be one", parameter=name)
+            if np.isinf(values).any():  # Masks for softmax have them: the largest number does there.
+                arrays[name] = np.clip(values, -HUGE, HUGE)
         return replace(node, weights=arrays)
 
     def sources_of(self, *places: int) -> tuple[str, ...] | None:
@@ -254,8 +252,3 @@ def _inputs_of(node: Node) -> set[str]:
         found.update(new)
         stack.extend(new)
     return names
-
-
-def elements(sizes: Sequence[int]) -> int:
-    """Values of a tensor of these sizes."""
-    return math.prod(sizes)

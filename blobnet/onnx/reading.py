@@ -1,7 +1,7 @@
 """ONNX files: from bytes that nobody vouches for to a checked graph of nodes.
 
-Nothing of a file is run, and nothing outside its folder is read. A file may have 2 GiB, as protobuf has it, its external
-data besides as many bytes as their files have.
+Nothing of a file is run, and nothing outside its folder is read. A file may have 2 GiB, as protobuf has it, its
+external data besides as many bytes as their files have.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def package() -> Any:
         OptionError: it is not installed.
     """
     try:
+        for part in ("checker", "external_data_helper", "inliner", "numpy_helper"):
+            importlib.import_module(f"onnx.{part}")
         return importlib.import_module("onnx")
     except ImportError as error:
         hint = "pip install 'blobnet[onnx]'"

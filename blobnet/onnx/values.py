@@ -1,12 +1,12 @@
 """What the values of an ONNX graph are here: arrays, which are known, and tensors, which a network computes.
 
-One rule says where the axes of a tensor are. Either axis 0 of all of them are the samples of a batch, and a sample has
-the axes behind it; or all of a tensor is one sample (``load(samples=False)``). What an ONNX operator does along the axes
-of a sample is the same in both, and what it does along the samples' axis it can do in the second case alone.
+One rule says where the axes of a tensor are. Either axis 0 of all of them are the samples of a batch, and a sample
+has the axes behind it; or all of a tensor is one sample (``load(samples=False)``). What an ONNX operator does along the
+axes of a sample is the same in both, and what it does along the samples' axis it can do in the second case alone.
 
 A sample in blobnet has 1 to 4 axes, (units[[[, depth], height], width]), and one in ONNX any number. So a tensor knows
-ONNX's axes, and its node has the same values, in the same order, in a shape that may be another one: operators that only
-give values another shape compute nothing, and those that need the real one ask for it (``Operation.shaped``).
+ONNX's axes, and its node has the same values, in the same order, in a shape that may be another one: operators that
+only give values another shape compute nothing, and those that need the real one ask for it (``Operation.shaped``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ Array: TypeAlias = npt.NDArray[Any]
 MOST_AXES = 4
 
 
+_FLOAT32 = np.dtype(np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value that a network computes.
@@ -40,7 +43,7 @@ class Tensor:
 
     node: Node
     axes: tuple[int, ...]
-    type: Any = np.dtype(np.float32)
+    type: Any = _FLOAT32
 
 
 Value: TypeAlias = "Tensor | Array"

@@ -9,7 +9,7 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, number_text
-from blobnet.onnx.operation import Operation, operator
+from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.values import Tensor, Value
 
 #: Operators of one value that are an expression; those of several are below.
@@ -69,10 +69,10 @@ def _expression(text: str) -> Callable[[Operation], Tensor]:
     return lambda op: elementwise(op, text, op.value(0))
 
 
-def activation(op: Operation, function: str, **options: float) -> Tensor:
+def activation(op: Operation, function: str, slope: float | None = None, limit: float | None = None) -> Tensor:
     """An Activation behind the first input."""
     tensor = op.tensor(0)
-    return Tensor(op.layer(layers.Activation(function, **options), tensor.node), tensor.axes)
+    return Tensor(op.layer(layers.Activation(function, slope, limit), tensor.node), tensor.axes)
 
 
 def _activation(function: str) -> Callable[[Operation], Tensor]:
@@ -158,14 +158,10 @@ def _where(op: Operation) -> Tensor:
 def _clip(op: Operation) -> Tensor:
     least, most = op.number("min", 1, -math.inf), op.number("max", 2, math.inf)
     if least == 0 and most > 0:
-        return activation(op, "relu", **({"limit": float(most)} if most < _HUGE else {}))
-    text = "{0}" if least <= -_HUGE else f"max({{0}}, {number_text(least)})"
-    text = text if most >= _HUGE else f"min({text}, {number_text(most)})"
+        return activation(op, "relu", limit=float(most) if most < HUGE else None)
+    text = "{0}" if least <= -HUGE else f"max({{0}}, {number_text(least)})"
+    text = text if most >= HUGE else f"min({text}, {number_text(most)})"
     return elementwise(op, text, op.value(0)) if text != "{0}" else op.tensor(0)
-
-
-#: The largest numbers of float32, which some files have for "no limit".
-_HUGE = float(np.finfo(np.float32).max)
 
 
 @operator("LeakyRelu")

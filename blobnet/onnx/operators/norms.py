@@ -25,10 +25,12 @@ def _batch_normalization(op: Operation) -> Value | Sequence[Value]:
     tensor = op.tensor(0)
     op.require(op.get("spatial", 1) == 1, "there must be one mean for each unit", spatial=0)
     epsilon, momentum = float(op.get("epsilon", 1e-5)), float(op.get("momentum", 0.9))
-    if op.get("training_mode", 0) or op.samples is None:
+    if op.get("training_mode", 0):
         return _over_samples(op, tensor, epsilon, momentum)
     names = ("scale", "shift", "running_mean", "running_variance")
     weights = {name: op.array(1 + place) for place, name in enumerate(names)}
+    if op.samples is None:
+        return _over_samples(op, tensor, epsilon, momentum)
     node = op.shaped(tensor, _units_first(op, tensor))
     fits = all(values.shape == (node.shape.units,) for values in weights.values())
     op.require(fits, "there must be a number for each unit", units=node.shape.units)
@@ -63,17 +65,17 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
 
 @operator("InstanceNormalization")
 def _instance_normalization(op: Operation) -> Tensor:
-    node, _ = op.spatial()
     weights = {"scale": op.array(1), "shift": op.array(2)}
+    node, _ = op.spatial()
     layer = layers.InstanceNorm(epsilon=float(op.get("epsilon", 1e-5)))
     return Tensor(op.layer(layer, node, weights=weights, key=op.sources_of(1, 2)), node.shape.dimensions)
 
 
 @operator("GroupNormalization")
 def _group_normalization(op: Operation) -> Tensor:
+    weights = {"scale": op.array(1), "shift": op.array(2)}
     node, _ = op.spatial()
     groups, units = int(op.get("num_groups", 1)), node.shape.units
-    weights = {"scale": op.array(1), "shift": op.array(2)}
     if op.version < 21:  # A number for each group.
         weights = {name: np.repeat(values, units // groups) for name, values in weights.items()}
     layer = layers.GroupNorm(groups, epsilon=float(op.get("epsilon", 1e-5)))
@@ -96,12 +98,13 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
         node = op.layer(layers.LayerNorm(epsilon), op.shaped(tensor, (values,)), weights=trained)
         return [Tensor(node, tensor.axes)]
     heads = "".join(f", {name}[X]" for name in trained)
+    shift = " + shift[x]" if "shift" in trained else ""
     centred = "I[n, r, x] - S[n, r] / X" if centres else "I[n, r, x]"
     text = f"""function (I[N, R, X]{heads}) -> (O) {{
       {"S[n, r] = +(I[n, r, x]);" if centres else ""}
       D[n, r, x] = +({centred});
       V[n, r] = +(D[n, r, x] * D[n, r, x]);
-      O[n, r, x] = +(D[n, r, x] / sqrt(V[n, r] / X + {epsilon!r}) * scale[x]{" + shift[x]" if "shift" in trained else ""});
+      O[n, r, x] = +(D[n, r, x] / sqrt(V[n, r] / X + {epsilon!r}) * scale[x]{shift});
     }}"""
     node = contraction(op, text, op.shaped(tensor, (rows, values)), trained=trained, key=op.sources_of(1, 2))
     return [Tensor(node, tensor.axes)]
@@ -129,8 +132,9 @@ def _local_response(op: Operation) -> Tensor:
     if size % 2:
         return Tensor(op.layer(layers.LocalResponseNorm(size, alpha, beta, bias), node), tensor.axes)
     # ONNX begins one unit later than the layer.
+    square = " * ".join([f"I[n, c + k - {(size - 1) // 2}, ...]"] * 2)
     text = f"""function (I[N, C, ...]) -> (O) {{
-      S[n, c, ... : N, C, ...] = +(I[n, c + k - {(size - 1) // 2}, ...] * I[n, c + k - {(size - 1) // 2}, ...]), k < {size};
+      S[n, c, ... : N, C, ...] = +({square}), k < {size};
       O = I / pow({bias!r} + {alpha / size!r} * S, {beta!r});
     }}"""
     return Tensor(contraction(op, text, node), tensor.axes)

@@ -106,14 +106,16 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
         op.require(False, "the stacks of matrices must go together", shapes=shapes)
     outer = [factor.shape[factor.outer] for factor in (first, second) if factor.outer is not None]
     names = names_of(len(stack) + len(outer))
-    terms, tensors, indexes, parameters = [], [], [], {}
-    for factor, own in (
-        (first, names[len(stack) :][0] if names[len(stack) :] else ""),
-        (second, names[-1] if names else ""),
-    ):
+    terms: list[str] = []
+    tensors: list[Tensor] = []
+    indexes: list[Sequence[str]] = []
+    parameters: dict[str, Array] = {}
+    for factor in (first, second):
+        # The row of the first factor is the axis behind the stack, the column of the second one the last axis.
+        own = "" if factor.outer is None else names[len(stack) if factor is first else -1]
         cells, value = factor.cells(names[: len(stack)], own), factor.value
         if isinstance(value, Tensor):
-            if op.lead and cells[0] != names[0] and not (stack and len(factor.stack) == len(stack)):
+            if op.lead and cells[:1] != names[:1] and not (stack and len(factor.stack) == len(stack)):
                 op.mixed("matrices must have the samples as their first axis", shapes=shapes)
             terms.append(f"{{{len(tensors)}}}")
             tensors.append(value)
@@ -121,7 +123,7 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
             continue
         if op.lead and stack and len(factor.stack) == len(stack):
             cells, value = cells[1:], op.array_of_samples(value)
-        elif op.lead and names[0] in cells:
+        elif op.lead and set(names[:1]) & set(cells):
             op.mixed("a constant must not have the samples among its axes", shapes=shapes)
         kept = [(index, size) for index, size in zip(cells, value.shape, strict=True) if index != "0"]
         name = f"weight{len(parameters) or ''}"

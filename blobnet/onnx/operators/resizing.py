@@ -89,7 +89,8 @@ def _resized(op: Operation, factors: dict[int, float], sizes: dict[int, int], re
 
 def _repeated(op: Operation, tensor: Tensor, matrices: dict[int, Array]) -> Tensor | None:
     """The same as an Upsample layer, if it is one."""
-    scales, modes = [], set()
+    scales: list[int] = []
+    modes: set[str] = set()
     for axis, size in enumerate(tensor.axes):
         matrix = matrices.get(axis, np.eye(size, dtype=np.float32))
         scale, left = divmod(len(matrix), size)

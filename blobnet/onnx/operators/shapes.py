@@ -10,7 +10,7 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, gathered, joined, names_of, taken
-from blobnet.onnx.operation import Operation, operator
+from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
 
 
@@ -137,7 +137,8 @@ def _space_to_depth(op: Operation) -> Tensor:
     op.require(fits, "blocksize must divide height and width", blocksize=block, planes=(height, width))
     sizes = (units * block**2, height // block, width // block)
     view = Tensor(node, (units, sizes[1], block, sizes[2], block))
-    return Tensor(transposed(op, view, (2, 4, 0, 1, 3), sizes).node, sizes)
+    order = (0, 2, 4, 1, 3) if op.get("mode", "DCR") == "CRD" else (2, 4, 0, 1, 3)
+    return Tensor(transposed(op, view, order, sizes).node, sizes)
 
 
 @operator("Concat")
@@ -168,11 +169,12 @@ def _split(op: Operation) -> Sequence[Value]:
         each = -(-size // int(op.get("num_outputs", count)))
         parts = [min(each, size - first) for first in range(0, size, each)]
     op.require(sum(parts) == size and len(parts) == count, "the parts must be all of the axis", split=parts, size=size)
-    return [taken(op, tensor, axis, range(*ends)) for ends in pairwise(accumulate(parts, initial=0))]
+    ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
+    return [taken(op, tensor, axis, part) if part else _nothing(op, tensor, axis) for part in ranges]
 
 
 @operator("Slice")
-def _slice(op: Operation) -> Tensor:
+def _slice(op: Operation) -> Value:
     tensor, shape = op.tensor(0), op.shape_of(op.value(0))
     if "starts" in op.attributes:
         starts, ends = op.numbers("starts"), op.numbers("ends")
@@ -189,8 +191,16 @@ def _slice(op: Operation) -> Tensor:
         if op.lead and axis % len(shape) == 0 and (start, step) == (0, 1) and end >= 2**31 - 1:
             continue
         own = op.axis(axis, len(shape))
-        tensor = taken(op, tensor, own, range(tensor.axes[own])[start:end:step])
+        part = range(tensor.axes[own])[start:end:step]
+        if not part:
+            return _nothing(op, tensor, own)
+        tensor = taken(op, tensor, own, part)
     return tensor
+
+
+def _nothing(op: Operation, tensor: Tensor, axis: int) -> Array:
+    """No element along an axis: all is known of that, its shape."""
+    return np.zeros((*op.shape_of(tensor)[: op.lead], *tensor.axes[:axis], 0, *tensor.axes[axis + 1 :]), np.float32)
 
 
 @operator("Pad")
@@ -215,19 +225,15 @@ def _pad(op: Operation) -> Tensor:
         cells = np.arange(size)[max(0, -before) : size - max(0, -after)]
         op.require(cells.size > 0, "pads must leave something of the axis", pads=pads, size=size)
         grown = max(0, before), max(0, after)
-        indexes = np.pad(cells, grown, mode, **({"constant_values": -1} if mode == "constant" else {}))  # type: ignore[call-overload]
+        indexes = np.pad(cells, grown, mode, **({"constant_values": -1} if mode == "constant" else {}))
         tensor = taken(op, tensor, axis, indexes.tolist())
         if mode == "constant" and value:
             mask = np.take(mask, cells, axis)
             widths = [grown if place == axis else (0, 0) for place in range(mask.ndim)]
-            mask = np.pad(mask, widths, constant_values=max(-_HUGE, min(_HUGE, value)))
+            mask = np.pad(mask, widths, constant_values=max(-HUGE, min(HUGE, value)))
     if mode == "constant" and value:
         return elementwise(op, "{0} + {1}", tensor, mask[(None,) * op.lead])
     return tensor
-
-
-#: The largest number of float32.
-_HUGE = float(np.finfo(np.float32).max)
 
 
 @operator("Gather")

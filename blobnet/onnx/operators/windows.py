@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from blobnet.blob import Pair
 from blobnet.geometry import Padding, WindowAxis
 from blobnet.onnx.lowering import elementwise, gathered, names_of
 from blobnet.onnx.operation import Operation, operator
-from blobnet.onnx.values import Tensor
+from blobnet.onnx.values import Array, Tensor
 
-_CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.ConvTranspose1D, layers.ConvTranspose2D, layers.ConvTranspose3D)
-_MAXIMA = (layers.MaxPool1D, layers.MaxPool2D, layers.MaxPool3D)
-_AVERAGES = (layers.AveragePool1D, layers.AveragePool2D, layers.AveragePool3D)
+# By the number of spatial axes.
+_CONVOLUTIONS: tuple[Any, ...] = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
+_TRANSPOSED: tuple[Any, ...] = (layers.ConvTranspose1D, layers.ConvTranspose2D, layers.ConvTranspose3D)
+_MAXIMA: tuple[Any, ...] = (layers.MaxPool1D, layers.MaxPool2D, layers.MaxPool3D)
+_AVERAGES: tuple[Any, ...] = (layers.AveragePool1D, layers.AveragePool2D, layers.AveragePool3D)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class _Window:
 def _per_axis(op: Operation, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
     found = op.numbers(name, default=(default,) * rank)
     fits = len(found) == rank and min(found, default=0) >= int(name != "output_padding")
-    op.require(fits, f"{name} must have a number for each spatial axis", **{name: found})
+    op.require(fits, f"{name} must have a number for each spatial axis", received=found)
     return tuple(found)
 
 
@@ -83,20 +85,25 @@ def _numbers(values: Sequence[int]) -> int | tuple[int, ...]:
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
+def _weights(op: Operation) -> dict[str, Array]:
+    """The parameters of a convolution."""
+    return {"weight": op.array(1)} | ({"bias": op.array(2)} if op.given(2) else {})
+
+
 @operator("Conv")
 def _conv(op: Operation) -> Tensor:
-    weight = op.array(1)
+    weights = _weights(op)
+    weight = weights["weight"]
     node, sizes = op.spatial()
     groups = int(op.get("group", 1))
     fits = weight.ndim == len(sizes) + 2 and groups >= 1 and weight.shape[1] * groups == node.shape.units
     op.require(fits, "the weights must be (filters, units / group, ...)", weights=weight.shape, input=node.shape)
     windows = _windows(op, weight.shape[2:], sizes)
-    weights = {"weight": weight} | ({"bias": op.array(2)} if op.given(2) else {})
     layer = _CONVOLUTIONS[len(sizes) - 1](
         weight.shape[0],
         _numbers(weight.shape[2:]),
         stride=_numbers([item.axis.stride for item in windows]),
-        padding=_padding(windows),  # type: ignore[arg-type]
+        padding=_padding(windows),
         dilation=_numbers([item.axis.dilation for item in windows]),
         groups=groups,
         bias=op.given(2),
@@ -107,7 +114,8 @@ def _conv(op: Operation) -> Tensor:
 
 @operator("ConvTranspose")
 def _conv_transpose(op: Operation) -> Tensor:
-    weight = op.array(1)
+    weights = _weights(op)
+    weight = weights["weight"]
     node, sizes = op.spatial()
     rank, groups = len(sizes), int(op.get("group", 1))
     fits = weight.ndim == rank + 2 and weight.shape[0] == node.shape.units and groups >= 1
@@ -144,7 +152,6 @@ def _conv_transpose(op: Operation) -> Tensor:
         groups=groups,
         bias=op.given(2),
     )
-    weights = {"weight": weight} | ({"bias": op.array(2)} if op.given(2) else {})
     node = op.layer(layer, node, weights=weights, key=op.sources_of(1, 2))
     if node.shape.dimensions[1:] != tuple(crops):
         node = op.layer(layers.Slice((None, *((0, size) for size in crops))), node)
@@ -174,12 +181,13 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
     )
 
 
-def _lengths(item: _Window, padded: bool) -> np.ndarray:
+def _lengths(item: _Window, padded: bool) -> Array:
     """How many cells each window has: of data, or of data and padding."""
     axis = item.axis
     cells = np.arange(item.count)[:, None] * axis.stride + np.arange(axis.kernel) * axis.dilation - axis.padding[0]
     first, end = (-axis.padding[0], item.size + axis.padding[1]) if padded else (0, item.size)
-    return np.maximum(1, ((cells >= first) & (cells < end)).sum(axis=1))
+    counts: Array = np.maximum(1, ((cells >= first) & (cells < end)).sum(axis=1))
+    return counts
 
 
 def _is_plain(windows: Sequence[_Window]) -> bool:
@@ -199,8 +207,8 @@ def _max_pool(op: Operation) -> Tensor:
     if not _is_plain(windows):
         return _pooled(op, windows, "{0}", ">")
     layer = _MAXIMA[len(sizes) - 1](
-        _numbers([item.axis.kernel for item in windows]),  # type: ignore[arg-type]
-        _numbers([item.axis.stride for item in windows]),  # type: ignore[arg-type]
+        _numbers([item.axis.kernel for item in windows]),
+        _numbers([item.axis.stride for item in windows]),
         _padding(windows, beyond=True),
     )
     node = op.layer(layer, node)
@@ -215,8 +223,8 @@ def _average_pool(op: Operation) -> Tensor:
     if not _is_plain(windows) or (padded and any(item.beyond for item in windows)):
         return _pooled(op, windows, "mean", "+")
     layer = _AVERAGES[len(sizes) - 1](
-        _numbers([item.axis.kernel for item in windows]),  # type: ignore[arg-type]
-        _numbers([item.axis.stride for item in windows]),  # type: ignore[arg-type]
+        _numbers([item.axis.kernel for item in windows]),
+        _numbers([item.axis.stride for item in windows]),
         _padding(windows, beyond=True),
         count_include_pad=padded,
     )
@@ -226,7 +234,7 @@ def _average_pool(op: Operation) -> Tensor:
 
 @operator("LpPool")
 def _lp_pool(op: Operation) -> Tensor:
-    node, sizes = op.spatial()
+    _, sizes = op.spatial()
     power = int(op.get("p", 2))
     windows = _windows(op, op.numbers("kernel_shape", default=()), sizes)
     sums = _pooled(op, windows, "{0} * {0}" if power == 2 else f"pow(abs({{0}}), {power})", "+")
