@@ -17,6 +17,7 @@ from blobnet.command_line.data_argument import (
     evaluation_losses,
     load_dataset,
 )
+from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.device import Device
@@ -25,7 +26,7 @@ from blobnet.errors import OptionError
 from blobnet.files import check_writable
 from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
-from blobnet.model import Model, load
+from blobnet.model import Model
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         if path is not None:
             plots.check(path, name)
             check_writable(path, 0)
-    model = load(options.file)
+    model = open_model(options.file)
     device = Device(options.device)
     data = load_dataset(options, model)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}

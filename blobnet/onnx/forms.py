@@ -32,7 +32,7 @@ def _form(*kinds: str) -> Callable[[Form], Form]:
 
 @_form("Input")
 def _input(place: Place) -> str:
-    """Samples, less the mean, over the deviation."""
+    """Samples, less the mean, over the deviation, which conventions.take_normalization reads back."""
     mean, deviation = place.weights["mean"], place.weights["deviation"]
     value, axes = place.samples, place.shape.rank
     if mean.any():

@@ -15,6 +15,7 @@ from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
 from blobnet.onnx import host
+from blobnet.onnx.conventions import class_names, take_normalization
 from blobnet.onnx.operation import Operation, SamplesMixedError, UnsupportedError, ValueNeededError
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import array_of, opset, package, read
@@ -54,6 +55,8 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     inputs = [item for item in graph.input if item.name not in known]
     check_sizes(graph, sizes or {}, subject)
     shapes = {item.name: input_shape(item, sizes or {}, subject, samples=samples) for item in inputs}
+    arrays = {item.name: item for item in graph.initializer} if samples else {}
+    normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
     imported = Import(model, subject, {}, shapes, samples=samples)
     tensors = {}
     for name, value in imported.outputs.items():
@@ -61,7 +64,13 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
             rule = "every output must depend on an input"
             raise UnsupportedError(f"{subject}, output {name}", rule, value=str(value)[:60])
         tensors[name] = value
-    return imported.model(tensors)
+    found = imported.model(tensors)
+    for entered, name in zip(imported.entered, found.graph.inputs, strict=True):
+        if entered in normalized:
+            found.set_normalization(*normalized[entered], input=name)
+    if len(found.graph.exits) == 1:
+        found.class_names = class_names(model, found.graph.output.shape.units)
+    return found
 
 
 def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tuple[int, ...]:

@@ -7,15 +7,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
 import blobnet
 from blobnet import files
 from blobnet.errors import FileError, OptionError
 from blobnet.graph import Graph, Vertex
+from blobnet.onnx.conventions import CLASS_NAMES
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
+from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
 from blobnet.plan_report import readable
 
@@ -52,7 +52,8 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 def to_proto(model: Model) -> Any:
     """The model as an ``onnx.ModelProto``; errors as for :func:`save`."""
-    graph, writer = model.graph, _Writer(model)
+    onnx, graph, writer = package(), model.graph, _Writer(model)
+    helper = onnx.helper
     for vertex in graph.vertices:
         writer.add(vertex)
     proto = helper.make_model(
@@ -61,7 +62,7 @@ def to_proto(model: Model) -> Any:
             "blobnet",
             [_value(name, vertex) for name, vertex in graph.inputs.items()],
             [_value(writer.outputs[vertex.index], vertex) for vertex in graph.outputs.values()],
-            [numpy_helper.from_array(array, name) for name, array in writer.arrays.items()],
+            [onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items()],
         ),
         producer_name="blobnet",
         producer_version=blobnet.__version__,
@@ -70,12 +71,13 @@ def to_proto(model: Model) -> Any:
     )
     if model.class_names:
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in model.class_names]
-        helper.set_model_props(proto, {"class_names": json.dumps(names)})
+        helper.set_model_props(proto, {CLASS_NAMES: json.dumps(names)})
     return proto
 
 
 def _value(name: str, vertex: Vertex) -> Any:
-    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [BATCH, *vertex.shape.dimensions])
+    onnx = package()
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [BATCH, *vertex.shape.dimensions])
 
 
 class _Writer:
@@ -115,7 +117,7 @@ class _Writer:
             is_last = output == result
             name = vertex.name if is_last else output
             self.nodes.append(
-                helper.make_node(operator, inputs, [wanted if is_last else output], name=name, **attributes)
+                package().helper.make_node(operator, inputs, [wanted if is_last else output], name=name, **attributes)
             )
         self.arrays |= {name: np.asarray(array, order="C") for name, array in place.arrays.items()}
         self._values[vertex.index] = wanted if any(node[2] == result for node in place.nodes) else result
