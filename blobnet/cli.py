@@ -24,7 +24,7 @@ from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError,
 from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.tuning import LEVELS
 
-_MODEL = "lenet5, fashion_cnn, resnet8, alexnet, vgg16, resnet18, resnet50, mobilenet_v2, unet or unet_1d; or "
+_MODEL = "one of blobnet's networks (lenet5, resnet50, ...: 'blobnet train --help' lists them); or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
 _DATASET += (
@@ -42,6 +42,14 @@ first steps:
 'blobnet COMMAND --help' explains a command.
 """
 _TRAIN_EPILOG = """\
+networks:
+  lenet5, fashion_cnn, resnet8, resnet20, resnet56 (small images), alexnet,
+  vgg11, vgg13, vgg16, vgg19, vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn, resnet18,
+  resnet34, resnet50, resnet101, squeezenet1_1, googlenet, inception_v3,
+  densenet121, densenet161, mobilenet_v1, mobilenet_v2, mobilenet_v3_small,
+  shufflenet_v2_x1_0, efficientnet_b0, convnext_tiny, vit_tiny, unet (masks),
+  unet_1d (sequences)
+
 your own model:
   a function that returns a blobnet.Model, in any Python file. Of input_shape,
   classes, class_names and seed it is given those that it takes. The folder of

@@ -38,6 +38,16 @@ class WindowAxis:
         """Windows along an input of ``size`` cells."""
         return (size + sum(self.padding) - self.span) // self.stride + 1
 
+    def rounded_up(self, size: int) -> WindowAxis:
+        """The same with more padding behind an input of ``size`` cells, so that one more window may reach beyond it.
+
+        Each begins within the input or the padding before it, as in PyTorch.
+        """
+        windows = -(-(size + sum(self.padding) - self.span) // self.stride) + 1
+        windows -= (windows - 1) * self.stride >= size + self.padding[0]
+        behind = (windows - 1) * self.stride + self.span - size - self.padding[0]
+        return replace(self, padding=(self.padding[0], max(self.padding[1], behind)))
+
     def input_halo(self, size: int) -> Pair:
         """Zeros that the forward pass reads before and after the input."""
         last = (self.output_size(size) - 1) * self.stride + self.span

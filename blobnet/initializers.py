@@ -4,7 +4,8 @@ Every parameter has a random stream of its own, from the seed and its full name:
 parameters nor on the order in which they are drawn.
 
 Of a weight (O, I, height, width), (O, I, width) or (O, I): fan_in = I * height * width, fan_out = O * height * width. A
-bias has no fan of its own; its initializer names that of its weight: ``fan_in_uniform(25)``.
+bias has no fan of its own; its initializer names that of its weight: ``fan_in_uniform(25)``. ``constant(0.25)`` is that
+number everywhere.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _PIECE = 1 << 20
 #: Values of a parameter that is asked for together with all others.
 _LARGE = 1 << 10
 _NAME = re.compile(r"(\w+)(?:\(([1-9]\d*)\))?$")
+_CONSTANT = re.compile(r"constant\((-?\d+(?:\.\d+)?(?:e-?\d+)?)\)$")
 
 
 def zeros(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
@@ -41,11 +43,6 @@ def zeros(random: np.random.Generator, elements: int, fan_in: int, fan_out: int)
 def ones(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
     """1 everywhere."""
     return np.ones(elements, np.float32)
-
-
-def quarters(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
-    """1/4 everywhere: slopes of PReLU."""
-    return np.full(elements, 0.25, np.float32)
 
 
 def he_normal(random: np.random.Generator, elements: int, fan_in: int, fan_out: int) -> FloatArray:
@@ -87,7 +84,7 @@ GIVEN = "given"
 Initializer = Callable[[np.random.Generator, int, int, int], FloatArray]
 
 #: Those that need no fan, and those that do.
-WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones, "quarters": quarters, GIVEN: zeros}
+WITHOUT_FAN: dict[str, Initializer] = {"zeros": zeros, "ones": ones, GIVEN: zeros}
 WITH_FAN: dict[str, Initializer] = {
     function.__name__: function for function in (he_normal, he_uniform, glorot_uniform, fan_in_uniform)
 }
@@ -95,10 +92,10 @@ INITIALIZERS = WITHOUT_FAN | WITH_FAN
 
 
 def check_initializer(subject: str, initializer: str) -> None:
-    """Raises OptionError unless ``initializer`` names one of INITIALIZERS, with or without a fan_in."""
+    """Raises OptionError unless ``initializer`` names one of INITIALIZERS, with or without a fan_in, or a constant."""
     match = _NAME.match(str(initializer))
-    if not match or match[1] not in INITIALIZERS:
-        hint = near_matches(str(initializer), list(INITIALIZERS))
+    if not _CONSTANT.match(str(initializer)) and (not match or match[1] not in INITIALIZERS):
+        hint = near_matches(str(initializer), [*INITIALIZERS, "constant(0.25)"])
         raise OptionError(subject, "the initializer must be a known one", initializer=initializer, hint=hint)
 
 
@@ -107,15 +104,24 @@ def check_spec(spec: ParameterSpec, name: str, seed: int) -> None:
     check_initializer(name, spec.initializer)
     if not is_int(seed, 0):
         raise OptionError(name, "the seed must be an int of at least 0", seed=seed)
-    kind, fan = _NAME.match(spec.initializer).groups()  # type: ignore[union-attr]
-    if not fan and len(spec.shape) < 2 and kind not in WITHOUT_FAN:
+    kind, fan = _parsed(spec.initializer)
+    if not fan and len(spec.shape) < 2 and kind not in WITHOUT_FAN.values():
         raise OptionError(
             name,
             "this initializer needs a parameter of at least 2 axes, or its fan_in",
             initializer=spec.initializer,
             shape=spec.shape,
-            hint=f"write '{kind}(N)', with N the weight's inputs to one output.",
+            hint=f"write '{spec.initializer}(N)', with N the weight's inputs to one output.",
         )
+
+
+def _parsed(initializer: str) -> tuple[Initializer, int | None]:
+    """What a checked initializer draws with, and its own fan if it has one."""
+    if constant := _CONSTANT.match(initializer):
+        value = float(constant[1])
+        return lambda random, elements, *_: np.full(elements, value, np.float32), 1
+    kind, fan = _NAME.match(initializer).groups()  # type: ignore[union-attr]
+    return INITIALIZERS[kind], int(fan) if fan else None
 
 
 def initialize(spec: ParameterSpec, name: str, seed: int, place: FloatArray | None = None) -> FloatArray:
@@ -123,7 +129,7 @@ def initialize(spec: ParameterSpec, name: str, seed: int, place: FloatArray | No
 
     Args:
         spec: the parameter; ``spec.initializer`` names one of INITIALIZERS. ``name(N)`` gives it the fan_in N (and
-            fan_out N) instead of that of the shape.
+            fan_out N) instead of that of the shape; ``constant(V)`` is V everywhere.
         name: the parameter's full name in the model: ``<layer>/<parameter>``.
         seed: of the whole model.
         place: a flat array to draw them into; a new one if None.
@@ -132,15 +138,15 @@ def initialize(spec: ParameterSpec, name: str, seed: int, place: FloatArray | No
         OptionError: an unknown initializer, one that needs a fan for a parameter that has none, or a negative seed.
     """
     check_spec(spec, name, seed)
-    kind, fan = _NAME.match(spec.initializer).groups()  # type: ignore[union-attr]
-    fan_in = fan_out = int(fan or 1)
+    draw, fan = _parsed(spec.initializer)
+    fan_in = fan_out = fan or 1
     if not fan and len(spec.shape) >= 2:
         fan_in, fan_out = math.prod(spec.shape[1:]), math.prod((spec.shape[0], *spec.shape[2:]))
     random = np.random.default_rng([int(seed), zlib.crc32(name.encode())])
     values = np.empty(spec.elements, np.float32) if place is None else place
     for first in range(0, spec.elements, _PIECE):  # Random numbers come as float64, which is twice the memory.
         piece = values[first : first + _PIECE]
-        piece[:] = INITIALIZERS[kind](random, piece.size, fan_in, fan_out)
+        piece[:] = draw(random, piece.size, fan_in, fan_out)
     return values.reshape(spec.shape)
 
 

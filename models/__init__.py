@@ -1,1 +1,58 @@
-"""Networks that come with blobnet: each module defines one, as a function that returns a Model."""
+"""Networks that come with blobnet: functions that return a Model, ``bn.models.resnet50(input_shape, classes)``.
+
+docs/models.md lists them.
+"""
+
+from blobnet.models.alexnet import alexnet
+from blobnet.models.convnext import convnext_tiny
+from blobnet.models.densenet import densenet121, densenet161
+from blobnet.models.efficientnet import efficientnet_b0
+from blobnet.models.fashion_cnn import fashion_cnn
+from blobnet.models.googlenet import googlenet
+from blobnet.models.inception_v3 import inception_v3
+from blobnet.models.lenet5 import lenet5
+from blobnet.models.mobilenet_v1 import mobilenet_v1
+from blobnet.models.mobilenet_v2 import mobilenet_v2
+from blobnet.models.mobilenet_v3 import mobilenet_v3_small
+from blobnet.models.resnet import resnet8, resnet18, resnet20, resnet34, resnet50, resnet56, resnet101
+from blobnet.models.shufflenet import shufflenet_v2_x1_0
+from blobnet.models.squeezenet import squeezenet1_1
+from blobnet.models.unet import unet
+from blobnet.models.unet_1d import unet_1d
+from blobnet.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+from blobnet.models.vit import vit_tiny
+
+__all__ = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "densenet161",
+    "efficientnet_b0",
+    "fashion_cnn",
+    "googlenet",
+    "inception_v3",
+    "lenet5",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "resnet8",
+    "resnet18",
+    "resnet20",
+    "resnet34",
+    "resnet50",
+    "resnet56",
+    "resnet101",
+    "shufflenet_v2_x1_0",
+    "squeezenet1_1",
+    "unet",
+    "unet_1d",
+    "vgg11",
+    "vgg11_bn",
+    "vgg13",
+    "vgg13_bn",
+    "vgg16",
+    "vgg16_bn",
+    "vgg19",
+    "vgg19_bn",
+    "vit_tiny",
+]

@@ -5,7 +5,8 @@ A case is written ``<units>x<height>x<width>:<layer>``, or without the height fo
     64x56x56:128k3s2p1      Conv2D(128, 3, stride=2, padding=1, bias=False); k and s may be 3x5, p too, or 'same'
     1024x4:1024k5p2         Conv1D; d2 is a dilation, g64 groups; b at the end adds a bias
     4096:dense1000          Dense
-    64x112x112:maxpool3s2p1 MaxPool2D; averagepool likewise; globalpool is GlobalAveragePool
+    64x112x112:maxpool3s2p1 MaxPool2D, with c at the end in ceil mode; averagepool likewise; globalpool is
+                            GlobalAveragePool
     64x56x56:norm           BatchNorm; also add, dropout, and activations by their names: relu, sigmoid, ...
 """
 
@@ -63,7 +64,7 @@ _CASE = re.compile(rf"(?P<shape>{_SIZE}(?:x{_SIZE}){{0,2}}):(?P<layer>\w+)")
 _OPTION_VALUE = rf"(?:0|{_SIZE})(?:x(?:0|{_SIZE}))?|same"
 _WINDOW = rf"(?P<options>(?:[kspdg](?:{_OPTION_VALUE}))+)"
 _CONVOLUTION = re.compile(rf"(?:conv)?(?P<filters>{_SIZE}){_WINDOW}(?P<bias>b?)")
-_POOL = re.compile(rf"(?P<kind>maxpool|averagepool)(?P<size>{_SIZE}(?:x{_SIZE})?){_WINDOW}?")
+_POOL = re.compile(rf"(?P<kind>maxpool|averagepool)(?P<size>{_SIZE}(?:x{_SIZE})?){_WINDOW}?(?P<ceil>c?)")
 _DENSE = re.compile(rf"dense(?P<units>{_SIZE})(?P<bias>b?)")
 _OPTION = re.compile(rf"([kspdg])({_OPTION_VALUE})")
 _OPTION_NAMES = {"k": "kernel_size", "s": "stride", "p": "padding", "d": "dilation", "g": "groups"}
@@ -205,7 +206,12 @@ def _layer(text: str, shape: Shape, whole: str) -> Layer:
     if match := _POOL.fullmatch(text):
         pools = _POOLS_1D if shape.rank == 1 else _POOLS
         kind_of_pool: Any = pools[match["kind"]]
-        layer: Layer = kind_of_pool(_pair(match["size"]), **_options(match["options"] or "", "sp", whole))
+        options = _options(match["options"] or "", "sp", whole)
+        if match["ceil"]:
+            if match["kind"] != "maxpool":
+                raise OptionError("shape", "only max pools have a ceil mode", text=whole, hint=_forms())
+            options["ceil_mode"] = True
+        layer: Layer = kind_of_pool(_pair(match["size"]), **options)
         return layer
     if match := _DENSE.fullmatch(text):
         return layers.Dense(int(match["units"]), bias=bool(match["bias"]))
@@ -253,7 +259,8 @@ def _layer_text(layer: Any) -> str:
         name: str = layer.kind.lower()[:-2]
         stride = "" if layer.stride is None else f"s{size_text(layer.stride)}"
         padding = "" if layer.padding in (0, "valid") else f"p{size_text(layer.padding)}"
-        return f"{name}{size_text(layer.pool_size)}{stride}{padding}"
+        ceil = "c" if getattr(layer, "ceil_mode", False) else ""
+        return f"{name}{size_text(layer.pool_size)}{stride}{padding}{ceil}"
     if layer.kind == "Activation":
         return str(layer.function)
     kind: str = layer.kind

@@ -5,8 +5,10 @@ PyTorch is imported only when it is asked for: blobnet does not depend on it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -23,6 +25,8 @@ from blobnet.layers.base import Layer
 from blobnet.model import Model
 
 _HINT = "pip install torch (a CPU build is enough for CPU devices)"
+#: Layers of several inputs, which are functions there.
+_JOINS = ("Add", "Concat", "Interleave", "Multiply")
 _PARAMETER_NAMES = {"scale": "weight", "shift": "bias", "running_variance": "running_var"}
 
 
@@ -87,7 +91,7 @@ def check_layer(layer: Layer, shape: Shape) -> None:
 def check_graph(graph: Graph) -> None:
     """Raises OptionError unless PyTorch has a counterpart of every layer."""
     for vertex in graph.vertices[1:]:
-        if vertex.layer.kind != "Concat":
+        if vertex.layer.kind not in _JOINS:
             check_layer(vertex.layer, graph.input_shapes(vertex)[0])
 
 
@@ -233,7 +237,7 @@ def _network(torch: Any, graph: Graph) -> Any:
             self.register_buffer("deviation", torch.ones(1))
             self.parts = torch.nn.ModuleDict()
             for vertex in graph.vertices[1:]:
-                if vertex.layer.kind not in ("Add", "Concat"):
+                if vertex.layer.kind not in _JOINS:
                     make = _layer_module(torch, vertex.layer, graph.input_shapes(vertex)[0])
                     assert make is not None
                     self.parts[vertex.name] = make()
@@ -247,8 +251,13 @@ def _network(torch: Any, graph: Graph) -> Any:
         def _value(self, vertex: Vertex, inputs: list[Any]) -> Any:
             if vertex.layer.kind == "Concat":
                 return torch.cat(inputs, 1)
+            if vertex.layer.kind == "Interleave":
+                return torch.stack(inputs, 2).flatten(1, 2)
             if vertex.layer.kind == "Add":
                 return sum(inputs[1:], inputs[0])
+            if vertex.layer.kind == "Multiply":
+                axes = 2 + vertex.shape.rank
+                return math.prod(value.reshape(*value.shape, *(1,) * (axes - value.ndim)) for value in inputs)
             value = inputs[0].flatten(1) if vertex.layer.flattens_input else inputs[0]
             return self.parts[vertex.name](value)
 
@@ -272,8 +281,10 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
         return lambda: nn.Linear(shape.elements, layer.units, layer.bias)
     if hasattr(layer, "pool_size"):
         make = getattr(nn, f"{'Max' if kind.startswith('Max') else 'Avg'}Pool{layer.rank}d")
-        settings = {} if kind.startswith("Max") else {"count_include_pad": layer.count_include_pad}
-        padding = _padding(layer, shape)
+        is_max = kind.startswith("Max")
+        settings = {"ceil_mode": layer.ceil_mode} if is_max else {"count_include_pad": layer.count_include_pad}
+        # What rounding up adds behind the data PyTorch adds itself.
+        padding = _padding(replace(layer, ceil_mode=False) if is_max else layer, shape)
         return lambda: make(layer.pool_size, layer.stride, padding, **settings)
     makers: dict[str, Callable[[], Any] | None] = {
         "BatchNorm": lambda: (nn.BatchNorm2d if shape.rank == 2 else nn.BatchNorm1d)(
@@ -282,14 +293,80 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
         "GlobalAveragePool": lambda: nn.Sequential(
             (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)[shape.rank - 1](1), nn.Flatten()
         ),
+        "AdaptiveAveragePool": lambda: (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)[shape.rank - 1](layer.output_size),
         "Flatten": nn.Flatten,
         "Dropout": lambda: nn.Dropout(layer.rate),
+        "Slice": lambda: _function(torch, lambda own, x: x[_slices(layer)]),
+        "Tokens": lambda: _function(
+            torch,
+            lambda own, x: torch.cat([own.token.expand(len(x), 1, -1), x.flatten(2).mT], 1).add(own.position).mT,
+            **_zeros(torch, layer, shape),
+        ),
+        "MultiHeadAttention": lambda: _function(
+            torch, lambda own, x: _attention(torch, own, x, layer), **_zeros(torch, layer, shape)
+        ),
+        "StochasticDepth": lambda: _function(torch, lambda own, x: _left_out(torch, own, x, layer.rate)),
+        "LayerNorm": lambda: _function(
+            torch,
+            lambda own, x: nn.functional.layer_norm(
+                x.movedim(1, -1), (shape.units,), own.weight, own.bias, layer.epsilon
+            ).movedim(-1, 1),
+            **({"weight": None, "bias": None} | _zeros(torch, layer, shape)),
+        ),
+        "Scale": lambda: _function(
+            torch,
+            lambda own, x: x * own.weight.reshape(-1, *(1,) * shape.rank),
+            **_zeros(torch, layer, shape),
+        ),
         "Add": None,
         "Activation": lambda: _activation(nn, layer),
     }
     if kind not in makers:
         raise OptionError("--against torch", "every layer must have a counterpart in PyTorch", layer=layer.subject)
     return makers[kind]
+
+
+def _zeros(torch: Any, layer: Layer, shape: Shape) -> dict[str, Any]:
+    """Zeros for the parameters of a layer, by the names that they have there; weights are set later."""
+    return {_PARAMETER_NAMES.get(spec.name, spec.name): torch.zeros(spec.shape) for spec in layer.parameters([shape])}
+
+
+def _attention(torch: Any, own: Any, x: Any, layer: Any) -> Any:
+    """What a layer does of one input (N, units, width)."""
+    linear, parts = torch.nn.functional.linear, []
+    for name in ("query", "key", "value"):
+        part = linear(x.mT, getattr(own, name), getattr(own, f"{name}_bias", None))
+        parts.append(part.unflatten(2, (layer.heads, -1)).transpose(1, 2))
+    mixed = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=layer.causal)
+    return linear(mixed.transpose(1, 2).flatten(2), own.output, getattr(own, "output_bias", None)).mT
+
+
+def _slices(layer: Any) -> tuple[slice, ...]:
+    """What a Slice takes of the samples and of each axis."""
+    return (slice(None), *(slice(*part) if part else slice(None) for part in layer.ranges))
+
+
+def _left_out(torch: Any, own: Any, x: Any, rate: float) -> Any:
+    """Whole samples times 0 or 1 / (1 - rate), in training."""
+    if not own.training:
+        return x
+    kept = torch.empty((len(x), *(1,) * (x.ndim - 1)), dtype=x.dtype, device=x.device).bernoulli_(1 - rate)
+    return x * kept.div_(1 - rate)
+
+
+def _function(torch: Any, function: Callable[..., Any], **parameters: Any) -> Any:
+    """A module that is a function of itself and its inputs, with parameters that start as these arrays, or are None."""
+
+    class Function(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not there for type checkers
+        def __init__(self) -> None:
+            super().__init__()
+            for name, values in parameters.items():
+                setattr(self, name, None if values is None else torch.nn.Parameter(values))
+
+        def forward(self, *inputs: Any) -> Any:
+            return function(self, *inputs)
+
+    return Function()
 
 
 def _activation(nn: Any, layer: Any) -> Any:

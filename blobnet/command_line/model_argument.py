@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import os
-import pkgutil
 import re
 import sys
 import traceback
@@ -41,8 +39,8 @@ class UserCodeError(BlobnetError):
 
 
 def known_models() -> list[str]:
-    """The models that come with blobnet: modules of blobnet.models with a function of the same name."""
-    return sorted(module.name for module in pkgutil.iter_modules(blobnet.models.__path__))
+    """The models that come with blobnet: the functions of blobnet.models."""
+    return sorted(blobnet.models.__all__)
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,7 @@ def find_model(text: str) -> ModelSource:
         UserCodeError: the file cannot be imported.
     """
     if text in known_models():
-        module = importlib.import_module(f"blobnet.models.{text}")
-        return ModelSource(text, text, None, getattr(module, text))
+        return ModelSource(text, text, None, getattr(blobnet.models, text))
     if ".py" not in text and "/" not in text and ":" not in text:
         hint = f"{near_matches(text, known_models())} A model of your own is path/to/file.py:function."
         raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)

@@ -2,13 +2,13 @@
 
 from blobnet.layers.activation import Activation
 from blobnet.layers.adaptive import AdaptiveAveragePool, AdaptiveMaxPool, GlobalMaxPool
-from blobnet.layers.attention import MatMul, MultiHeadAttention
+from blobnet.layers.attention import MatMul, MultiHeadAttention, Tokens
 from blobnet.layers.base import Layer, Node
 from blobnet.layers.constant import Constant
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
-from blobnet.layers.dropout import Dropout
-from blobnet.layers.gates import PReLU, SqueezeExcite
+from blobnet.layers.dropout import Dropout, StochasticDepth
+from blobnet.layers.gates import PReLU, Scale, SqueezeExcite
 from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten, Multiply
 from blobnet.layers.lowered import Contraction, Lowered, function
@@ -18,7 +18,7 @@ from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePo
 from blobnet.layers.resize import DepthToSpace, SpaceToDepth, Upsample
 from blobnet.layers.standardize import Standardize
 from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D, ConvTranspose3D
-from blobnet.layers.views import Pad, Permute, Reshape, Slice, split
+from blobnet.layers.views import Interleave, Pad, Permute, Reshape, Slice, split
 from blobnet.layers.volumes import AveragePool3D, Conv3D, MaxPool3D
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "GroupNorm",
     "Input",
     "InstanceNorm",
+    "Interleave",
     "Layer",
     "LayerNorm",
     "LocalResponseNorm",
@@ -63,10 +64,13 @@ __all__ = [
     "Pad",
     "Permute",
     "Reshape",
+    "Scale",
     "Slice",
     "SpaceToDepth",
     "SqueezeExcite",
     "Standardize",
+    "StochasticDepth",
+    "Tokens",
     "Upsample",
     "function",
     "split",

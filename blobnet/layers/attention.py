@@ -1,7 +1,8 @@
-"""Products of matrices, and attention. A matrix is a sample of (units, width): rows are units."""
+"""Products of matrices, attention, and what it attends to. A matrix is a sample of (units, width): rows are units."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +10,7 @@ from typing import ClassVar
 from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.initializers import check_initializer
-from blobnet.layers.lowered import Lowered, broadcast, function, repeating
+from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,45 @@ class MatMul(Lowered):
     def _inner(self) -> tuple[int, int]:
         """The axis of each input that the sum runs over."""
         return int(not self.transpose_first), int(self.transpose_second)
+
+
+@dataclass(frozen=True)
+class Tokens(Lowered):
+    """The positions of planes as columns behind one that is learned, and for each column what is learned of its place.
+
+        output(n, e, 0) = token[e] + position[0, e]
+        output(n, e, 1 + i) = input(n, e, i) + position[1 + i, e],  with i = y * width + x
+
+    (N, units, ...) -> (N, units, 1 + positions). What vision transformers begin with (Dosovitskiy et al., *An image is
+    worth 16x16 words*, 2021): the column in front gathers what is said of the whole picture. Parameters: ``token``
+    (units,), which starts as zeros, and ``position`` (1 + positions, units).
+
+    Args:
+        initializer: how ``position`` starts, see blobnet.initializers.
+    """
+
+    initializer: str = "fan_in_uniform"
+    keeps_inputs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_initializer(self.subject, self.initializer)
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return self.initializer if name == "position" else super().start(name, shape)
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        shape = inputs[0]
+        self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
+        axes = AXES[len(AXES) - shape.rank :]
+        steps = [math.prod(shape.sizes[place + 1 :]) for place in range(shape.rank)]
+        column = " + ".join(f"{step}*{axis}" for step, axis in zip(steps, axes, strict=True))
+        text = f"""function (I[N, E, ...], token[E], position[T, E]) -> (O) {{
+          P[n, e, {column} + 1 : N, E, T] = +(I[n, e, ...]);
+          C[t, e : T, E] = +(token[e]), t < 1;
+          O[n, e, t] = +(P[n, e, t] + C[t, e] + position[t, e]);
+        }}"""
+        return function(text, shape, T=1 + shape.positions)
 
 
 @dataclass(frozen=True)

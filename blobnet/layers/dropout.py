@@ -1,9 +1,10 @@
-"""Dropout."""
+"""Dropout, of single values and of whole samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step
@@ -34,6 +35,8 @@ class Dropout(Layer):
     """
 
     rate: float
+    #: Whether all values of a sample go together.
+    is_whole: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,11 +90,30 @@ class Dropout(Layer):
                 "THRESHOLD": f"{min(2**32 - 1, round(self.rate * 2**32))}U",
                 "SCALE": float(1 / (1 - self.rate)),
                 "ORDINAL": site.ordinal,
+                "WHOLE": int(self.is_whole),
                 **macros,
             },
             tunables=tunables,
             local_size=local,
         )
+
+
+@dataclass(frozen=True)
+class StochasticDepth(Dropout):
+    """In training, whole samples are set to 0 with the probability ``rate``, and the others are scaled.
+
+    For the end of a branch that is added to what it reads: it is left out then. Otherwise as :class:`Dropout`; a sample
+    goes by the random word of its first value (Huang et al., *Deep Networks with Stochastic Depth*, 2016, with the
+    scaling in training). Shapes: any, unchanged.
+
+    Args:
+        rate: the probability that a sample is dropped, from 0 to below 1.
+
+    Raises:
+        OptionError: a rate out of its range.
+    """
+
+    is_whole: ClassVar[bool] = True
 
 
 def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.lowered import Lowered, function
+from blobnet.schedules import check_number
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,36 @@ class PReLU(Lowered):
     """
 
     def start(self, name: str, shape: Sequence[int]) -> str:
-        return "quarters"
+        return "constant(0.25)"
 
     def function(self, inputs: Sequence[Shape]) -> Function:
         text = """function (I[N, C, ...], slope[C]) -> (O) {
           O[n, c, ...] = +(I[n, c, ...] > 0 ? I[n, c, ...] : slope[c] * I[n, c, ...]);
         }"""
+        return function(text, inputs[0])
+
+
+@dataclass(frozen=True)
+class Scale(Lowered):
+    """output = scale[unit] * input, with learned factors.
+
+    Touvron et al., *Going deeper with Image Transformers*, 2021 (LayerScale). Shapes: any, unchanged.
+
+    Args:
+        initial: what all factors start with, a finite number.
+    """
+
+    initial: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.subject, "initial", self.initial)
+
+    def start(self, name: str, shape: Sequence[int]) -> str:
+        return f"constant({float(self.initial)!r})"
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        text = "function (I[N, C, ...], scale[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * scale[c]); }"
         return function(text, inputs[0])
 
 

@@ -154,6 +154,18 @@ def _lanes_within(run: int, maximum: int) -> int:
 class _MaxPool(_Pool):
     """Base of max pooling."""
 
+    ceil_mode: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(isinstance(self.ceil_mode, bool), "ceil_mode must be True or False", ceil_mode=self.ceil_mode)
+
+    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
+        vertical, horizontal = super()._axes(shape)
+        if not self.ceil_mode or self.padding == "same":
+            return vertical, horizontal
+        return vertical.rounded_up(shape.height), horizontal.rounded_up(shape.width)
+
     def forward(self, site: Site) -> list[KernelCall]:
         if not any(site.input_deltas):
             return [self._forward_call(site, "pooling/max_forward")]
@@ -196,6 +208,8 @@ class MaxPool2D(_MaxPool):
         stride: the step from window to window; the window itself if None. It may be smaller or larger.
         padding: an int, (vertical, horizontal), ((top, bottom), (left, right)), "same" or "valid"; smaller than the
             window on every side.
+        ceil_mode: whether sizes are rounded up instead: a last window may reach beyond the padded input, if it begins
+            before the end of the data.
 
     Raises:
         OptionError: a size, stride or padding that is not allowed.
@@ -217,6 +231,7 @@ class MaxPool1D(_MaxPool):
         pool_size: the window's length.
         stride: the step from window to window; the window itself if None.
         padding: an int, (left, right), "same" or "valid"; smaller than the window on either side.
+        ceil_mode: as in :class:`MaxPool2D`.
 
     Raises:
         OptionError: a size, stride or padding that is not allowed.

@@ -90,6 +90,29 @@ class Permute(Lowered):
 
 
 @dataclass(frozen=True)
+class Interleave(Lowered):
+    """The units of two inputs of one shape, in turns: the first one's first, the second one's first, ...
+
+        output(n, 2 * c + k, ...) = input k(n, c, ...)
+
+    (N, C, ...), (N, C, ...) -> (N, 2 * C, ...). It is a concat and, behind it, the channel shuffle of two groups (Zhang
+    et al., *ShuffleNet*, 2018). Every value is moved: units lie in another order than they come in.
+    """
+
+    arity: ClassVar[tuple[int, int | None]] = (2, 2)
+    keeps_inputs: ClassVar[bool] = False
+
+    def function(self, inputs: Sequence[Shape]) -> Function:
+        first, second = inputs
+        self._require_shape(first == second, "both inputs must have the same shape", inputs=f"{first} {second}")
+        text = """function (A[N, C, ...], B[N, C, ...]) -> (O) {
+          F[k : 2] = +(1), k < 1;
+          O[n, 2*c + k, ... : N, 2*C, ...] = +(F[k] > 0 ? A[n, c, ...] : B[n, c, ...]), k < 2;
+        }"""
+        return function(text, first)
+
+
+@dataclass(frozen=True)
 class Pad(Lowered):
     """Zeros around the planes.
 

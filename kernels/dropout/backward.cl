@@ -14,6 +14,7 @@
  *   THRESHOLD     the smallest random word that keeps its element
  *   SCALE         1 / (1 - rate)
  *   ORDINAL       number of this layer's random stream
+ *   WHOLE         1: all elements of a sample go by the word of its first one
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
  *   GLOBAL_WIDTH  step along the blocks of a sample

@@ -13,6 +13,7 @@
  *   THRESHOLD     the smallest random word that keeps its element
  *   SCALE         1 / (1 - rate)
  *   ORDINAL       number of this layer's random stream
+ *   WHOLE         1: all elements of a sample go by the word of its first one
  *   IN_PLACE      1: INPUT is OUTPUT
  *   GLOBAL_WIDTH  step along the blocks of a sample
  * Tunables:

@@ -9,13 +9,13 @@ the random numbers of dropout differ.
 from __future__ import annotations
 
 import argparse
-import importlib
 import time
 
 import numpy as np
 import torch
 
 import blobnet as bn
+from blobnet import models
 from blobnet.bench.torch_twin import Twin
 from blobnet.device import Device
 
@@ -77,7 +77,7 @@ def main() -> None:
     data = bn.datasets.load(options.dataset)
     assert data.test is not None
     device = Device(options.device) if options.only != "torch" else None
-    build = getattr(importlib.import_module(f"blobnet.models.{options.model}"), options.model)
+    build = getattr(models, options.model)
     for seed in options.seeds:
         model = build(data.shape, data.classes, seed=seed)
         model.set_normalization(*data.statistics())

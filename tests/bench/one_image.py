@@ -9,7 +9,6 @@ shortest; other work on the machine lengthens the one more than the other.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import statistics
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from blobnet import models
 from blobnet.bench import torch_twin
 from blobnet.device import Device
 from blobnet.model import Model
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
-    model = getattr(importlib.import_module(f"blobnet.models.{options.model}"), options.model)((3, 224, 224), 1000)
+    model = getattr(models, options.model)((3, 224, 224), 1000)
     device = Device(options.device)
     session = onnx_session(model, len(os.sched_getaffinity(0)))
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)

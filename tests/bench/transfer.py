@@ -11,7 +11,6 @@ first training at a fifth of the rate.
 from __future__ import annotations
 
 import argparse
-import importlib
 import statistics
 import time
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import blobnet as bn
+from blobnet import models
 from blobnet.device import Device
 from blobnet.optimizers import Adam
 from blobnet.schedules import Cosine
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--device")
     options = parser.parse_args()
     device = Device(options.device)
-    make = getattr(importlib.import_module(f"blobnet.models.{options.model}"), options.model)
+    make = getattr(models, options.model)
     fashion, digits = bn.datasets.load("fashion-mnist"), bn.datasets.load("digits")
     others = tuple(label for label in range(10) if label not in FIRST)
     start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import initializers, layers, plots
+from blobnet import initializers, layers, models, plots
 from blobnet.bench import public, roofline, shapes, timing, torch_twin
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
@@ -65,6 +64,7 @@ def widest(lines: Sequence[str]) -> int:
         ("4x7x7:2k3x1p1x0d2x1", {"forward": 2 * 3 * 2 * 5 * 7 * 12}, {"forward": 3 * 4 * 49 + 3 * 70 + 24}),
         ("7:dense5b", {"backward weights": 2 * 3 * 35}, {"forward": 3 * 7 + 3 * 5 + 35 + 5}),
         ("2x6x6:maxpool3s2p1", {"forward": 3 * 18 * 9, "backward": 3 * 18}, {"forward": 3 * 72 + 3 * 18}),
+        ("2x6x6:maxpool3s2c", {"forward": 3 * 18 * 9, "backward": 3 * 18}, {"forward": 3 * 72 + 3 * 18}),
         ("2x3x3:norm", {"forward": 5 * 54, "backward": 9 * 54}, {"forward": 2 * 54, "backward": 3 * 54}),
         ("2x3x3:relu", {"forward": 54, "backward": 54}, {"forward": 2 * 54, "backward": 3 * 54}),
         ("2x3x3:add", {"forward": 54}, {"forward": 3 * 54}),
@@ -100,7 +100,7 @@ def test_convolutions_of_networks(name, distinct, convolutions, gigaflops, monke
         return np.zeros(spec.shape, np.float32)
 
     monkeypatch.setattr(initializers, "initialize", zeros)
-    graph = getattr(importlib.import_module(f"blobnet.models.{name}"), name)().graph
+    graph = getattr(models, name)().graph
     cases = shapes.from_graph(graph, shapes.CONVOLUTIONS)
     assert len(cases) == distinct
     assert sum(case.count for case in cases) == convolutions
@@ -125,6 +125,7 @@ def test_convolutions_of_networks(name, distinct, convolutions, gigaflops, monke
         ("64x9x9:128s2", "shape: a convolution must have a filter size, k3 say. Received text=64x9x9:128s2."),
         ("64x9x9:8k3k3", "shape: the options of this layer must be some of k, s, p, d, g, each once."),
         ("64x9x9:maxpool3k2", "shape: the options of this layer must be some of s, p, each once."),
+        ("64x9x9:averagepool3c", "shape: only max pools have a ceil mode."),
         ("64x9x9:sofmax", "shape: what follows the colon must be a layer."),
         ("64x5x5:8k3g7", "Conv2D: groups must divide filters."),
         ("64x5x5:8k9", "Conv2D: the dilated filter must fit the padded input."),
@@ -482,7 +483,7 @@ def test_a_network_against_pytorch(run, known_roofline, device: Device, net) -> 
 @pytest.mark.parametrize("name", ["lenet5", "resnet8"])
 def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")
-    model = getattr(importlib.import_module(f"blobnet.models.{name}"), name)((1, 16, 16), 7)
+    model = getattr(models, name)((1, 16, 16), 7)
     model.set_normalization([0.5], [2.0])
     operations = TorchOperations(torch)
     x = np.random.default_rng(2).standard_normal((3, 1, 16, 16)).astype(np.float32)

@@ -17,8 +17,8 @@ from blobnet.errors import FileError, OptionError
 from blobnet.layer_spreads import LayerSpread
 from blobnet.mistakes import Mistake, Mistakes
 from blobnet.model import Model
+from blobnet.models import resnet8
 from blobnet.models.lenet5 import lenet5
-from blobnet.models.resnet8 import resnet8
 from blobnet.network_inputs import Sheet
 from blobnet.plan_memory import memory_schedule
 from blobnet.plots.model import _lanes

@@ -14,7 +14,7 @@ from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
 from blobnet.kernel_call import Batch, Tuning
-from blobnet.layers import Dropout
+from blobnet.layers import Dropout, StochasticDepth
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference import dropout
@@ -82,6 +82,31 @@ def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
     mask = mask_of(shape, 0.4) > 0
     for run in report.runs.values():
         assert np.array_equal(run.output.reshape(mask.shape) != 0, mask), run.arrangement.name
+
+
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_whole_samples(device: Device, shape: Shape, tuning: Tuning) -> None:
+    count = 9
+    mask = np.repeat(mask_of(Shape(1), 0.4, count=count), shape.elements, axis=1)
+    kept = mask[:, 0] > 0
+    assert 0 < kept.sum() < count
+    report = run_layer_contract(
+        device,
+        StochasticDepth(0.4),
+        [shape],
+        reference_forward=lambda inputs, parameters: dropout.dropout(inputs[0], mask),
+        reference_backward=lambda inputs, parameters, delta: ([dropout.dropout_backward(inputs[0], mask, delta)], {}),
+        shared={"step": step_array()},
+        count=count,
+        relative=1e-6,
+        absolute=1e-6,
+        ordinal=5,
+        tuning=tuning,
+        arrangements=IN_TRAINING,
+    )
+    for run in report.runs.values():
+        assert np.array_equal((run.output != 0).reshape(count, -1).all(axis=1), kept), run.arrangement.name
 
 
 @pytest.mark.parametrize("rate", [0, 0.1, 0.999999])

@@ -302,6 +302,28 @@ def prelu(random: Random) -> Case:
     )
 
 
+def scale(random: Random) -> Case:
+    shape = any_rank(random, sizes(random, 1)[0])
+    return layers.Scale(0.5), [shape], lambda x, p: x[0] * of_rank(p["scale"][None], x[0].ndim)
+
+
+def interleave(random: Random) -> Case:
+    shape = any_rank(random, sizes(random, 1)[0])
+    stack = pytest.importorskip("torch").stack
+    return layers.Interleave(), [shape, shape], lambda x, p: stack([x[0], x[1]], 2).flatten(1, 2)
+
+
+def tokens(random: Random) -> Case:
+    shape = any_rank(random, sizes(random, 1)[0], 1)
+    cat = pytest.importorskip("torch").cat
+
+    def module(x: list[Any], p: dict[str, Any]) -> Any:
+        front = p["token"][None, :, None].expand(len(x[0]), -1, -1)
+        return cat([front, x[0].flatten(2)], 2) + p["position"].mT
+
+    return layers.Tokens(), [shape], module
+
+
 def squeeze_excite(random: Random) -> Case:
     shape = any_rank(random, sizes(random, 1, 2)[0], 1)
 
@@ -402,8 +424,8 @@ CASES: dict[str, Callable[[Random], Case]] = {
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
         conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
         conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
-        add, multiply, multiply_any, multiply_vectors, prelu, squeeze_excite, matmul, matmul_of_stacks, attention,
-        permute, pad, slice_,
+        add, multiply, multiply_any, multiply_vectors, prelu, scale, squeeze_excite, matmul, matmul_of_stacks,
+        attention, tokens, permute, interleave, pad, slice_,
     )
 }  # fmt: skip
 
@@ -464,6 +486,7 @@ WRONG_OPTIONS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "affine": (lambda: layers.GroupNorm(2, affine=1), r"GroupNorm: affine must be True or False\. Received affine=1"),
     "alpha": (lambda: layers.LocalResponseNorm(3, alpha=-1), r"alpha must be a finite number of at least 0"),
+    "initial": (lambda: layers.Scale(float("nan")), r"Scale: initial must be a finite number\. Received initial=nan"),
     "reduction": (lambda: layers.SqueezeExcite(0), r"reduction must be an int of at least 1"),
     "heads": (lambda: layers.MultiHeadAttention(0), r"MultiHeadAttention: heads must be an int of at least 1"),
     "start": (lambda: layers.MultiHeadAttention(1, initializer="glorot"), r"the initializer must be a known one"),
@@ -512,6 +535,12 @@ WRONG_SHAPES: list[tuple[layers.Layer, list[Shape], str]] = [
         [Shape(3, 4, 5), Shape(5)],
         r"all inputs must have the same shape, or 1 in place of any size, or be",
     ),
+    (
+        layers.Interleave(),
+        [Shape(3, 4), Shape(3, 5)],
+        r"both inputs must have the same shape\. Received inputs=\(3, 4\) ",
+    ),
+    (layers.Tokens(), [Shape(3)], r"the input must have spatial axes\. Received input=\(3\)"),
     (layers.SqueezeExcite(), [Shape(3)], r"the input must have spatial axes"),
     (layers.MatMul(), [Shape(3, 4), Shape(3, 4)], r"the inner sizes of both matrices must be the same"),
     (layers.MatMul(), [Shape(3, 4), Shape(4)], r"both inputs must have matrices: \(\.\.\., rows, columns\)"),

@@ -204,6 +204,27 @@ def test_forms_of_padding_and_long_rows(device: Device, layer: Pool, shape: Shap
     check_once(device, layer, shape, sides, accumulate=shape.width % 2 == 0)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "sides"),
+    [
+        (MaxPool2D(3, 2, ceil_mode=True), Shape(3, 8, 7), ((0, 1), (0, 0))),
+        (MaxPool2D((2, 5), (3, 2), (0, 1), ceil_mode=True), Shape(2, 10, 14), ((0, 1), (1, 2))),
+        (MaxPool2D(3, 1, 1, ceil_mode=True), Shape(2, 5, 6), ((1, 1), (1, 1))),
+        (MaxPool1D(4, 4, 2, ceil_mode=True), Shape(3, 15), ((0, 0), (2, 3))),
+    ],
+    ids=str,
+)
+def test_sizes_rounded_up(device: Device, layer: Pool, shape: Shape, sides: Sides) -> None:
+    (size, stride), planes = window(layer), (shape.height, shape.width)
+    wanted = [
+        (cells + sum(side) - taps) // step + 1
+        for cells, side, taps, step in zip(planes, sides, size, stride, strict=True)
+    ]
+    assert [layer.output_shape([shape]).height, layer.output_shape([shape]).width] == wanted
+    check_once(device, layer, shape, sides)
+    check_once(device, layer, shape, sides, accumulate=True)
+
+
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_all_lanes(device: Device, lanes: int) -> None:
     kernels = ("max_forward_training", "max_backward", "average_forward", "average_backward")
@@ -320,6 +341,10 @@ def test_flatten_behind_pooling_needs_no_copy(pool: Layer, size: int) -> None:
         (
             lambda: MaxPool2D(0, name="pool1"),
             "pool1 (MaxPool2D): pool_size must be an int or a pair of ints of at least 1. Received pool_size=0.",
+        ),
+        (
+            lambda: MaxPool2D(2, ceil_mode=1),
+            "MaxPool2D: ceil_mode must be True or False. Received ceil_mode=1.",
         ),
         (
             lambda: MaxPool1D((2, 2)),

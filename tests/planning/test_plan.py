@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blobnet import layers
+from blobnet import layers, models
 from blobnet.errors import KernelError, OptionError, PlanError, ShapeError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import Tuning
@@ -590,9 +590,7 @@ LAUNCHES = {"lenet5": (10, 21, 11), "fashion_cnn": (29, 38, 15), "resnet8": (51,
 
 
 def shipped(name: str) -> Graph:
-    import importlib
-
-    make: Callable[[], object] = getattr(importlib.import_module(f"blobnet.models.{name}"), name)
+    make: Callable[[], object] = getattr(models, name)
     return make().graph  # type: ignore[attr-defined, no-any-return]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blobnet import initializers
+from blobnet import initializers, models
 from blobnet.blob import FloatArray
 from blobnet.device import Device
 from blobnet.layers.base import ParameterSpec
@@ -30,7 +29,7 @@ DEVICE_NETWORKS = ["resnet18"]
 
 
 def build(name: str, *arguments: object) -> Model:
-    model: Model = getattr(importlib.import_module(f"blobnet.models.{name}"), name)(*arguments)
+    model: Model = getattr(models, name)(*arguments)
     return model
 
 

@@ -19,7 +19,7 @@ from blobnet.inference import BUCKETS, Evaluator
 from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
-from blobnet.models.resnet50 import resnet50
+from blobnet.models import resnet50
 from blobnet.planning import make_plan
 from blobnet.trainer import Progress
 from tests.kinds import as_gpu, tuning_for

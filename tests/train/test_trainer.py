@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import math
 import signal
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import layers, optimizers, schedules
+from blobnet import layers, models, optimizers, schedules
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.device import Device
@@ -234,7 +233,7 @@ def test_debug_mode_changes_nothing(device: Device) -> None:
 # fashion_cnn has no other layers, and takes half a minute to build.
 @pytest.mark.parametrize("name", ["lenet5", "resnet8"])
 def test_shipped_models_keep_the_promise(device: Device, name: str) -> None:
-    make = getattr(importlib.import_module(f"blobnet.models.{name}"), name)
+    make = getattr(models, name)
     fit(make((1, 8, 8), 10), device, 5, epochs=1, batch_size=3, debug=True)
 
 

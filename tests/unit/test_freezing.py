@@ -15,7 +15,7 @@ from blobnet.errors import OptionError, PlanError
 from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.models.resnet50 import resnet50
+from blobnet.models import resnet50
 from blobnet.optimizers import SGD, Adam
 from blobnet.optimizers import from_description as optimizer_from
 from blobnet.parameters import parameter_table

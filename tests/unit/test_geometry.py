@@ -153,3 +153,21 @@ def test_bad_pair(value: Any, rank: int) -> None:
     with pytest.raises(OptionError) as caught:
         pair("conv1 (Conv2D)", "stride", value, rank)
     assert str(caught.value) == f"conv1 (Conv2D): stride must be {numbers} of at least 1. Received stride={value}."
+
+
+#: Size, window, stride, padding, and the windows that PyTorch 2.13's pools have in ceil_mode.
+ROUNDED_UP = [
+    *((4, 5, 2, 1, 2), (15, 5, 4, 2, 5), (15, 4, 4, 2, 5), (10, 2, 3, 0, 4), (14, 3, 2, 1, 8), (11, 5, 3, 1, 4)),
+    *((2, 1, 4, 0, 1), (13, 1, 4, 0, 4), (13, 5, 3, 1, 5), (6, 3, 3, 1, 3), (14, 5, 2, 1, 7), (5, 4, 4, 0, 2)),
+    *((112, 3, 2, 0, 56), (14, 2, 2, 0, 7), (2, 3, 2, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "padding", "windows"), ROUNDED_UP)
+def test_sizes_that_are_rounded_up(size: int, kernel: int, stride: int, padding: int, windows: int) -> None:
+    axis = WindowAxis(kernel, stride, padding=(padding, padding)).rounded_up(size)
+    assert axis.output_size(size) == windows
+    # No more padding than the last window needs, and not so much that it sees nothing else.
+    assert axis.padding[0] == padding
+    assert padding <= axis.padding[1] < kernel
+    assert axis.padding[1] == max(padding, (windows - 1) * stride + kernel - size - padding)

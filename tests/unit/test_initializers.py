@@ -29,7 +29,8 @@ def draw(shape: tuple[int, ...], initializer: str, name: str = "conv/weight", se
 def test_constants() -> None:
     for shape in ((3,), (2, 3, 4, 5), (1,)):
         assert (draw(shape, "zeros") == 0).all()
-        assert (draw(shape, "quarters") == 0.25).all()
+        for text, value in (("0.25", 0.25), ("-3", -3), ("1e-06", 1e-6), ("2.5e3", 2500)):
+            assert (draw(shape, f"constant({text})") == np.float32(value)).all()
         assert (draw(shape, "ones") == 1).all()
 
 
@@ -201,7 +202,7 @@ def test_pieces_are_those_of_one_draw(monkeypatch: pytest.MonkeyPatch, initializ
 
 
 def test_every_initializer_is_tested() -> None:
-    names = ["fan_in_uniform", "given", "glorot_uniform", "he_normal", "he_uniform", "ones", "quarters", "zeros"]
+    names = ["fan_in_uniform", "given", "glorot_uniform", "he_normal", "he_uniform", "ones", "zeros"]
     assert sorted(INITIALIZERS) == names
 
 

@@ -7,8 +7,8 @@ import pytest
 import blobnet as bn
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
+from blobnet.models import resnet50
 from blobnet.models.mobilenet_v2 import mobilenet_v2
-from blobnet.models.resnet50 import resnet50
 from blobnet.planning import make_plan
 from blobnet.tuning import Tunings
 from tests.kinds import tuning_for

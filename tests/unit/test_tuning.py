@@ -24,7 +24,7 @@ from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import MeanSquaredError
-from blobnet.models.resnet50 import resnet50
+from blobnet.models import resnet50
 from blobnet.planning import make_plan
 from blobnet.task import Choices, Fault, Task, Way, is_broken
 from blobnet.tuning import LEVELS, Tunings, Winner, answers_in

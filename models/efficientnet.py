@@ -1,0 +1,59 @@
+"""EfficientNet (Tan and Le, *EfficientNet: rethinking model scaling for convolutional neural networks*, 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.models.blocks import classifier, convolution, inverted_residual
+
+#: Stages of inverted residuals: expansion, taps, units, blocks, and the stride of the first block.
+STAGES = (
+    (1, 3, 16, 1, 1),
+    (6, 3, 24, 2, 2),
+    (6, 5, 40, 2, 2),
+    (6, 3, 80, 3, 2),
+    (6, 5, 112, 3, 1),
+    (6, 5, 192, 4, 2),
+    (6, 3, 320, 1, 1),
+)
+#: The rate at which the branch of a block behind the last one would be left out; the first one's is 0.
+STOCHASTIC_DEPTH = 0.2
+
+
+def efficientnet_b0(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """EfficientNet-B0: a 3x3 stem, 16 inverted residual blocks with gates, a 1x1 convolution and a global average.
+
+    Gates have a quarter of the values that the block reads between their layers. Branches that are added are left out
+    in training, of whole samples, the later ones more often.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    images = layers.Input(*input_shape, name="input")()
+    node = convolution(images, 32, 3, "stem", stride=2, activation="silu")
+    number, total = 0, sum(stage[3] for stage in STAGES)
+    for expansion, kernel, units, count, first_stride in STAGES:
+        for block in range(count):
+            given = node.shape.units
+            node = inverted_residual(
+                node,
+                expansion * given,
+                kernel,
+                units,
+                1 if block else first_stride,
+                f"block{number + 1}",
+                activation="silu",
+                squeezed=max(1, given // 4),
+                squeeze_activation="silu",
+                rate=STOCHASTIC_DEPTH * number / total,
+            )
+            number += 1
+    node = convolution(node, 1280, 1, "head", activation="silu")
+    return bn.Model(images, classifier(node, classes, dropout=0.2), class_names=class_names, seed=seed)

@@ -1,0 +1,69 @@
+"""MobileNetV3 (Howard et al., *Searching for MobileNetV3*, 2019, table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.models.blocks import convolution, inverted_residual
+
+#: Inverted residuals: taps, wide units, units, whether there are gates, the activation, and the stride.
+SMALL = (
+    (3, 16, 16, True, "relu", 2),
+    (3, 72, 24, False, "relu", 2),
+    (3, 88, 24, False, "relu", 1),
+    (5, 96, 40, True, "hard_swish", 2),
+    (5, 240, 40, True, "hard_swish", 1),
+    (5, 240, 40, True, "hard_swish", 1),
+    (5, 120, 48, True, "hard_swish", 1),
+    (5, 144, 48, True, "hard_swish", 1),
+    (5, 288, 96, True, "hard_swish", 2),
+    (5, 576, 96, True, "hard_swish", 1),
+    (5, 576, 96, True, "hard_swish", 1),
+)
+_NORM = {"epsilon": 1e-3, "momentum": 0.01}
+
+
+def mobilenet_v3_small(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """A 3x3 stem, 11 inverted residual blocks, most with gates, a 1x1 convolution, an average and two dense layers.
+
+    The inner values of gates are a quarter of their units, rounded to a multiple of 8 but by less than a tenth down;
+    norms have an epsilon of 1e-3 and a momentum of 0.01, as torchvision's weights want it.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    images = layers.Input(*input_shape, name="input")()
+    node = convolution(images, 16, 3, "stem", stride=2, activation="hard_swish", **_NORM)
+    for number, (kernel, wide, units, has_gates, activation, stride) in enumerate(SMALL, start=1):
+        squeezed = _multiple_of_8(wide // 4) if has_gates else 0
+        node = inverted_residual(
+            node,
+            wide,
+            kernel,
+            units,
+            stride,
+            f"block{number}",
+            activation=activation,
+            squeezed=squeezed,
+            gate="hard_sigmoid",
+            **_NORM,
+        )
+    node = convolution(node, 576, 1, "head", activation="hard_swish", **_NORM)
+    node = layers.GlobalAveragePool(name="pool")(node)
+    node = layers.Dense(1024, activation="hard_swish", name="dense")(node)
+    node = layers.Dropout(0.2, name="dropout")(node)
+    logits = layers.Dense(classes, name="logits")(node)
+    return bn.Model(images, logits, class_names=class_names, seed=seed)
+
+
+def _multiple_of_8(value: int) -> int:
+    """The nearest multiple of 8, at least 8; the next one where that is less than nine tenths of the value."""
+    nearest = max(8, (value + 4) // 8 * 8)
+    return nearest + 8 * (10 * nearest < 9 * value)

@@ -1,0 +1,175 @@
+"""Residual networks (He et al., *Deep residual learning for image recognition*, 2016, table 1 and section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.models.blocks import basic_block, classifier, convolution, residual
+
+#: The output of a bottleneck block has this many times the units of its 3x3 convolution.
+EXPANSION = 4
+#: Zeros in place of units that a shortcut does not have, and of every other cell of rows and columns only the first.
+_SHORTCUT = """function (I[N, C, Y, X]) -> (O) {
+  O[n, c + (F - C)/2, y, x : N, F, (Y + 1)/2, (X + 1)/2] = +(I[n, c, 2*y, 2*x]);
+}"""
+
+
+def resnet18(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """A 7x7 stem, four stages of 2 basic blocks with 64 to 512 units, and a global average.
+
+    Where a stage halves the planes, the shortcut is a 1x1 convolution (the paper's option B).
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _resnet(input_shape, classes, class_names, seed, basic_block, (2, 2, 2, 2))
+
+
+def resnet34(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """As :func:`resnet18`, with stages of 3, 4, 6 and 3 blocks.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _resnet(input_shape, classes, class_names, seed, basic_block, (3, 4, 6, 3))
+
+
+def resnet50(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """A 7x7 stem, four stages of 3, 4, 6 and 3 bottleneck blocks, and a global average.
+
+    Version 1.5: where a stage halves the planes, the block's 3x3 convolution has the stride; in the paper the 1x1
+    convolution before it has, and skips three quarters of its input. That is also what torchvision's resnet50 does.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _resnet(input_shape, classes, class_names, seed, _bottleneck, (3, 4, 6, 3))
+
+
+def resnet101(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """As :func:`resnet50`, with stages of 3, 4, 23 and 3 blocks.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _resnet(input_shape, classes, class_names, seed, _bottleneck, (3, 4, 23, 3))
+
+
+def resnet8(
+    input_shape: Sequence[int] = (1, 28, 28), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """For small images: stages of one block with 16, 32 and 64 units, each at half the size of the one before.
+
+    Where a stage halves the planes, the shortcut is a 1x1 convolution.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    images, node = _small_stem(input_shape)
+    for number, units in enumerate((16, 32, 64), start=1):
+        node = basic_block(node, units, 1 if number == 1 else 2, f"block{number}")
+    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+
+
+def resnet20(
+    input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """For CIFAR-10: three stages of 3 basic blocks with 16, 32 and 64 units, and a global average.
+
+    Shortcuts have no parameters (the paper's option A): where a stage halves the planes, they take every other row and
+    column, and zeros in place of the units that they do not have, as many before as behind.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _small_resnet(input_shape, classes, class_names, seed, 3)
+
+
+def resnet56(
+    input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
+) -> bn.Model:
+    """As :func:`resnet20`, with stages of 9 blocks.
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return _small_resnet(input_shape, classes, class_names, seed, 9)
+
+
+def _resnet(
+    input_shape: Sequence[int],
+    classes: int,
+    class_names: Sequence[str],
+    seed: int,
+    block: Callable[[layers.Node, int, int, str], layers.Node],
+    depths: Sequence[int],
+) -> bn.Model:
+    images = layers.Input(*input_shape, name="input")()
+    node = convolution(images, 64, 7, "stem", stride=2)
+    node = layers.MaxPool2D(3, 2, padding=1, name="stem_pool")(node)
+    for stage, (units, count) in enumerate(zip((64, 128, 256, 512), depths, strict=True), start=1):
+        for number in range(1, count + 1):
+            node = block(node, units, 2 if stage > 1 and number == 1 else 1, f"stage{stage}_block{number}")
+    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+
+
+def _bottleneck(node: layers.Node, units: int, stride: int, name: str) -> layers.Node:
+    """A 1x1, a 3x3 and a 1x1 convolution, added to the block's input."""
+    branch = convolution(node, units, 1, f"{name}_a")
+    branch = convolution(branch, units, 3, f"{name}_b", stride=stride)
+    branch = convolution(branch, EXPANSION * units, 1, f"{name}_c", activation=None)
+    result: layers.Node = residual(node, branch, stride, name)
+    return result
+
+
+def _small_stem(input_shape: Sequence[int]) -> tuple[layers.Node, layers.Node]:
+    """The input, and a 3x3 convolution of 16 units."""
+    images = layers.Input(*input_shape, name="input")()
+    return images, convolution(images, 16, 3, "stem")
+
+
+def _small_resnet(
+    input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int, depth: int
+) -> bn.Model:
+    images, node = _small_stem(input_shape)
+    for stage, units in enumerate((16, 32, 64), start=1):
+        for number in range(1, depth + 1):
+            name = f"stage{stage}_block{number}"
+            stride = 2 if stage > 1 and number == 1 else 1
+            branch = convolution(node, units, 3, f"{name}_a", stride=stride)
+            branch = convolution(branch, units, 3, f"{name}_b", activation=None)
+            if stride > 1:
+                node = layers.Contraction(_SHORTCUT, sizes={"F": units}, name=f"{name}_shortcut")(node)
+            node = layers.Activation("relu", name=f"{name}_relu")(branch + node)
+    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
