@@ -42,9 +42,13 @@ def _input(place: Place) -> str:
 
 @_form("Constant")
 def _constant(place: Place) -> str:
+    return _for_every_sample(place, place.parameter("value"), *place.shape.dimensions)
+
+
+def _for_every_sample(place: Place, value: str, *sizes: int) -> str:
+    """A value of these sizes, once for each sample of the batch."""
     batch = place.node("Shape", place.samples, start=0, end=1)
-    shape = place.node("Concat", batch, place.constant(place.shape.dimensions), axis=0)
-    return place.node("Expand", place.parameter("value"), shape)
+    return place.node("Expand", value, place.node("Concat", batch, place.constant(sizes), axis=0))
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -64,12 +68,10 @@ def _window(place: Place, size: str) -> dict[str, list[int]]:
     values["stride"] = values["size"] if values["stride"] is None else values["stride"]
     sizes, strides, dilations = (axis_numbers(layer.subject, name, value, shape.rank) for name, value in values.items())
     axes = axes_of_window(sizes, strides, dilations, layer.padding, shape.sizes)
+    if getattr(layer, "ceil_mode", False) and layer.padding != "same":
+        axes = tuple(axis.rounded_up(length) for axis, length in zip(axes, shape.sizes, strict=True))
     pads = [axis.padding[side] for side in (0, 1) for axis in axes]
     return {"kernel_shape": [*sizes], "strides": [*strides], "dilations": [*dilations], "pads": pads}
-
-
-def _pool_window(place: Place) -> dict[str, Any]:
-    return {**_window(place, "pool_size"), "ceil_mode": int(getattr(place.layer, "ceil_mode", False))}
 
 
 @_form("Conv1D", "Conv2D", "Conv3D")
@@ -140,13 +142,13 @@ def _attention(place: Place) -> str:
 
 @_form("MaxPool1D", "MaxPool2D", "MaxPool3D")
 def _max_pool(place: Place) -> str:
-    return place.node("MaxPool", place.input, **_pool_window(place))
+    return place.node("MaxPool", place.input, **_window(place, "pool_size"))
 
 
 @_form("AveragePool1D", "AveragePool2D", "AveragePool3D")
 def _average_pool(place: Place) -> str:
     counted = int(place.layer.count_include_pad)
-    return place.node("AveragePool", place.input, **_pool_window(place), count_include_pad=counted)
+    return place.node("AveragePool", place.input, **_window(place, "pool_size"), count_include_pad=counted)
 
 
 @_form("GlobalAveragePool", "GlobalMaxPool")
@@ -270,6 +272,12 @@ def _dropout(place: Place) -> str:
     return place.node("Dropout", place.input, place.constant(float(place.layer.rate)))
 
 
+@_form("StochasticDepth")
+def _stochastic_depth(place: Place) -> str:
+    """What a prediction makes of it; ONNX has no operator that leaves samples out."""
+    return place.node("Identity", place.input)
+
+
 @_form("Add", "Multiply")
 def _join(place: Place) -> str:
     """Inputs two at a time; (units,) alone gets axes of size 1."""
@@ -300,6 +308,21 @@ def _squeeze_excite(place: Place) -> str:
 @_form("Concat")
 def _concat(place: Place) -> str:
     return place.node("Concat", *place.inputs, axis=1)
+
+
+@_form("Interleave")
+def _interleave(place: Place) -> str:
+    axis = place.constant([2])
+    parts = [place.node("Unsqueeze", value, axis) for value in place.inputs]
+    return place.reshaped(place.node("Concat", *parts, axis=2), 0, *place.shape.dimensions)
+
+
+@_form("Tokens")
+def _tokens(place: Place) -> str:
+    units = place.shape.units
+    first = _for_every_sample(place, place.parameter("token", axes=1), units, 1)
+    columns = place.node("Concat", first, place.reshaped(place.input, 0, units, -1), axis=2)
+    return place.node("Add", columns, place.node("Transpose", place.parameter("position"), perm=[1, 0]))
 
 
 @_form("Flatten")

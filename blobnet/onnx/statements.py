@@ -1,7 +1,7 @@
-"""Statements of the contraction language as nodes of ONNX, where each of their axes is one index by itself.
+"""Statements of the contraction language as nodes of ONNX, where each of their axes moves with one index.
 
-So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes; windows, parts
-of axes and masks are not.
+So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes and of parts of
+them, and what is padded with zeros; windows and masks are not.
 """
 
 from __future__ import annotations
@@ -68,26 +68,27 @@ class _Nodes:
 
     def result(self) -> str:
         statement, reduced = self.statement, self.statement.reduction_indexes
-        reads = statement.reads
-        seen = {index for read in reads for index in self._axes(read)}
+        seen = {index for read in statement.reads for index in self._axes(read)}
+        still = {name for name, span in statement.ranges if len(span) == 1}
         rule = "each index stands in something that is read, and no part of an axis is left out"
-        self._require(seen == set(self.indexes) and not statement.constraints and not statement.accumulates, rule)
+        fits = seen | still == set(self.indexes) and not statement.constraints and not statement.accumulates
+        self._require(fits, rule)
         target = self._axes(statement.output)
         factors = _factors(statement.expression)
-        if factors and reduced and statement.aggregation == "+":
-            return self._shaped(statement.output, self._product(factors, target))
+        if factors and reduced and statement.aggregation == "+" and seen == set(self.indexes):
+            return self._placed(self._product(factors, target))
         value = self._value(statement.expression)
         if reduced:
             axes = self.place.constant([self.indexes.index(name) for name in reduced])
             value = self.place.node(_AGGREGATIONS[statement.aggregation], value, axes, keepdims=0)
         left = [name for name in self.indexes if name not in reduced]
-        return self._shaped(statement.output, self._transposed(value, left, target))
+        return self._placed(self._transposed(value, left, target))
 
     def _product(self, factors: list[Read], target: list[str]) -> str:
         letters = dict(zip(self.indexes, ascii_lowercase, strict=False))
         terms = ["".join(letters[index] for index in self._axes(read)) for read in factors]
         equation = f"{','.join(terms)}->{''.join(letters[index] for index in target)}"
-        return self.place.node("Einsum", *map(self._squeezed, factors), equation=equation)
+        return self.place.node("Einsum", *map(self._part, factors), equation=equation)
 
     def _value(self, expression: Expression) -> str:
         place = self.place
@@ -95,7 +96,7 @@ class _Nodes:
             return place.constant(float(expression.value))
         if isinstance(expression, Read):
             axes = self._axes(expression)
-            value = self._transposed(self._squeezed(expression), axes, sorted(axes, key=self.indexes.index))
+            value = self._transposed(self._part(expression), axes, sorted(axes, key=self.indexes.index))
             missing = [number for number, index in enumerate(self.indexes) if index not in axes]
             return place.node("Unsqueeze", value, place.constant(missing)) if missing else value
         known = isinstance(expression, Apply)
@@ -117,28 +118,39 @@ class _Nodes:
         return place.node("Log", place.node("Add", *values, one))
 
     def _axes(self, read: Read) -> list[str]:
-        """The indexes that are a tensor's axes; those of size 1 that are read at 0 have none."""
-        axes, box = [], self.statement.box
-        for form, size in zip(read.map, read.tensor.shape, strict=True):
-            if form == Affine() and size == 1:
-                continue
-            index = form.indexes[0] if form.indexes else ""
-            is_whole = form == Affine.index(index) and box[index] == range(size)
-            self._require(is_whole, "each axis that is read or written is one index by itself, all of it")
-            axes.append(index)
-        self._require(len(set(axes)) == len(axes), "no index is two axes of one value")
+        """The indexes that a tensor's axes move with; those that stand still have none."""
+        rule = "each axis that is read or written moves with one index, and each index with one axis"
+        self._require(all(len(form.terms) <= 1 and min((1, *_factor(form))) > 0 for form in read.map), rule)
+        axes = [index for form in read.map for index in form.indexes]
+        self._require(len(set(axes)) == len(axes), rule)
         return axes
 
-    def _squeezed(self, read: Read) -> str:
-        """What is read, without the axes of size 1."""
-        value, map_ = self.values[read.tensor.name], read.map
-        fixed = [number for number, form in enumerate(map_) if form == Affine()]
-        return self.place.node("Squeeze", value, self.place.constant(fixed)) if fixed else value
+    def _part(self, read: Read) -> str:
+        """What is read of a tensor, without the axes that stand still."""
+        place, value, box = self.place, self.values[read.tensor.name], self.statement.box
+        parts = {}
+        for axis, (form, size) in enumerate(zip(read.map, read.tensor.shape, strict=True)):
+            span = form.range(box)
+            if len(span) < size or (form.terms and form.terms[0][1] > 1):
+                parts[axis] = (span.start, span.stop, *_factor(form), 1)[:3]
+        if parts:
+            numbers = [*(list(column) for column in zip(*parts.values(), strict=True))]
+            value = place.node("Slice", value, *map(place.constant, (*numbers[:2], list(parts), numbers[2])))
+        fixed = [axis for axis, form in enumerate(read.map) if not form.terms]
+        return place.node("Squeeze", value, place.constant(fixed)) if fixed else value
 
-    def _shaped(self, output: Read, value: str) -> str:
-        """A result with its axes of size 1."""
-        fixed = [number for number, form in enumerate(output.map) if form == Affine()]
-        return self.place.node("Unsqueeze", value, self.place.constant(fixed)) if fixed else value
+    def _placed(self, value: str) -> str:
+        """A result where the output has it, with zeros around it."""
+        place, output, box = self.place, self.statement.output, self.statement.box
+        fixed = [axis for axis, form in enumerate(output.map) if not form.terms]
+        value = place.node("Unsqueeze", value, place.constant(fixed)) if fixed else value
+        spans = [form.range(box) for form in output.map]
+        before = [span.start for span in spans]
+        after = [size - span.stop for span, size in zip(spans, output.tensor.shape, strict=True)]
+        rule = "a result lies side by side, with zeros alone around it"
+        is_dense = all(factor == 1 for form in output.map for factor in _factor(form))
+        self._require(is_dense and (self.statement.aggregation in "+=" or not any(before + after)), rule)
+        return place.node("Pad", value, place.constant(before + after)) if any(before + after) else value
 
     def _transposed(self, value: str, axes: list[str], wanted: list[str]) -> str:
         return value if axes == wanted else self.place.node("Transpose", value, perm=[*map(axes.index, wanted)])
@@ -149,6 +161,11 @@ class _Nodes:
             received = {"statement": str(self.statement)}
             rule = f"the layer must have a form in ONNX, which contractions have where {rule}"
             raise OptionError(self.place.layer.subject, rule, hint=hint, **received)
+
+
+def _factor(form: Affine) -> tuple[int, ...]:
+    """How far a form moves with its index, if it has one."""
+    return tuple(factor for _, factor in form.terms)
 
 
 def _factors(expression: Expression) -> list[Read]:

@@ -7,6 +7,20 @@ from typing import Any
 import numpy as np
 
 import blobnet as bn
+from blobnet.command_line.model_argument import find_model
+
+#: Sides of samples for networks that do not take 64.
+SIDES = {"alexnet": 67, "vgg": 32, "inception_v3": 107}
+
+
+def small_network(name: str, classes: int = 10) -> bn.Model:
+    """A network of blobnet.models for samples that are smaller than its own."""
+    source = find_model(name)
+    shape, most = source.defaults()
+    if len(shape) == 3 and shape[-1] > 100:
+        side = next((side for start, side in SIDES.items() if name.startswith(start)), 64)
+        shape = (shape[0], side, side)
+    return source.build(shape, min(classes, most), (), 0)
 
 
 def random_weights(model: bn.Model, seed: int = 0) -> None:

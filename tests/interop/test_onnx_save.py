@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import pkgutil
 import re
 import sys
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.blob import Shape
-from blobnet.command_line.model_argument import find_model
+from blobnet.command_line.model_argument import known_models
 from blobnet.errors import FileError, OptionError
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.onnx.forms import FORMS
-from tests.interop.networks import random_weights, samples
+from tests.interop.networks import random_weights, samples, small_network
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 
 onnx = pytest.importorskip("onnx")
@@ -41,6 +40,10 @@ FUNCTIONS = """function (I[N, C, X]) -> (O) {
 }"""
 MODULATED = "function (I[N, C, ...], S[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * (1 + S[c])); }"
 SUMS = "function (I[N, C, Y, X], W[C, 5]) -> (O) { O[n, x, f] = +(W[c, f] * I[n, c, y, x]); }"
+PARTS = """function (I[N, C, Y, X]) -> (O) {
+  A[n, c + 2, y, x : N, 9, 3, 8] = +(I[n, c, 2*y + 1, x] * I[n, 3, 0, x]);
+  O[n, c, y, x] = +(A[n, c, y, x] + A[n, 4, y, 1]);
+}"""
 MAXIMA = """function (I[N, C, X], J[N, C, X]) -> (O) {
   M[n, 0, c : N, 1, C] = >(I[n, c, x]);
   O[n, x, c] = +(I[n, c, x] * J[n, c, x] + M[n, 0, c]);
@@ -80,6 +83,7 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
         (layers.Contraction(SUMS), [(3, 4, 2)]),
         (layers.Contraction(MAXIMA), [(3, 4), (3, 4)]),
         (layers.Contraction(FUNCTIONS), [(3, 4)]),
+        (layers.Contraction(PARTS), [(5, 7, 6)]),
     ],
     "Conv1D": [(layers.Conv1D(4, 3, stride=2, padding=(2, 1), groups=2), [(2, 11)])],
     "Conv2D": [
@@ -107,6 +111,7 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
     ],
     "Input": [(layers.Flatten(), [(3, 4, 5)]), (layers.Activation("linear"), [(6,)])],
     "InstanceNorm": [(layers.InstanceNorm(), [(3, 4, 5)]), (layers.InstanceNorm(affine=False), [(3, 9)])],
+    "Interleave": [(layers.Interleave(), [(3, 4, 5), (3, 4, 5)]), (layers.Interleave(), [(3,), (3,)])],
     "LayerNorm": [
         (layers.LayerNorm(), [(6, 4, 5)]),
         (layers.LayerNorm(affine=False, epsilon=1e-2), [(6, 5)]),
@@ -123,7 +128,14 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
         (layers.MatMul(transpose_second=True), [(3, 4, 5), (1, 2, 5)]),
     ],
     "MaxPool1D": [(layers.MaxPool1D(3, 2, padding=1), [(2, 8)])],
-    "MaxPool2D": [(layers.MaxPool2D((3, 2), (2, 1), padding="same"), [(2, 7, 8)])],
+    "MaxPool2D": [
+        (layers.MaxPool2D((3, 2), (2, 1), padding="same"), [(2, 7, 8)]),
+        *(
+            (layers.MaxPool2D(3, 2, padding, ceil_mode=True), [(2, size, 9)])
+            for padding in (0, 1)
+            for size in (6, 7, 8)
+        ),
+    ],
     "MaxPool3D": [(layers.MaxPool3D(2, 1, padding=((1, 0), (0, 1), (0, 0))), [(2, 3, 4, 5)])],
     "MultiHeadAttention": [
         (layers.MultiHeadAttention(2), [(6, 5)]),
@@ -136,6 +148,7 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
     "Pad": [(layers.Pad(1), [(2, 3, 4)]), (layers.Pad(((1, 2), (0, 3))), [(2, 3, 4)]), (layers.Pad((2,)), [(2, 5)])],
     "Permute": [(layers.Permute((2, 0, 1)), [(2, 3, 4)]), (layers.Permute((1, 0)), [(2, 3)])],
     "Reshape": [(layers.Reshape((4, -1)), [(2, 6, 3)])],
+    "Scale": [(layers.Scale(), [(3, 4, 5)]), (layers.Scale(), [(6,)])],
     "Slice": [
         (layers.Slice(((1, 3),)), [(5, 4, 3)]),
         (layers.Slice((None, (-3, None, 2), (None, -1))), [(2, 7, 5)]),
@@ -143,6 +156,8 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
     "SpaceToDepth": [(layers.SpaceToDepth(2), [(3, 4, 6)])],
     "SqueezeExcite": [(layers.SqueezeExcite(2), [(6, 4, 5)])],
     "Standardize": [(layers.Standardize(), [(3, 4, 5)])],
+    "StochasticDepth": [(layers.StochasticDepth(0.5), [(3, 4, 5)])],
+    "Tokens": [(layers.Tokens(), [(3, 2, 4)])],
     "Upsample": [
         (layers.Upsample((2, 3)), [(2, 3, 4)]),
         (layers.Upsample((2, 3), mode="bilinear"), [(2, 5, 4)]),
@@ -238,23 +253,9 @@ def test_graphs(device: Any, tmp_path: Path, name: str) -> None:
     check(model, tmp_path / "model.onnx", samples(model), device)
 
 
-def networks() -> list[str]:
-    import blobnet.models
-
-    return sorted(module.name for module in pkgutil.iter_modules(blobnet.models.__path__))
-
-
-#: Networks that take smaller samples: what is compared is the same.
-SMALLER = {"alexnet": 67, "mobilenet_v2": 64, "resnet18": 64, "resnet50": 64, "vgg16": 32}
-
-
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("name", known_models())
 def test_networks(device: Any, tmp_path: Path, name: str) -> None:
-    source = find_model(name)
-    shape, classes = source.defaults()
-    if len(shape) == 3 and shape[-1] > 100:
-        shape = (shape[0], *(SMALLER.get(name, shape[-1]),) * 2)
-    model = source.build(shape, min(classes, 10), (), 0)
+    model = small_network(name)
     random = np.random.default_rng(0)
     statistics = {name for name, spec in model.graph.named_parameters.items() if not spec.trainable}
     model.set_weights({item: random.uniform(0.5, 1.5, model.graph.named_parameters[item].shape) for item in statistics})
@@ -324,12 +325,12 @@ RULE = "the layer must have a form in ONNX, which contractions have where"
             "mine (Own): the layer must have a form in ONNX. Received kind=Own. Hint: a model up to the ",
         ),
         (
-            layers.Contraction("function (I[N, C]) -> (O) { O[n, c : N, C] = +(I[n, c - 1]); }", name="moved"),
-            f"moved (Contraction): {RULE} each axis that is read or written is one index by itself, all of it. "
-            "Received statement=O[n, c] = +(I[n, c - 1]). Hint: blobnet.onnx.forms.FORMS takes a function",
+            layers.Contraction("function (I[N, C]) -> (O) { O[n, c : N, C - 1] = +(I[n, c + k]), k < 2; }", name="sum"),
+            f"sum (Contraction): {RULE} each axis that is read or written moves with one index, and each index with "
+            "one axis. Received statement=O[n, c] = +(I[n, c + k]). Hint: blobnet.onnx.forms.FORMS takes a function",
         ),
         (layers.Contraction("function (I[N, C]) -> (O) { O[n, c : N, C] = +(I[n, c] * c); }"), f"{RULE} values are"),
-        (layers.Contraction("function (I[N, 4, 4]) -> (O) { O[n, c] = +(I[n, c, c]); }"), f"{RULE} no index is two"),
+        (layers.Contraction("function (I[N, 4, 4]) -> (O) { O[n, c] = +(I[n, c, c]); }"), f"{RULE} each axis that is"),
         (layers.Contraction("function (I[N, C]) -> (O) { O[n, c, x : N, C, 3] = +(I[n, c]); }"), f"{RULE} each index"),
     ],
 )
