@@ -22,6 +22,10 @@ _MAXIMA: tuple[Any, ...] = (layers.MaxPool1D, layers.MaxPool2D, layers.MaxPool3D
 _AVERAGES: tuple[Any, ...] = (layers.AveragePool1D, layers.AveragePool2D, layers.AveragePool3D)
 
 
+#: Cells of all windows along an axis.
+_MOST = 2**26
+
+
 @dataclass(frozen=True)
 class _Window:
     """A window along one axis, and how far the last one of ``ceil_mode`` reaches beyond the padding."""
@@ -69,6 +73,8 @@ def _windows(op: Operation, kernel: Sequence[int], sizes: Sequence[int]) -> list
             count -= (count - 1) * stride >= size + padding[0]
             beyond = max(0, (count - 1) * stride - left)
         found.append(_Window(axis, size, beyond))
+        rule = "windows must be no larger, and no more, than memory can hold"
+        op.require(found[-1].count * taps <= _MOST, rule, windows=found[-1].count, window=taps)
     return found
 
 
