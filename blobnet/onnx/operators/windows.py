@@ -51,7 +51,8 @@ def _per_axis(op: Operation, name: str, rank: int, default: int = 1) -> tuple[in
 def _windows(op: Operation, kernel: Sequence[int], sizes: Sequence[int]) -> list[_Window]:
     """The windows of a node over planes."""
     rank = len(sizes)
-    op.require(len(kernel) == rank, "the window must have a size for each spatial axis", window=kernel, planes=sizes)
+    fits = len(kernel) == rank and min(kernel) >= 1
+    op.require(fits, "the window must have a size for each spatial axis", window=kernel, planes=sizes)
     strides, dilations = _per_axis(op, "strides", rank), _per_axis(op, "dilations", rank)
     pads, mode = op.numbers("pads", default=(0,) * 2 * rank), op.get("auto_pad", "NOTSET")
     op.require(len(pads) == 2 * rank and min(pads) >= 0, "pads must be two numbers of at least 0 an axis", pads=pads)
