@@ -20,6 +20,8 @@ _MODULES = {"Backend": "backend", "load": "importer", "save": "save"}
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Backend":  # A class of the package is its base.
+        importlib.import_module("blobnet.onnx.reading").package()
     value = getattr(importlib.import_module(f"blobnet.onnx.{_MODULES[name]}"), name)
     # NOTE: in the place of a submodule of the same name, which the import has put here.
     globals()[name] = value

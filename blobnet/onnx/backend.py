@@ -17,9 +17,10 @@ from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError
 from blobnet.model import Model
 from blobnet.onnx.importer import Import, check_operators
 from blobnet.onnx.operation import SamplesMixedError, ValueNeededError
-from blobnet.onnx.reading import checked
+from blobnet.onnx.reading import check, written_out
 from blobnet.onnx.values import Array, Tensor, Value
 
+_SUBJECT = "onnx.Backend"
 #: Models that are kept, one for each set of sizes and known values.
 MOST_PLANS = 8
 
@@ -49,7 +50,7 @@ class Prepared(BackendRep):
         names = list(inputs) if isinstance(inputs, dict) else self._inputs[: len(inputs)]
         if sorted(names) != sorted(self._inputs) or len(inputs) != len(self._inputs):
             rule = "there must be an array for each input"
-            raise OptionError("onnx.Backend", rule, inputs=", ".join(self._inputs), received=len(inputs))
+            raise OptionError(_SUBJECT, rule, inputs=", ".join(self._inputs), received=len(inputs))
         values = inputs.values() if isinstance(inputs, dict) else inputs
         arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
         imported, model = self._plan({name: arrays[name] for name in self._inputs})
@@ -95,7 +96,7 @@ class Prepared(BackendRep):
             shapes = {name: array.shape for name, array in arrays.items() if name not in known}
             values = {name: arrays[name].copy() for name in known}
             try:
-                imported = Import(self._proto, "onnx.Backend", values, shapes, samples=samples)
+                imported = Import(self._proto, _SUBJECT, values, shapes, samples=samples)
                 break
             except ValueNeededError as error:
                 new = (error.inputs & arrays.keys()) - known
@@ -126,7 +127,8 @@ class Backend(_Backend):
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether there is such a device, and all operators of a model are known."""
         try:
-            check_operators(checked(model, "onnx.Backend").graph, "onnx.Backend")
+            check(model, _SUBJECT)
+            check_operators(written_out(model).graph, _SUBJECT)
         except BlobnetError:
             return False
         return cls.supports_device(device)
@@ -140,13 +142,12 @@ class Backend(_Backend):
             UnsupportedError: an operator is none that blobnet has.
             DeviceError: there is no such device.
         """
+        check(model, _SUBJECT)
         try:
             onnx.checker.check_model(model)
         except onnx.checker.ValidationError as error:
-            raise FileError("onnx.Backend", "ONNX's checker must accept the model", cause=error) from error
-        proto = checked(model, "onnx.Backend")
-        check_operators(proto.graph, "onnx.Backend")
-        return Prepared(proto, _device(_name(device)))
+            raise FileError(_SUBJECT, "ONNX's checker must accept the model", cause=error) from error
+        return _prepared(model, device)
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
@@ -161,10 +162,11 @@ class Backend(_Backend):
 
         ``opset_version`` is that of the operator, the newest by default; ``outputs_info`` is not asked for.
         """
+        super().run_node(node, inputs, device, outputs_info, **kwargs)  # Which checks it.
         arrays = [np.asarray(array) for array in inputs]
         names = [name for name in node.input if name]
         if len(names) != len(arrays):
-            raise OptionError("onnx.Backend", "there must be an array for each input", inputs=names, arrays=len(arrays))
+            raise OptionError(_SUBJECT, "there must be an array for each input", inputs=names, arrays=len(arrays))
         kinds = [onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
         entries = [
             onnx.helper.make_tensor_value_info(name, kind, array.shape)
@@ -175,8 +177,8 @@ class Backend(_Backend):
         opsets = [onnx.helper.make_opsetid("", version)]
         graph = onnx.helper.make_graph([node], "node", entries, ends)
         model = onnx.helper.make_model(graph, opset_imports=opsets)
-        # The checker wants to know of outputs what the node's inputs say.
-        return cls.run_model(onnx.shape_inference.infer_shapes(model), arrays, device)
+        check(model, _SUBJECT)
+        return _prepared(model, device).run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -186,6 +188,12 @@ class Backend(_Backend):
         except DeviceError:
             return False
         return True
+
+
+def _prepared(model: Any, device: str) -> Prepared:
+    proto = written_out(model)
+    check_operators(proto.graph, _SUBJECT)
+    return Prepared(proto, _device(_name(device)))
 
 
 def _name(device: str) -> str | None:

@@ -112,7 +112,11 @@ def evaluated(node: Any, version: int, arrays: Sequence[Array | None], subject: 
     from onnx.reference import ReferenceEvaluator
 
     received = [array.shape for array in arrays if array is not None]
-    size = _most_elements(node.op_type, arrays)
+    try:
+        size = _most_elements(node.op_type, arrays)
+    except (ValueError, IndexError, OverflowError) as error:
+        rule = "a constant must have inputs of the shapes that ONNX says"
+        raise UnsupportedError(subject, rule, inputs=received, cause=error) from error
     if not 0 <= size * 8 <= 4 * MOST_BYTES:
         rule = "a constant must have a size that memory can hold"
         raise UnsupportedError(subject, rule, inputs=received, elements=size, most=MOST_BYTES // 2)

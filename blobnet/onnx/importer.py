@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blobnet.blob import Shape
-from blobnet.errors import FileError, OptionError, ShapeError, first_few, near_matches
+from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches
 from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
@@ -23,6 +24,8 @@ from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 
 #: What samples may be on their way to the device.
 _SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
+#: Values of a tensor that a sample may have.
+MOST_ELEMENTS = 2**31
 #: How deep branches may lie within each other.
 _MOST_DEPTH = 20
 
@@ -46,8 +49,7 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     Raises:
         FileError: the file is missing, damaged or of an operator set that cannot be read.
         OptionError: an axis has no size, or an operator is none of those that docs/onnx.md lists; the error names the
-            node. (UnsupportedError of blobnet.onnx.operation.)
-        ShapeError: shapes that do not fit together.
+            node, and is an UnsupportedError of blobnet.onnx.operation.
     """
     model = read(path)
     graph, subject = model.graph, str(path)
@@ -77,18 +79,13 @@ def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tupl
     """The shape of an input of a file, the samples included where it has them.
 
     Raises:
-        FileError: the file does not say how many axes it has.
         OptionError: an axis has no size.
     """
-    if not item.type.tensor_type.HasField("shape") and item.name not in sizes:
-        rule = "an input must be a tensor with a known number of axes"
-        hint = f"give its shape: sizes={{{item.name!r}: (1, 3, 224, 224)}}, say."
-        raise OptionError(f"{subject}, input {item.name}", rule, hint=hint)
     dimensions = item.type.tensor_type.shape.dim
     given = sizes.get(item.name)
     if given is not None and not is_int(given, 0):
         found = tuple(int(size) for size in given)  # type: ignore[union-attr]
-        fits = not dimensions or len(found) == len(dimensions)
+        fits = len(found) == len(dimensions)
         for own, dimension in zip(found, dimensions, strict=False):
             fits = fits and (not dimension.HasField("dim_value") or dimension.dim_value in (0, own))
         if not fits or min(found, default=1) < 1:
@@ -183,17 +180,20 @@ class Import:
         self.outputs = {item.name: values[item.name] for item in graph.output}
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
-        type_ = np.dtype(package().helper.tensor_dtype_to_np_dtype(kind))
-        if type_.name not in _SAMPLE_TYPES:
+        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in _SAMPLE_TYPES}
+        if kind not in types:
             rule = "inputs must be numbers that a network computes with"
             known = ", ".join(_SAMPLE_TYPES)
-            raise UnsupportedError(f"{self.subject}, input {name}", rule, type=type_.name, types=known)
+            raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
         axes = shape[int(self.samples) :]
+        if math.prod(shape) > MOST_ELEMENTS:
+            rule = f"a tensor must have at most {MOST_ELEMENTS:,} values"
+            raise UnsupportedError(f"{self.subject}, input {name}", rule, shape=shape)
         own = _layer_name(name, self._names)
         self._names.add(own)
         node = Input.of(Shape(*node_sizes(axes)), name=own)()
         self._inputs[name] = node
-        return Tensor(node, axes, type_)
+        return Tensor(node, axes, np.dtype(types[kind]))
 
     def _run(self, graph: Any, values: dict[str, Value], depth: int) -> None:
         """The values of all nodes that outputs need, beside those that are there."""
@@ -217,6 +217,9 @@ class Import:
                 raise FileError(_subject_of(node, self.subject), rule, missing=first_few(missing, 4))
             found = self._branch(node, values, depth) if node.op_type == "If" else self._build(node, values)
             for name, value in zip(node.output, found, strict=False):
+                if isinstance(value, Tensor) and math.prod(value.axes) > MOST_ELEMENTS:
+                    rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample"
+                    raise UnsupportedError(_subject_of(node, self.subject), rule, shape=value.axes)
                 if name:
                     values[name] = value
 
@@ -263,10 +266,14 @@ class Import:
             own = {str(item.layer.name): name for name, item in self._inputs.items()}
             error.inputs = frozenset(own.get(name, name) for name in error.inputs)
             raise
-        except (ShapeError, UnsupportedError):
+        except UnsupportedError:
             raise
-        except OptionError as error:
-            raise UnsupportedError(subject, "its layer must have options that blobnet has", cause=error) from error
+        except BlobnetError as error:
+            raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=error) from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Attributes and constants are whatever the file says.
+            rule = "its attributes and constants must be such as ONNX allows"
+            raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error
         return [found] if isinstance(found, Tensor | np.ndarray) else found
 
     def _attribute(self, item: Any) -> Any:

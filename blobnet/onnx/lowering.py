@@ -254,12 +254,14 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
     """The elements at ``indexes`` along an axis of a sample; -1 stands for a 0."""
     size = tensor.axes[axis]
     rule = "indexes must be within the axis, and there must be some"
-    op.require(len(indexes) > 0 and all(-1 <= index < size for index in indexes), rule, size=size)
-    if list(indexes) == list(range(size)):
+    # Of a range the ends say all.
+    ends = indexes[:: max(1, len(indexes) - 1)] if isinstance(indexes, range) else indexes
+    op.require(len(indexes) > 0 and all(-1 <= index < size for index in ends), rule, size=size)
+    if indexes == range(size) or (not isinstance(indexes, range) and list(indexes) == list(range(size))):
         return tensor
     axes = (*tensor.axes[:axis], len(indexes), *tensor.axes[axis + 1 :])
     tensor = readable(op, tensor)
-    pieces = runs(indexes)
+    pieces = [indexes] if isinstance(indexes, range) else runs(indexes)
     sizes = tensor.node.shape.dimensions
     only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
     if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.axes:

@@ -101,10 +101,12 @@ class Operation:
         Raises:
             ValueNeededError: it depends on inputs of the network.
         """
-        value = self.value(place) if self.given(place) else np.asarray(default)
+        if not self.given(place):
+            known: Array = np.asarray(default)
+            return known
+        value = self.value(place)
         if not isinstance(value, Tensor):
-            array: Array = value
-            return array
+            return value
         rule = "the input must be known when the model is read: a constant of the file"
         hint = "export the network with constants in its place."
         error = ValueNeededError(self.subject, rule, input=place, hint=hint)
@@ -137,7 +139,7 @@ class Operation:
         if isinstance(value, Tensor):
             return value
         own = self.array_of_samples(value)
-        node = self.layer(layers.Constant(np.asarray(own, np.float32).reshape(node_sizes(own.shape))))
+        node = self.layer(layers.Constant(np.asarray(own, np.float32).reshape(node_sizes(own.shape))), part="constant")
         return Tensor(node, own.shape, value.dtype)
 
     def array_of_samples(self, value: Array) -> Array:
@@ -150,7 +152,8 @@ class Operation:
             return value
         if value.ndim == 0 or (len(value) > 1 and (value != value[:1]).any()):
             self.mixed("a constant must be the same for all samples", shape=value.shape)
-        return value[0]
+        own: Array = np.asarray(value[0])
+        return own
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """The shape that ONNX sees."""
@@ -177,17 +180,26 @@ class Operation:
 
     # -- layers ------------------------------------------------------------------------------------------------------
 
-    def layer(self, layer: Layer, *nodes: Node, weights: Mapping[str, Array] | None = None, key: object = None) -> Node:
+    def layer(
+        self,
+        layer: Layer,
+        *nodes: Node,
+        weights: Mapping[str, Array] | None = None,
+        key: object = None,
+        part: str = "",
+    ) -> Node:
         """A layer behind nodes, under a name of this node's, with these values of its parameters.
 
-        ``key`` says of which initializers these were made: who has the same ones shares the layer.
+        ``key`` says of which initializers these were made: who has the same ones shares the layer. ``part`` is a name
+        for a layer that only goes with that of the node.
         """
         memo = (replace(layer, name=None), key) if key and layer.given == {} else None
         if memo is None or memo not in self.shared:
-            own, number = self.name, 1
+            name = f"{self.name}_{part}" if part else self.name
+            own, number = name, 1
             while own in self.names:
                 number += 1
-                own = f"{self.name}_{number}"
+                own = f"{name}_{number}"
             self.names.add(own)
             layer = replace(layer, name=own, **({"values": layer.given["value"]} if layer.given else {}))
             if memo is not None:
@@ -215,7 +227,7 @@ class Operation:
         if tensor.node.shape.dimensions == wanted:
             return tensor.node
         layer: Layer = layers.Flatten() if len(wanted) == 1 else layers.Reshape(wanted)
-        return self.layer(layer, tensor.node)
+        return self.layer(layer, tensor.node, part="shape")
 
     def spatial(self, place: int = 0) -> tuple[Node, tuple[int, ...]]:
         """An input that has units and spatial axes: its node, and the sizes of the latter."""

@@ -61,6 +61,7 @@ def read(path: str | os.PathLike[str]) -> Any:
     except Exception as error:
         rule = "the file must be a whole ONNX model"
         raise FileError(subject, rule, bytes=len(data), cause=_shown(error)) from error
+    check(model, subject)
     folder = Path(path).resolve().parent
     for tensor in _tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -70,26 +71,30 @@ def read(path: str | os.PathLike[str]) -> Any:
         onnx.external_data_helper.load_external_data_for_model(model, str(folder))
     except Exception as error:
         raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
-    return checked(model, subject)
+    return written_out(model)
 
 
-def checked(model: Any, subject: str) -> Any:
-    """A model whose operators can be asked for: of known operator sets, with its functions written out.
+def check(model: Any, subject: str) -> None:
+    """What ONNX's checker must not be asked, or does not ask.
 
     Raises:
-        FileError: it has none of the operator sets, or too many nodes.
+        FileError: the model has none of the operator sets that can be read, names that are no text, functions that
+            call themselves, or too many nodes.
     """
-    onnx = package()
-    newest = onnx.defs.onnx_opset_version()
+    newest = package().defs.onnx_opset_version()
     version = opset(model)
     if not OLDEST_OPSET <= version <= newest:
         rule = f"the operator set of the model must be one of {OLDEST_OPSET} to {newest}"
         hint = "onnx.version_converter.convert_version makes another one of it."
         raise FileError(subject, rule, opset=version, hint=hint)
     _check_nodes(model, subject)
+
+
+def written_out(model: Any) -> Any:
+    """The model with its own functions, and what ONNX defines by other operators and blobnet lacks, in their nodes."""
+    onnx, version = package(), opset(model)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    # What ONNX defines by other operators is written out by them, if there is no function for it here.
     for _ in range(3):
         others = {
             node.op_type
@@ -166,7 +171,8 @@ def _check_external(tensor: Any, folder: Path, subject: str) -> None:
 
 
 def _check_nodes(model: Any, subject: str) -> None:
-    """Raises FileError where functions call themselves, or written out are too many nodes."""
+    """Raises FileError where functions call themselves, or written out are too many nodes, or names are no text."""
+    texts = [item.name for ends in (model.graph.input, model.graph.output, model.graph.initializer) for item in ends]
     functions = {(item.domain, item.name): item.node for item in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     open_ones: list[tuple[str, str]] = []
@@ -174,6 +180,7 @@ def _check_nodes(model: Any, subject: str) -> None:
     def size(nodes: Any, depth: int) -> int:
         total = 0
         for node in nodes:
+            texts.extend((node.name, node.op_type, node.domain, *node.input, *node.output))
             key = (node.domain, node.op_type)
             if key in open_ones or depth > len(functions):
                 rule = "functions of a model must not call themselves"
@@ -194,8 +201,12 @@ def _check_nodes(model: Any, subject: str) -> None:
     nodes = size(model.graph.node, 0)
     if nodes > MOST_NODES:
         raise FileError(subject, f"a model may have {MOST_NODES:,} nodes", nodes=nodes)
+    # What is not UTF-8 comes as bytes.
+    if broken := [text for text in texts if not isinstance(text, str)]:
+        raise FileError(subject, "names must be text", names=first_few(broken, 3))
 
 
 def _shown(error: Exception) -> str:
+    """Another package's message, on one line and not too long."""
     text = " ".join(str(error).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."

@@ -264,4 +264,4 @@ def _dropout(op: Operation) -> list[Value]:
     found = value
     if isinstance(value, Tensor) and 0 < rate < 1:
         found = Tensor(op.layer(layers.Dropout(rate), value.node), value.axes, value.type)
-    return [found, np.ones(op.shape_of(value), np.bool_)]
+    return [found, np.ones(op.shape_of(value), np.bool_)] if any(op.outputs[1:]) else [found]

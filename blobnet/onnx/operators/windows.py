@@ -22,6 +22,10 @@ _MAXIMA: tuple[Any, ...] = (layers.MaxPool1D, layers.MaxPool2D, layers.MaxPool3D
 _AVERAGES: tuple[Any, ...] = (layers.AveragePool1D, layers.AveragePool2D, layers.AveragePool3D)
 
 
+#: Cells of all windows along an axis.
+_MOST = 2**26
+
+
 @dataclass(frozen=True)
 class _Window:
     """A window along one axis, and how far the last one of ``ceil_mode`` reaches beyond the padding."""
@@ -47,7 +51,8 @@ def _per_axis(op: Operation, name: str, rank: int, default: int = 1) -> tuple[in
 def _windows(op: Operation, kernel: Sequence[int], sizes: Sequence[int]) -> list[_Window]:
     """The windows of a node over planes."""
     rank = len(sizes)
-    op.require(len(kernel) == rank, "the window must have a size for each spatial axis", window=kernel, planes=sizes)
+    fits = len(kernel) == rank and min(kernel) >= 1
+    op.require(fits, "the window must have a size for each spatial axis", window=kernel, planes=sizes)
     strides, dilations = _per_axis(op, "strides", rank), _per_axis(op, "dilations", rank)
     pads, mode = op.numbers("pads", default=(0,) * 2 * rank), op.get("auto_pad", "NOTSET")
     op.require(len(pads) == 2 * rank and min(pads) >= 0, "pads must be two numbers of at least 0 an axis", pads=pads)
@@ -69,6 +74,8 @@ def _windows(op: Operation, kernel: Sequence[int], sizes: Sequence[int]) -> list
             count -= (count - 1) * stride >= size + padding[0]
             beyond = max(0, (count - 1) * stride - left)
         found.append(_Window(axis, size, beyond))
+        rule = "windows must be no larger, and no more, than memory can hold"
+        op.require(found[-1].count * taps <= _MOST, rule, windows=found[-1].count, window=taps)
     return found
 
 
