@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blobnet.blob import FLOAT32
-from blobnet.checkpoint import ModelFile, check_writable, save
+from blobnet.checkpoint import ModelFile, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, counted, near_matches
+from blobnet.files import check_writable
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
 from blobnet.schedules import check_number

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.metadata
 import itertools
 import json
 import os
-import re
 import secrets
-import shutil
-import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,31 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
+from blobnet import files
 from blobnet.blob import FloatArray
-from blobnet.errors import BlobnetError, FileError, OptionError, counted, first_few
+from blobnet.errors import BlobnetError, FileError, counted
+from blobnet.files import listed, plain_text, subject_of
 from blobnet.graph import Graph, described_names, from_description
+from blobnet.hdf5 import DAMAGE, Reader, attribute, opened, reading
 from blobnet.plan_report import readable
 from blobnet.summary import summarize
 
 FORMAT = "blobnet"
 FORMAT_VERSION = 2
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: What files that are not HDF5 begin with.
-_FOREIGN = {
-    b"PK\x03\x04": "a zip archive (.npz, .keras or PyTorch)",
-    b"\x80": "a Python pickle (an old PyTorch file?)",
-    b"\x93NUMPY": "a .npy array",
-    b"\x1f\x8b": "a gzip file",
-    b"\x89PNG": "a PNG picture",
-    b"\xff\xd8\xff": "a JPEG picture",
-    b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)",
-    b"<": "a web page or XML",
-}
-#: What HDF5 says where a process opens a file a second time, in another way.
-_OPEN_ALREADY = ("locking flag values don't match", "already open")
-#: What h5py raises when it meets damage.
-_DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError)
 #: Keys of what stands for an object that is built again.
 _BUILT = ("kind", "config")
 #: The JSON objects under /training, and the keys that they must have.
@@ -124,121 +107,8 @@ def save(path: str | os.PathLike[str], model: ModelFile) -> None:
     Raises:
         FileError: the file cannot be written there, the disk is full, or ``model`` does not fit together.
     """
-    subject, target = _subject(path), Path(os.path.realpath(path))
     # The image is complete before the first byte is written, so a full disk is met below and not inside HDF5.
-    image = _image(subject, model)
-    temporary = _temporary(target)
-    with _writing(subject, target, len(image)):
-        _check_target(subject, target)
-        try:
-            with temporary.open("xb") as file:
-                file.write(image)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-    _flush_folder(subject, target.parent)
-    _remove_stale(target)
-
-
-def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
-    """Find out before any work is done whether :func:`save` will be able to write ``bytes_needed`` to ``path``.
-
-    Raises:
-        FileError: no such folder, one that cannot be written to, a path that is no regular file, too little free space.
-    """
-    subject, target = _subject(path), Path(os.path.realpath(path))
-    temporary = _temporary(target)
-    with _writing(subject, target, bytes_needed):
-        _check_target(subject, target)
-        temporary.open("xb").close()
-        temporary.unlink()
-        free = shutil.disk_usage(target.parent).free
-    if free < bytes_needed:
-        raise FileError(
-            subject,
-            "the disk must have room for the file",
-            folder=target.parent,
-            needed=readable(bytes_needed),
-            free=readable(free),
-            hint="free some space or choose another folder. A file is only replaced once the new one is complete.",
-        )
-
-
-def _check_target(subject: str, target: Path) -> None:
-    """Whether ``target`` is a place for a file, as far as one can tell without writing."""
-    folder = target.parent
-    if target.is_dir():
-        raise FileError(subject, "the path must name a file, but it is a folder", hint=f"{subject}/model.h5, perhaps?")
-    if not folder.is_dir():
-        if folder.exists():
-            raise FileError(subject, "the folder of the file must be a folder, but it is a file", folder=folder)
-        raise FileError(subject, "the folder of the file must exist", folder=folder, hint=f"mkdir -p {folder}")
-    if target.exists() and not target.is_file():
-        raise FileError(subject, "the path must name a regular file, but it is a device, a pipe or a socket")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise FileError(subject, "the file that is there is write-protected", hint="choose another name.")
-
-
-@contextlib.contextmanager
-def _writing(subject: str, target: Path, needed: int) -> Iterator[None]:
-    """Turn what the system says into a FileError."""
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        free = "unknown"
-        with contextlib.suppress(OSError):
-            free = readable(shutil.disk_usage(target.parent).free)
-        rule = f"the file cannot be written: {error.strerror or error}"
-        hint = "what was there before is unchanged."
-        raise FileError(subject, rule, folder=target.parent, needed=readable(needed), free=free, hint=hint) from error
-
-
-def _temporary(target: Path) -> Path:
-    """A name for a file that is being written; it says whose it is, for :func:`_remove_stale`."""
-    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove what killed processes left behind when they wrote ``target``."""
-    pattern = re.compile(re.escape(f".{target.name}.") + r"([0-9]{1,9})-[0-9a-f]{8}\.tmp")
-    with contextlib.suppress(OSError):
-        for entry in target.parent.iterdir():
-            match = pattern.fullmatch(entry.name)
-            if match and not _is_alive(int(match[1])):
-                entry.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # NOTE: on Windows os.kill(process, 0) ends the process.
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    return True
-
-
-def _flush_folder(subject: str, folder: Path) -> None:
-    """Make a rename in ``folder`` last, where the system can."""
-    if os.name != "posix":
-        return
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EINVAL, errno.ENOTSUP):
-            rule = f"the file is written, but its folder cannot be flushed: {error.strerror}"
-            raise FileError(subject, rule, folder=folder, hint="the disk may be failing.") from error
+    files.write(path, _image(subject_of(path), model))
 
 
 def _image(subject: str, model: ModelFile) -> bytes:
@@ -363,7 +233,7 @@ def _check_names(subject: str, what: str, given: Mapping[str, Any], graph: Graph
     extra = sorted(name for name in given if name not in graph.named_parameters)
     if missing or extra:
         rule = f"the {what} must be exactly those of the architecture"
-        raise FileError(subject, rule, missing=_listed(missing), extra=_listed(extra))
+        raise FileError(subject, rule, missing=listed(missing), extra=listed(extra))
 
 
 def _check_array(subject: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
@@ -407,113 +277,28 @@ def load(path: str | os.PathLike[str]) -> ModelFile:
 def says_model(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a model of blobnet's, damaged or not; a data set may be HDF5 too."""
     try:
-        with _opened(Path(path)) as file:
-            return _attribute(file, "format") == FORMAT
-    except _DAMAGE:
+        with opened(Path(path)) as file:
+            return attribute(file, "format") == FORMAT
+    except DAMAGE:
         return False
 
 
 def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
     """The model, and the version of blobnet that wrote it."""
-    subject = _subject(path)
-    size = _check_source(subject, Path(path))
-    try:
-        with _opened(Path(path)) as file:
-            return _Reader(subject, size).model(file), str(_attribute(file, "blobnet_version"))
-    except FileError:
-        raise
-    except _DAMAGE as error:
-        raise FileError(
-            subject, "an HDF5 file must be whole, but this one is cut short or damaged", reason=error, bytes=size
-        ) from error
+    with reading(path) as (file, size):
+        return _Reader(str(path), size).model(file), str(attribute(file, "blobnet_version"))
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """A file to read; also one that this process has open already, as it lies on the disk."""
-    with contextlib.ExitStack() as stack:
-        try:
-            # Files are replaced whole, so a lock would guard nothing and fail on read-only and network disks.
-            file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            if not any(words in str(error) for words in _OPEN_ALREADY):
-                raise
-            file = h5py.File(stack.enter_context(path.open("rb")), "r")
-        yield stack.enter_context(file)
-
-
-def _subject(path: object) -> str:
-    """How errors name a file.
-
-    Raises:
-        OptionError: it is no path.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise OptionError("file", "it must be a path: a text, or a pathlib.Path", received=repr(path))
-    return str(path)
-
-
-def _check_source(subject: str, path: Path) -> int:
-    """The size of a file that begins like HDF5."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(subject, "a model must be a file, but this is a folder, a device or a pipe")
-        with path.open("rb") as file:
-            start = file.read(64)
-    except FileNotFoundError as error:
-        raise FileError(subject, "there must be such a file", hint=_similar(path)) from error
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(subject, f"the file cannot be read: {error.strerror}") from error
-    if not start:
-        raise FileError(subject, "a model file must be HDF5, but this file is empty")
-    if _SIGNATURE.startswith(start[:8]) or h5py.is_hdf5(path):
-        return status.st_size
-    kind = next((kind for magic, kind in _FOREIGN.items() if start.startswith(magic)), "no format that blobnet knows")
-    raise FileError(subject, f"a model file must be HDF5, but this is {kind}", begins=start[:16])
-
-
-def _similar(path: Path) -> str | None:
-    """What else might have been meant."""
-    found: list[str] = []
-    with contextlib.suppress(OSError):
-        found = sorted(item.name for item in itertools.islice(path.parent.glob("*.h5"), 100))
-    return f"in that folder are {_listed(found)}." if found else None
-
-
-def _attribute(item: h5py.Group, name: str) -> str | int | None:
-    """A number or a text of fixed length; None where there is no such thing."""
-    if name not in item.attrs:
-        return None
-    identifier = item.attrs.get_id(name)
-    if identifier.shape != () or identifier.dtype.kind not in "Siu":
-        return None
-    value = item.attrs[name]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else int(value)
-
-
-class _Reader:
-    """Reads datasets from a file that is not trusted.
-
-    Every dataset must lie in the file itself, in one piece and not compressed. So no filter plugin is ever loaded, a
-    dataset cannot claim more than the file holds, and where datasets overlap, the sum of all is still kept below the
-    size of the file. Texts have a fixed length: a single wrong byte in the heap that holds the others can make HDF5
-    2.0 loop forever.
-    """
-
-    def __init__(self, subject: str, size: int) -> None:
-        self.subject = subject
-        self.unread = size
+class _Reader(Reader):
+    """Reads a model file."""
 
     def model(self, file: h5py.File) -> ModelFile:
         """The whole file."""
         self._check_format(file)
-        description = self._json(self._child(file, "architecture", h5py.Dataset))
+        description = self._json(self.child(file, "architecture", h5py.Dataset))
         graph = _graph(self.subject, description)
         weights = self._weights(file, graph)
-        training = self._child(file, "training", h5py.Group, optional=True)
+        training = self.child(file, "training", h5py.Group, optional=True)
         return ModelFile(
             description=description,
             weights=weights,
@@ -530,35 +315,32 @@ class _Reader:
             _check_losses(self.subject, "/loss", value, graph)
         return value
 
-    def _fail(self, rule: str, hint: str | None = None, **received: object) -> FileError:
-        return FileError(self.subject, rule, hint=hint, **received)
-
     def _check_format(self, file: h5py.File) -> None:
-        if _attribute(file, "format") != FORMAT:
-            raise self._fail(f"the HDF5 file must be one of blobnet's, but it looks like {_looks_like(file)}")
+        if attribute(file, "format") != FORMAT:
+            raise self.fail(f"the HDF5 file must be one of blobnet's, but it looks like {_looks_like(file)}")
         version = self._number(file, "format_version")
         if version > FORMAT_VERSION:
-            raise self._fail(
+            raise self.fail(
                 f"the format version must be at most {FORMAT_VERSION}",
                 format_version=version,
-                written_by=ascii(_attribute(file, "blobnet_version")),
+                written_by=ascii(attribute(file, "blobnet_version")),
                 hint="update blobnet: pip install --upgrade blobnet",
             )
 
     def _weights(self, file: h5py.File, graph: Graph) -> dict[str, FloatArray]:
-        layers = self._child(file, "layers", h5py.Group)
+        layers = self.child(file, "layers", h5py.Group)
         found = {
             f"{layer}/{parameter}": group
             for layer in layers
-            for group in [self._child(layers, layer, h5py.Group)]
+            for group in [self.child(layers, layer, h5py.Group)]
             for parameter in group
         }
         _check_names(self.subject, "datasets under /layers", found, graph)
         weights = {}
         for name, spec in graph.named_parameters.items():
-            dataset = self._child(found[name], name.split("/")[1], h5py.Dataset)
+            dataset = self.child(found[name], name.split("/")[1], h5py.Dataset)
             _check_array(self.subject, f"/layers/{name}", dataset, spec.shape)
-            weights[name] = np.asarray(self._values(dataset), dtype=np.float32)
+            weights[name] = np.asarray(self.values(dataset), dtype=np.float32)
         return weights
 
     def _training(self, group: h5py.Group) -> TrainingState:
@@ -574,86 +356,40 @@ class _Reader:
     def _history(self, file: h5py.File) -> dict[str, list[float]]:
         """The history, in the order of training where the file tells it."""
         arrays = self._arrays(file, "history", 8)
-        order: Any = _attribute(file["history"], "order") if arrays else None
+        order: Any = attribute(file["history"], "order") if arrays else None
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             order = json.loads(order)
         names = [name for name in order if name in arrays] if _is_texts(order) else []
         return {name: arrays[name].tolist() for name in dict.fromkeys([*names, *arrays])}
 
     def _number(self, group: h5py.Group, name: str) -> int:
-        value = _attribute(group, name)
+        value = attribute(group, name)
         if not isinstance(value, int) or value < 0:
-            raise self._fail(f"{group.name} must have the attribute {name}, a number", value=ascii(value))
+            raise self.fail(f"{group.name} must have the attribute {name}, a number", value=ascii(value))
         return value
-
-    def _child(self, group: h5py.Group, name: str, kind: type, optional: bool = False) -> Any:
-        """A member of ``group``, without following any link."""
-        path = f"{group.name.rstrip('/')}/{name}"
-        link = group.get(name, getlink=True)
-        if link is None and optional:
-            return None
-        if link is None:
-            raise self._fail(f"the file must hold {ascii(path)[1:-1]}", found=_listed(itertools.islice(group, 20)))
-        if not isinstance(link, h5py.HardLink):
-            rule = f"{ascii(path)[1:-1]} must be in the file itself, links are not followed"
-            raise self._fail(rule, link=type(link).__name__, to=ascii(getattr(link, "path", "")))
-        member = group[name]
-        if not isinstance(member, kind):
-            rule = f"{ascii(path)[1:-1]} must be a {kind.__name__.lower()}"
-            raise self._fail(rule, kind=type(member).__name__.lower())
-        return member
-
-    def _check_storage(self, dataset: h5py.Dataset) -> None:
-        properties = dataset.id.get_create_plist()
-        rule = f"{ascii(dataset.name)[1:-1]} must be stored in this file, in one piece and not compressed"
-        if properties.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS):
-            storage = "virtual" if dataset.is_virtual else "chunked"
-            hint = "h5repack -l CONTI -f NONE writes such a file."
-            raise self._fail(rule, storage=storage, compression=dataset.compression, hint=hint)
-        if properties.get_external_count():
-            raise self._fail(rule, storage="external")
-        stored = dataset.id.get_storage_size()
-        if stored != dataset.nbytes:
-            raise self._fail(rule, stored=readable(stored), declared=readable(dataset.nbytes))
-        self.unread -= stored
-        if self.unread < 0:
-            raise self._fail("the datasets of a file must not be larger than the file", hint="do they overlap?")
-
-    def _values(self, dataset: h5py.Dataset) -> npt.NDArray[Any]:
-        self._check_storage(dataset)
-        return np.asarray(dataset[()])
-
-    def _texts(self, dataset: h5py.Dataset, dimensions: int) -> list[bytes]:
-        """The texts of a dataset with so many axes, one behind the other."""
-        if dataset.ndim != dimensions or dataset.dtype.kind != "S":
-            wanted = "a list of texts" if dimensions else "one text"
-            hint = f"file[{dataset.name!r}] = numpy.array(..., dtype='S') writes it."
-            received = {"shape": dataset.shape, "dtype": dataset.dtype}
-            raise self._fail(f"{dataset.name} must be {wanted} of fixed length", hint=hint, **received)
-        return [bytes(text) for text in self._values(dataset).flat]
 
     def _arrays(self, group: h5py.Group, name: str, itemsize: int) -> dict[str, npt.NDArray[Any]]:
         """The flat float arrays in the group ``name``."""
-        parent = self._child(group, name, h5py.Group, optional=True)
+        parent = self.child(group, name, h5py.Group, optional=True)
         arrays = {}
         for item in parent or ():
-            dataset = self._child(parent, item, h5py.Dataset)
+            dataset = self.child(parent, item, h5py.Dataset)
             if dataset.ndim != 1 or dataset.dtype.kind != "f" or dataset.dtype.itemsize != itemsize:
                 rule = f"{ascii(dataset.name)[1:-1]} must be a flat array of float{8 * itemsize}"
-                raise self._fail(rule, shape=dataset.shape, dtype=dataset.dtype)
-            arrays[item] = np.asarray(self._values(dataset), dtype=f"=f{itemsize}")
+                raise self.fail(rule, shape=dataset.shape, dtype=dataset.dtype)
+            arrays[item] = np.asarray(self.values(dataset), dtype=f"=f{itemsize}")
         return arrays
 
     def _json(self, dataset: h5py.Dataset) -> Any:
-        (text,) = self._texts(dataset, 0)
+        (text,) = self.texts(dataset, 0)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self._fail(f"{dataset.name} must be JSON", reason=error) from error
+            raise self.fail(f"{dataset.name} must be JSON", reason=error) from error
 
     def _object(self, group: h5py.Group, name: str, keys: tuple[str, ...], optional: bool = False) -> Any:
         """A JSON object with ``keys``."""
-        dataset = self._child(group, name, h5py.Dataset, optional)
+        dataset = self.child(group, name, h5py.Dataset, optional)
         if dataset is None:
             return None
         value = self._json(dataset)
@@ -661,8 +397,8 @@ class _Reader:
         return value
 
     def _class_names(self, file: h5py.File) -> tuple[str, ...]:
-        dataset = self._child(file, "class_names", h5py.Dataset, optional=True)
-        names = self._texts(dataset, 1) if dataset is not None else []
+        dataset = self.child(file, "class_names", h5py.Dataset, optional=True)
+        names = self.texts(dataset, 1) if dataset is not None else []
         return tuple(name.decode("utf-8", "surrogateescape") for name in names)
 
 
@@ -678,7 +414,7 @@ def _looks_like(file: h5py.File) -> str:
         return "Keras weights (.weights.h5)"
     if "x" in members and "y" in members:
         return "a data set (x and y), not a model"
-    return f"something else: at its top are {_listed(members)}" if members else "an empty one"
+    return f"something else: at its top are {listed(members)}" if members else "an empty one"
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -696,23 +432,23 @@ def inspect(path: str | os.PathLike[str]) -> str:
     size = readable(Path(path).stat().st_size)
     inputs, outputs = model.graph.inputs, model.graph.outputs
     facts = {
-        "file": f"{size}, format {_version_of(model.description)}, written by blobnet {_plain(version)}",
+        "file": f"{size}, format {_version_of(model.description)}, written by blobnet {plain_text(version)}",
         **table.facts,
         "not finite": f"{broken:,} weights are NaN or infinite" if broken else "",
-        "classes": f"{len(model.class_names)}: {_listed(model.class_names)}" if model.class_names else "",
+        "classes": f"{len(model.class_names)}: {listed(model.class_names)}" if model.class_names else "",
         "inputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in inputs.items()) if len(inputs) > 1 else "",
         "outputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in outputs.items()) if len(outputs) > 1 else "",
         "loss": _losses(model.loss, outputs) if model.loss else "",
         "history": _last_values(model.history),
         "resumable": _progress(model.training),
     }
-    rows = [[_plain(cell) for cell in row] for row in table.rows]
+    rows = [[plain_text(cell) for cell in row] for row in table.rows]
     return str(replace(table, rows=rows, facts={name: text for name, text in facts.items() if text}))
 
 
 def _last_values(history: Mapping[str, list[float]]) -> str:
     epochs = max(map(len, history.values()), default=0)
-    last = ", ".join(f"{_plain(name)} {values[-1]:.4g}" for name, values in history.items() if values)
+    last = ", ".join(f"{plain_text(name)} {values[-1]:.4g}" for name, values in history.items() if values)
     return f"{counted(epochs, 'epoch')}, at the last: {last}" if epochs else ""
 
 
@@ -726,20 +462,10 @@ def _progress(training: TrainingState | None) -> str:
 def _losses(loss: Any, outputs: Collection[str]) -> str:
     if len(outputs) == 1:
         return _call(loss)
-    return ", ".join(f"{_plain(name)} {_call(own)}" for name, own in loss.items())
+    return ", ".join(f"{plain_text(name)} {_call(own)}" for name, own in loss.items())
 
 
 def _call(built: dict[str, Any]) -> str:
     """``{"kind", "config"}`` as the call that it stands for."""
     config = built["config"].items() if isinstance(built["config"], dict) else ()
-    return _plain(f"{built['kind']}({', '.join(f'{name}={value}' for name, value in config)})")
-
-
-def _plain(text: object) -> str:
-    """Text that no terminal takes for a command."""
-    return str(text).encode("unicode_escape").decode("ascii")
-
-
-def _listed(names: Any) -> str:
-    """The first few names."""
-    return first_few(map(_plain, names), 12) or "none"
+    return plain_text(f"{built['kind']}({', '.join(f'{name}={value}' for name, value in config)})")

@@ -142,6 +142,21 @@ columns:
 """
 
 
+_CONVERT_EPILOG = """\
+kinds of files:
+  .h5            a model of blobnet's, with its classes and training; or weights
+                 of Keras 2, to read
+  .onnx          a network with its weights and classes
+  .weights.h5    weights of Keras 3
+  .safetensors   weights by PyTorch's names: torchvision's for its networks
+The last two, and Keras 2's, are weights alone, for which --model is the
+network. A .pt file is refused: reading it can run code.
+
+examples:
+  blobnet convert lenet5.h5 lenet5.onnx
+  blobnet convert resnet18.safetensors resnet18.h5 --model resnet18
+  blobnet convert model.onnx model.weights.h5
+"""
 _COMPILE_EPILOG = """\
 text:
   statements of the contraction language (see blobnet.contraction), with or
@@ -251,6 +266,8 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_tune(command("tune", "MODEL [options]", "find the fastest kernels for a model on a device", _TUNE_EPILOG))
     summary = "show what a contraction becomes on a device"
     _add_compile(command("compile", '"TEXT" --shapes NAME=SHAPE ... [options]', summary, _COMPILE_EPILOG))
+    summary = "write a model or its weights as another kind of file"
+    _add_convert(command("convert", "IN OUT [options]", summary, _CONVERT_EPILOG))
     inspect = command("inspect", file, "show what a model file holds")
     inspect.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
     return parser, commands
@@ -368,7 +385,8 @@ def _add_train(parser: Parser) -> None:
         "--init-from",
         metavar="FILE.h5",
         type=Path,
-        help="start from the weights of this file, with a new last layer; with MODEL, where layers have the same names",
+        help="start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers have "
+        "the same names",
     )
     group.add_argument(
         "--classes",
@@ -404,7 +422,7 @@ def _add_train(parser: Parser) -> None:
 
 
 def _add_evaluate(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
+    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file; or .onnx")
     _add_data(parser)
     _add_batch_size(parser)
     parser.add_argument(
@@ -445,7 +463,7 @@ def _add_show(parser: Parser) -> None:
 
 
 def _add_predict(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file")
+    parser.add_argument("file", metavar="FILE.h5", type=Path, help="a model file; or .onnx")
     parser.add_argument(
         "images",
         metavar="IMAGE",
@@ -479,13 +497,7 @@ def _add_predict(parser: Parser) -> None:
 def _add_plan(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"{_MODEL}; or a model file")
     _add_batch_size(parser)
-    parser.add_argument(
-        "--input-shape",
-        metavar="C,H,W",
-        type=option_types.shape,
-        help="of a sample (default: the model's own, or 1,28,28)",
-    )
-    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: the model's own, or 10")
+    _add_shape_and_classes(parser)
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
     _add_freeze(parser)
     _add_optimizer(parser, "whose state is counted: ")
@@ -499,6 +511,24 @@ def _add_plan(parser: Parser) -> None:
     )
     _add_picture(parser, "--plot", "draw what holds memory, launch by launch")
     _add_device(parser)
+
+
+def _add_convert(parser: Parser) -> None:
+    parser.add_argument("input", metavar="IN", type=Path, help="a .h5, .onnx, .weights.h5 or .safetensors file")
+    parser.add_argument("output", metavar="OUT", type=Path, help="the file to write, of any of these kinds")
+    parser.add_argument("--model", metavar="MODEL", help=f"the network of weights: {_MODEL}; or a model file")
+    _add_shape_and_classes(parser)
+    parser.add_argument("--overwrite", action="store_true", help="replace an output file that is there")
+
+
+def _add_shape_and_classes(parser: Parser) -> None:
+    parser.add_argument(
+        "--input-shape",
+        metavar="C,H,W",
+        type=option_types.shape,
+        help="of a sample (default: the model's own, or 1,28,28)",
+    )
+    parser.add_argument("--classes", metavar="N", type=option_types.count, help="default: the model's own, or 10")
 
 
 def _add_bench(parser: Parser) -> None:

@@ -35,6 +35,7 @@ from blobnet.inference import (
     named_metrics,
     sample_shapes,
 )
+from blobnet.interop import keras_files, safetensors_files
 from blobnet.kernel_call import Tuning
 from blobnet.labels import labels_for, prepare_labels
 from blobnet.layers import Input, Layer, Node, Standardize
@@ -901,6 +902,56 @@ class Model:
                 training=self.training_state,
             ),
         )
+
+    def save_safetensors(self, path: str | os.PathLike[str]) -> None:
+        """Writes all weights to a safetensors file, by PyTorch's names (docs/weights.md).
+
+        For the networks of blobnet.models that torchvision has, these are torchvision's, so that its model's
+        ``load_state_dict`` takes them; else ``conv1/weight`` is ``conv1.weight``. What the input layer does to samples
+        stands in the file's metadata.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        safetensors_files.write(path, self.graph, self._weights)
+
+    def load_safetensors(self, path: str | os.PathLike[str]) -> None:
+        """Takes all weights from a safetensors file, by the names that :meth:`save_safetensors` gives them.
+
+        What the input layer does to samples stays, unless :meth:`save_safetensors` has written the file. If there is an
+        error, all weights stay.
+
+        Raises:
+            FileError: there is no such file, it is no whole safetensors file (a pickle?), or it holds other tensors.
+            ShapeError: a tensor has another shape; the error names the layer.
+            OptionError: a value is no finite number.
+        """
+        self.set_weights(safetensors_files.read(path, self.graph))
+
+    def save_keras_weights(self, path: str | os.PathLike[str]) -> None:
+        """Writes all weights to a ``.weights.h5`` file, for ``load_weights`` of the same architecture in Keras 3.
+
+        That model's arrays have the channels last. What the input layer does to samples is written as that of a
+        ``Normalization`` layer (docs/weights.md).
+
+        Raises:
+            FileError: the name does not end in .weights.h5, or the file cannot be written.
+            OptionError: a layer has no counterpart in Keras; the error names it.
+        """
+        keras_files.write(path, self.graph, self._weights)
+
+    def load_keras_weights(self, path: str | os.PathLike[str]) -> None:
+        """Takes all weights from a file of Keras: ``.weights.h5`` of Keras 3, or ``.h5`` of Keras 2.
+
+        Layers correspond by their order in the graph (docs/weights.md). What the input layer does to samples stays,
+        unless the file has ``Normalization`` layers. If there is an error, all weights stay.
+
+        Raises:
+            FileError: there is no such file, it is damaged, or it holds other layers.
+            ShapeError: a layer's weights have another shape; the error names it.
+            OptionError: a layer has no counterpart in Keras, or a value is no finite number.
+        """
+        self.set_weights(keras_files.read(path, self.graph))
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to a device stays with its process.

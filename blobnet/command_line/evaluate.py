@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from blobnet import plots
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import (
     check_input,
     check_labels,
@@ -18,14 +17,16 @@ from blobnet.command_line.data_argument import (
     evaluation_losses,
     load_dataset,
 )
+from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import OptionError
+from blobnet.files import check_writable
 from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
-from blobnet.model import Model, load
+from blobnet.model import Model
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         if path is not None:
             plots.check(path, name)
             check_writable(path, 0)
-    model = load(options.file)
+    model = open_model(options.file)
     device = Device(options.device)
     data = load_dataset(options, model)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -15,7 +16,7 @@ from typing import Any
 
 import blobnet
 import blobnet.models
-from blobnet import checkpoint
+from blobnet import checkpoint, onnx
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model, check_class_names, load
 
@@ -23,6 +24,8 @@ from blobnet.model import Model, check_class_names, load
 _OFFERED = ("input_shape", "classes", "class_names", "seed")
 #: What a model is built for where neither the command line nor the function itself says so.
 _DEFAULT_SHAPE, _DEFAULT_CLASSES = (1, 28, 28), 10
+#: What the names of ONNX files end in.
+_ONNX = ".onnx"
 #: Lines of a user's own code that an error shows.
 _SHOWN_CALLS = 4
 
@@ -178,13 +181,25 @@ def find_model(text: str) -> ModelSource:
 def is_model(text: str) -> bool:
     """Whether this names a model, and no data set: a model file, a known name, or a function in a file."""
     if is_model_file(text):
-        return not Path(text).is_file() or checkpoint.says_model(text)
+        return not Path(text).is_file() or text.endswith(_ONNX) or checkpoint.says_model(text)
     return text in known_models() or ".py:" in text or text.endswith(".py")
 
 
 def is_model_file(text: str) -> bool:
     """Whether MODEL is a model file, and no name of a model or function."""
-    return text.endswith((".h5", ".hdf5"))
+    return text.endswith((".h5", ".hdf5", _ONNX))
+
+
+def open_model(path: str | os.PathLike[str]) -> Model:
+    """The model in a file: one of blobnet's, or ONNX.
+
+    Raises:
+        FileError: there is no such file, or it is damaged.
+        OptionError: an ONNX file has an operator that blobnet does not have.
+    """
+    if not os.fspath(path).endswith(_ONNX):
+        return load(path)
+    return onnx.load(path)
 
 
 def build_or_load(text: str, size: int | None) -> Model:
@@ -196,13 +211,16 @@ def build_or_load(text: str, size: int | None) -> Model:
     if is_model_file(text):
         if size is not None:
             raise OptionError("--size", "a model in a file has its size", file=text)
-        return load(text)
+        return open_model(text)
     return build_for(find_model(text), size, None)
 
 
-def build_for(source: ModelSource, size: int | None, classes: int | None) -> Model:
+def build_for(
+    source: ModelSource, size: int | None, classes: int | None, input_shape: Sequence[int] | None = None
+) -> Model:
     """A model for its own shape and classes, but for those that are given."""
-    shape, default_classes = source.defaults()
+    own_shape, default_classes = source.defaults()
+    shape = tuple(input_shape or own_shape)
     if size is not None:
         shape = (shape[0], *(size,) * (len(shape) - 1))
     return source.build(shape, classes or default_classes, (), 0)

@@ -8,15 +8,15 @@ import sys
 from blobnet import device, plots
 from blobnet.arguments import losses_for
 from blobnet.blob import FLOAT32, Padding, storage_type
-from blobnet.checkpoint import check_writable
-from blobnet.command_line.model_argument import find_model, is_model_file
+from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.ends import by_name
 from blobnet.errors import OptionError
+from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.model import Model, load
+from blobnet.model import Model
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
@@ -66,11 +66,9 @@ def _model(options: argparse.Namespace) -> tuple[Model, str]:
         if options.input_shape or options.classes:
             rule = "a model in a file has its shape: --input-shape and --classes are for others"
             raise OptionError("MODEL", rule, file=options.model)
-        return load(options.model), options.model
+        return open_model(options.model), options.model
     source = find_model(options.model)
-    default_shape, default_classes = source.defaults()
-    shape, classes = options.input_shape or default_shape, options.classes or default_classes
-    return source.build(shape, classes, (), 0), source.text
+    return build_for(source, None, options.classes, options.input_shape), source.text
 
 
 def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
-from blobnet.checkpoint import check_writable
+from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_header
@@ -31,9 +31,10 @@ from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
+from blobnet.files import check_writable
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
-from blobnet.model import Model, load
+from blobnet.model import Model
 from blobnet.samples import samples_for, sources_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
@@ -79,7 +80,7 @@ class _Answer:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a line for every sample, or writes files; what cannot be read costs status 1, and not the others."""
-    model = load(options.file)
+    model = open_model(options.file)
     heads = _heads(model)
     _check_outputs(heads, options)
     written = {"csv": options.csv, "json": options.json, "npz": options.npz}

@@ -11,7 +11,6 @@ from typing import Any
 
 from blobnet import plots
 from blobnet.augment import Augmentation, augmentations_of
-from blobnet.checkpoint import check_writable
 from blobnet.command_line.data_argument import (
     check_input,
     check_output,
@@ -21,15 +20,23 @@ from blobnet.command_line.data_argument import (
     load_dataset,
     load_plain_dataset,
 )
-from blobnet.command_line.model_argument import build_or_load, find_model, is_model, is_model_file, known_models
+from blobnet.command_line.model_argument import (
+    build_or_load,
+    find_model,
+    is_model,
+    is_model_file,
+    known_models,
+    open_model,
+)
 from blobnet.datasets import Dataset, known_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.source import source_of
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.files import check_writable
 from blobnet.layer_spreads import layer_spreads
-from blobnet.model import Model, load
+from blobnet.model import Model
 from blobnet.network_inputs import sample_sheet, statistics
 
 #: Samples of a sheet, where the command line does not say.
@@ -107,7 +114,7 @@ def _network(options: argparse.Namespace) -> object:
 
 def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset, Any]:
     """A model, the data set to run it on, and its loss."""
-    model = load(options.what) if is_model_file(options.what) else None
+    model = open_model(options.what) if is_model_file(options.what) else None
     given = load_dataset(options, model)
     if isinstance(given, NamedData):
         if model:

@@ -22,7 +22,6 @@ from blobnet import optimizers, plots, schedules
 from blobnet.arguments import loss_weights_for, losses_for
 from blobnet.augment import Augmentation, augmentations_of, check_mixed
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
-from blobnet.checkpoint import check_writable
 from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import (
     LOSSES,
@@ -40,6 +39,7 @@ from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError, counted
+from blobnet.files import check_writable
 from blobnet.interrupt import Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load

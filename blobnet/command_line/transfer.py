@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobnet.command_line.model_argument import ModelSource, find_model
+from blobnet.command_line.model_argument import ModelSource, find_model, open_model
 from blobnet.datasets import Dataset
 from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError, first_few
-from blobnet.model import Model, load
+from blobnet.model import Model
 from blobnet.patterns import frozen_parameters
 
 
@@ -39,7 +39,7 @@ class FileSource:
         Raises:
             ShapeError: its layers do not take that size.
         """
-        model, sample = load(self.path), tuple(input_shape)
+        model, sample = open_model(self.path), tuple(input_shape)
         before = model.graph.input.shape
         if len(sample) != len(before.dimensions) or sample[1:] == before.dimensions[1:]:
             return model.with_classes(classes, class_names, seed=seed)
@@ -82,7 +82,7 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
     model = source.build(data.shape, outputs, names, options.seed)
     last = model.graph.trainable[-1].rpartition("/")[0]
     if options.init_from and options.model and not options.resume:
-        return model, model.take_weights(load(options.init_from))
+        return model, model.take_weights(open_model(options.init_from))
     return model, [last]
 
 
@@ -103,7 +103,7 @@ def build_by_name(
         hint = "give MODEL too: its layers then take the weights of those that have the same names in the file."
         raise OptionError("--init-from", rule, file=source.path, data=data.name, hint=hint)
     model = source.build_by_name(data.shapes, data.classes, data.class_names, options.seed)
-    anew = model.take_weights(load(options.init_from)) if options.init_from and not options.resume else []
+    anew = model.take_weights(open_model(options.init_from)) if options.init_from and not options.resume else []
     return model, anew
 
 

@@ -10,7 +10,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.cellwise import Step
@@ -19,6 +19,9 @@ from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Implementation
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.task import Task
+
+if TYPE_CHECKING:
+    from blobnet.layers.lowered import Bound
 
 
 class Placement(enum.Enum):
@@ -381,6 +384,10 @@ class Layer(ABC):
     def backward_data(self, site: Site) -> list[KernelCall]:
         """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
         return []
+
+    def contraction(self, inputs: Sequence[Shape]) -> Bound | None:
+        """The statements of the contraction language that the layer is, for inputs of these shapes, if it is that."""
+        return None
 
     def alternatives(self, site: Site) -> dict[Task, list[Implementation]]:
         """For each task that can be done in several ways: the candidates, for tuning to measure."""

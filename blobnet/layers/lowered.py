@@ -37,7 +37,7 @@ from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
 from blobnet.geometry import is_int
-from blobnet.initializers import check_initializer
+from blobnet.initializers import GIVEN, check_initializer
 from blobnet.kernel_call import Array, Blob, KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 
@@ -98,6 +98,9 @@ class Lowered(Layer):
         """
         return _bound(self, tuple(inputs), samples)
 
+    def contraction(self, inputs: Sequence[Shape]) -> Bound | None:
+        return self.bound(inputs)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = self.bound(inputs).output.shape
         fits = shape[0] == _SAMPLES and 2 <= len(shape) <= 2 + len(AXES)
@@ -107,8 +110,9 @@ class Lowered(Layer):
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return tuple(
-            ParameterSpec(tensor.name, tensor.shape, self.start(tensor.name, tensor.shape), len(tensor.shape) > 1)
+            ParameterSpec(tensor.name, tensor.shape, start, len(tensor.shape) > 1, trainable=start != GIVEN)
             for tensor in self.bound(inputs).parameters
+            for start in (self.start(tensor.name, tensor.shape),)
         )
 
     # -- kernel calls ------------------------------------------------------------------------------------------------
@@ -164,8 +168,8 @@ class Lowered(Layer):
         return self._backward(site, "backward data", self._wanted_inputs(site))
 
     def _trained(self, site: Site) -> list[str]:
-        tensors = self.bound(site.shapes).parameters if site.output_delta else ()
-        return [tensor.name for tensor in tensors if site.trains(tensor.name)]
+        specs = self.parameters(site.shapes) if site.output_delta else ()
+        return [spec.name for spec in specs if spec.trainable and site.trains(spec.name)]
 
     def _wanted_inputs(self, site: Site) -> list[str]:
         names = self.bound(site.shapes).inputs if site.output_delta else ()
@@ -407,7 +411,8 @@ class Contraction(Lowered):
     Args:
         text: of the function; ``...`` stands for the spatial axes of the first input.
         initializers: how parameters start, by name: functions of blobnet.initializers. Of those that are not named,
-            ``scale`` starts as ones, others of one axis as zeros, all else he_normal.
+            ``scale`` starts as ones, others of one axis as zeros, all else he_normal. What is ``given`` comes with the
+            weights, stays, and is not trained.
         sizes: whole numbers for names that are the size of no input.
 
     Raises:

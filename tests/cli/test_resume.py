@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import checkpoint
+from blobnet import files
 from blobnet.errors import DataError
 from blobnet.training_step import TrainingStep
 
@@ -139,7 +139,7 @@ def test_ctrl_c_in_the_first_epoch(run, net, trained, monkeypatch) -> None:
 
 @pytest.mark.parametrize("moment", ["_check_target", "_flush_folder"])
 def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, moment) -> None:
-    original, calls = getattr(checkpoint, moment), []
+    original, calls = getattr(files, moment), []
 
     def interrupt(*arguments: object) -> None:
         original(*arguments)
@@ -147,7 +147,7 @@ def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, mome
         if len(calls) == 5:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(checkpoint, moment, interrupt)
+    monkeypatch.setattr(files, moment, interrupt)
     result = run("train", net, "--dataset", "digits", "--epochs", 20)
     epoch = bn.load("net.h5").training_state.epoch
     assert result.status == 130

@@ -29,8 +29,8 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
         (
             ["doctor"],
-            "argument COMMAND: unknown name 'doctor': known names: bench, compile, devices, evaluate, inspect, plan, "
-            "predict",
+            "argument COMMAND: unknown name 'doctor': known names: bench, compile, convert, devices, evaluate, "
+            "inspect, plan, predict",
         ),
         (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
         (["train"], "the following arguments are required: --dataset"),
@@ -130,6 +130,7 @@ def test_every_command_has_its_module() -> None:
         "bench",
         "tune",
         "compile",
+        "convert",
         "inspect",
     ]
     for name in commands:

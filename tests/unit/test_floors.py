@@ -39,6 +39,9 @@ FLOORS = """
     losses
     graph
     ends parameters patterns plan_report
+    files
+    hdf5
+    interop
     planning.request
     planning.roles
     planning.placement
@@ -61,7 +64,7 @@ FLOORS = """
     trainer
     model
     blobnet
-    models mistakes layer_spreads
+    models mistakes layer_spreads onnx
     plots
     bench
     command_line
@@ -73,10 +76,12 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 #: Packages that one floor alone imports, and the modules that may.
 ONLY_IN = {
     "pyopencl": {"device"},
-    "h5py": {"checkpoint", "datasets"},
+    "h5py": {"checkpoint", "datasets", "hdf5", "interop"},
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
     "matplotlib": {"plots"},
+    "onnx": {"onnx"},
+    "safetensors": {"interop"},
     "torch": {"bench"},
     "PIL": {"datasets"},
 }

@@ -1,0 +1,211 @@
+"""Files that are written all or nothing, and looked at before they are read (docs/file_format.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from blobnet.errors import FileError, OptionError, first_few
+from blobnet.plan_report import readable
+
+#: What files of other formats begin with.
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive (.npz, .keras or PyTorch)",
+    b"\x80": "a Python pickle (an old PyTorch file?)",
+    b"\x93NUMPY": "a .npy array",
+    b"\x1f\x8b": "a gzip file",
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)",
+    b"<": "a web page or XML",
+}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write(path: str | os.PathLike[str], image: bytes) -> None:
+    """Write a file, all or nothing: whatever happens, the old file or the new one is there, whole.
+
+    Raises:
+        FileError: the file cannot be written there, or the disk is full.
+    """
+    subject, target = subject_of(path), Path(os.path.realpath(path))
+    temporary = _temporary(target)
+    with _writing(subject, target, len(image)):
+        _check_target(subject, target)
+        try:
+            with temporary.open("xb") as file:
+                file.write(image)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    _flush_folder(subject, target.parent)
+    _remove_stale(target)
+
+
+def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
+    """Find out before any work is done whether :func:`save` will be able to write ``bytes_needed`` to ``path``.
+
+    Raises:
+        FileError: no such folder, one that cannot be written to, a path that is no regular file, too little free space.
+    """
+    subject, target = subject_of(path), Path(os.path.realpath(path))
+    temporary = _temporary(target)
+    with _writing(subject, target, bytes_needed):
+        _check_target(subject, target)
+        temporary.open("xb").close()
+        temporary.unlink()
+        free = shutil.disk_usage(target.parent).free
+    if free < bytes_needed:
+        raise FileError(
+            subject,
+            "the disk must have room for the file",
+            folder=target.parent,
+            needed=readable(bytes_needed),
+            free=readable(free),
+            hint="free some space or choose another folder. A file is only replaced once the new one is complete.",
+        )
+
+
+def _check_target(subject: str, target: Path) -> None:
+    """Whether ``target`` is a place for a file, as far as one can tell without writing."""
+    folder = target.parent
+    if target.is_dir():
+        raise FileError(subject, "the path must name a file, but it is a folder", hint=f"{subject}/model.h5, perhaps?")
+    if not folder.is_dir():
+        if folder.exists():
+            raise FileError(subject, "the folder of the file must be a folder, but it is a file", folder=folder)
+        raise FileError(subject, "the folder of the file must exist", folder=folder, hint=f"mkdir -p {folder}")
+    if target.exists() and not target.is_file():
+        raise FileError(subject, "the path must name a regular file, but it is a device, a pipe or a socket")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise FileError(subject, "the file that is there is write-protected", hint="choose another name.")
+
+
+@contextlib.contextmanager
+def _writing(subject: str, target: Path, needed: int) -> Iterator[None]:
+    """Turn what the system says into a FileError."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        free = "unknown"
+        with contextlib.suppress(OSError):
+            free = readable(shutil.disk_usage(target.parent).free)
+        rule = f"the file cannot be written: {error.strerror or error}"
+        hint = "what was there before is unchanged."
+        raise FileError(subject, rule, folder=target.parent, needed=readable(needed), free=free, hint=hint) from error
+
+
+def _temporary(target: Path) -> Path:
+    """A name for a file that is being written; it says whose it is, for :func:`_remove_stale`."""
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove what killed processes left behind when they wrote ``target``."""
+    pattern = re.compile(re.escape(f".{target.name}.") + r"([0-9]{1,9})-[0-9a-f]{8}\.tmp")
+    with contextlib.suppress(OSError):
+        for entry in target.parent.iterdir():
+            match = pattern.fullmatch(entry.name)
+            if match and not _is_alive(int(match[1])):
+                entry.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # NOTE: on Windows os.kill(process, 0) ends the process.
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
+
+
+def _flush_folder(subject: str, folder: Path) -> None:
+    """Make a rename in ``folder`` last, where the system can."""
+    if os.name != "posix":
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EINVAL, errno.ENOTSUP):
+            rule = f"the file is written, but its folder cannot be flushed: {error.strerror}"
+            raise FileError(subject, rule, folder=folder, hint="the disk may be failing.") from error
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def subject_of(path: object) -> str:
+    """How errors name a file.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError("file", "it must be a path: a text, or a pathlib.Path", received=repr(path))
+    return str(path)
+
+
+def opening(path: str | os.PathLike[str]) -> tuple[bytes, int]:
+    """The first 64 bytes of a file that is to be read, and its size.
+
+    Raises:
+        FileError: there is no such file, it is no regular one, or it cannot be read.
+    """
+    subject, file = subject_of(path), Path(path)
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FileError(subject, "a model must be a file, but this is a folder, a device or a pipe")
+        with file.open("rb") as stream:
+            return stream.read(64), status.st_size
+    except FileNotFoundError as error:
+        raise FileError(subject, "there must be such a file", hint=_similar(file)) from error
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(subject, f"the file cannot be read: {error.strerror}") from error
+
+
+def kind_of(start: bytes) -> str:
+    """What a file that begins so seems to be."""
+    return next((kind for magic, kind in _FOREIGN.items() if start.startswith(magic)), "no format that blobnet knows")
+
+
+def _similar(path: Path) -> str | None:
+    """What else might have been meant."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        found = sorted(item.name for item in itertools.islice(path.parent.glob(f"*{path.suffix}"), 100))
+    return f"in that folder are {listed(found)}." if found else None
+
+
+def plain_text(text: object) -> str:
+    """Text that no terminal takes for a command."""
+    return str(text).encode("unicode_escape").decode("ascii")
+
+
+def listed(names: Iterable[object]) -> str:
+    """The first few names."""
+    return first_few(map(plain_text, names), 12) or "none"

@@ -1,0 +1,152 @@
+"""HDF5 files that are read without trusting them: nothing in them is executed, and no link is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from blobnet import files
+from blobnet.errors import BlobnetError, FileError
+from blobnet.files import listed
+from blobnet.plan_report import readable
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: What HDF5 says where a process opens a file a second time, in another way.
+_OPEN_ALREADY = ("locking flag values don't match", "already open")
+#: What h5py raises when it meets damage.
+DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """A file to read; also one that this process has open already, as it lies on the disk."""
+    with contextlib.ExitStack() as stack:
+        try:
+            # Files are replaced whole, so a lock would guard nothing and fail on read-only and network disks.
+            file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if not any(words in str(error) for words in _OPEN_ALREADY):
+                raise
+            file = h5py.File(stack.enter_context(path.open("rb")), "r")
+        yield stack.enter_context(file)
+
+
+def check_source(path: str | os.PathLike[str]) -> int:
+    """The size of a file that begins like HDF5.
+
+    Raises:
+        FileError: there is no such file, or it is something else.
+    """
+    start, size = files.opening(path)
+    if not start:
+        raise FileError(str(path), "a model file must be HDF5, but this file is empty")
+    if _SIGNATURE.startswith(start[:8]) or h5py.is_hdf5(path):
+        return size
+    rule = f"a model file must be HDF5, but this is {files.kind_of(start)}"
+    raise FileError(str(path), rule, begins=start[:16])
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[tuple[h5py.File, int]]:
+    """A file to read, and its size.
+
+    Raises:
+        FileError: there is no such file, it is something else, or what is done with it in the block meets damage.
+    """
+    size = check_source(path)
+    try:
+        with opened(Path(path)) as file:
+            yield file, size
+    except BlobnetError:
+        raise
+    except DAMAGE as error:
+        rule = "an HDF5 file must be whole, but this one is cut short or damaged"
+        raise FileError(str(path), rule, reason=error, bytes=size) from error
+
+
+def attribute(item: h5py.Group, name: str) -> str | int | None:
+    """A number or a text of fixed length; None where there is no such thing."""
+    if name not in item.attrs:
+        return None
+    identifier = item.attrs.get_id(name)
+    if identifier.shape != () or identifier.dtype.kind not in "Siu":
+        return None
+    value = item.attrs[name]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else int(value)
+
+
+class Reader:
+    """Reads datasets from a file that is not trusted.
+
+    Every dataset must lie in the file itself, in one piece and not compressed. So no filter plugin is ever loaded, a
+    dataset cannot claim more than the file holds, and where datasets overlap, the sum of all is still kept below the
+    size of the file. Texts have a fixed length: a single wrong byte in the heap that holds the others can make HDF5
+    2.0 loop forever.
+
+    Args:
+        subject: how errors name the file.
+        size: of the file, in bytes.
+    """
+
+    def __init__(self, subject: str, size: int) -> None:
+        self.subject = subject
+        self.unread = size
+
+    def fail(self, rule: str, hint: str | None = None, **received: object) -> FileError:
+        """The error of this file."""
+        return FileError(self.subject, rule, hint=hint, **received)
+
+    def child(self, group: h5py.Group, name: str, kind: type, optional: bool = False) -> Any:
+        """A member of ``group``, without following any link."""
+        path = f"{group.name.rstrip('/')}/{name}"
+        link = group.get(name, getlink=True)
+        if link is None and optional:
+            return None
+        if link is None:
+            raise self.fail(f"the file must hold {ascii(path)[1:-1]}", found=listed(itertools.islice(group, 20)))
+        if not isinstance(link, h5py.HardLink):
+            rule = f"{ascii(path)[1:-1]} must be in the file itself, links are not followed"
+            raise self.fail(rule, link=type(link).__name__, to=ascii(getattr(link, "path", "")))
+        member = group[name]
+        if not isinstance(member, kind):
+            rule = f"{ascii(path)[1:-1]} must be a {kind.__name__.lower()}"
+            raise self.fail(rule, kind=type(member).__name__.lower())
+        return member
+
+    def _check_storage(self, dataset: h5py.Dataset) -> None:
+        properties = dataset.id.get_create_plist()
+        rule = f"{ascii(dataset.name)[1:-1]} must be stored in this file, in one piece and not compressed"
+        if properties.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS):
+            storage = "virtual" if dataset.is_virtual else "chunked"
+            hint = "h5repack -l CONTI -f NONE writes such a file."
+            raise self.fail(rule, storage=storage, compression=dataset.compression, hint=hint)
+        if properties.get_external_count():
+            raise self.fail(rule, storage="external")
+        stored = dataset.id.get_storage_size()
+        if stored != dataset.nbytes:
+            raise self.fail(rule, stored=readable(stored), declared=readable(dataset.nbytes))
+        self.unread -= stored
+        if self.unread < 0:
+            raise self.fail("the datasets of a file must not be larger than the file", hint="do they overlap?")
+
+    def values(self, dataset: h5py.Dataset) -> npt.NDArray[Any]:
+        """The numbers of a dataset."""
+        self._check_storage(dataset)
+        return np.asarray(dataset[()])
+
+    def texts(self, dataset: h5py.Dataset, dimensions: int) -> list[bytes]:
+        """The texts of a dataset with so many axes, one behind the other."""
+        if dataset.ndim != dimensions or dataset.dtype.kind != "S":
+            wanted = "a list of texts" if dimensions else "one text"
+            hint = f"file[{dataset.name!r}] = numpy.array(..., dtype='S') writes it."
+            received = {"shape": dataset.shape, "dtype": dataset.dtype}
+            raise self.fail(f"{dataset.name} must be {wanted} of fixed length", hint=hint, **received)
+        return [bytes(text) for text in self.values(dataset).flat]

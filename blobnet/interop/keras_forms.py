@@ -1,0 +1,282 @@
+"""What Keras calls the weights of layers, and how it orders their axes and their layers.
+
+Keras's arrays have the units behind all other axes: filters are (height, width, units, filters), dense layers (inputs,
+outputs), and a flattened plane comes position by position, not unit by unit. A model's layers are in the order of
+its graph (:func:`operations`), and in files each is called by its class and its number among those of that class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import FloatArray, Shape
+from blobnet.errors import OptionError
+from blobnet.graph import Graph, Vertex
+
+Order: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A weight as Keras has it: our values as ``middle``, then with the axes in another ``order``, then as ``shape``.
+
+    Attributes:
+        path: of the groups between the layer's and the variable's; empty for most.
+        parameter: our full name of it.
+        own: our shape.
+        units: where our last axis has what stands at each place of Keras's; None: at the same one.
+    """
+
+    parameter: str
+    own: tuple[int, ...]
+    middle: tuple[int, ...]
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+    units: Order | None = None
+    path: str = ""
+
+    def to_keras(self, values: FloatArray) -> FloatArray:
+        """The array that Keras has of our values."""
+        if self.units is not None:
+            values = values[..., self.units]
+        found: FloatArray = values.reshape(self.middle).transpose(self.order).reshape(self.shape)
+        return found
+
+    def from_keras(self, array: FloatArray) -> FloatArray:
+        """Our values of Keras's array."""
+        sizes = [self.middle[axis] for axis in self.order]
+        values: FloatArray = array.reshape(sizes).transpose(np.argsort(self.order)).reshape(self.own)
+        if self.units is None:
+            return values
+        found = np.empty_like(values)
+        found[..., self.units] = values
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class KerasLayer:
+    """A layer as Keras has it: what its class is called in files, and its variables, in their order."""
+
+    name: str
+    kind: str
+    variables: tuple[Variable, ...] = ()
+
+
+@dataclass
+class _Place:
+    """A layer's place, for the functions below."""
+
+    layer: Any
+    vertex: Vertex
+    shape: Shape
+    specs: Mapping[str, tuple[int, ...]]
+    units: Order | None
+    variables: list[Variable] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        *,
+        middle: Sequence[int] = (),
+        order: Sequence[int] = (),
+        shape: Sequence[int] = (),
+        path: str = "",
+        of_inputs: bool = True,
+    ) -> None:
+        """A variable, if the layer has the parameter; without more as it is here."""
+        if name not in self.specs:
+            return
+        own = self.specs[name]
+        units = self.units if of_inputs else None
+        parts = tuple(middle) or own, tuple(order) or tuple(range(len(own)))
+        self.variables.append(Variable(self.vertex.parameter(name), own, *parts, tuple(shape) or own, units, path))
+
+
+def _convolution(place: _Place) -> str:
+    layer, weight = place.layer, place.specs["weight"]
+    filters, units, *taps = weight
+    axes, given, rank = tuple(range(2, 2 + len(taps))), place.shape.units, len(taps)
+    is_depthwise = layer.groups == given > 1 and rank < 3
+    if is_depthwise:
+        each = filters // given
+        middle = (given, each, *taps)
+        place.add("weight", middle=middle, order=(*axes, 0, 1), shape=(*taps, given, each))
+    else:
+        place.add("weight", order=(*axes, 1, 0), shape=(*taps, units, filters))
+    if layer.bias == "position":
+        raise OptionError(layer.subject, "a layer of Keras has one bias for a unit", bias=layer.bias)
+    place.add("bias")
+    return f"{'depthwise_' if is_depthwise else ''}conv{rank}d"
+
+
+def _transposed(place: _Place) -> str:
+    layer = place.layer
+    units, filters, *taps = place.specs["weight"]
+    if layer.groups > 1:
+        raise OptionError(layer.subject, "transposed convolutions of Keras have no groups", groups=layer.groups)
+    place.add("weight", order=(*range(2, 2 + len(taps)), 1, 0), shape=(*taps, filters, units))
+    place.add("bias")
+    return f"conv{len(taps)}d_transpose"
+
+
+def _dense(place: _Place) -> str:
+    outputs, inputs = place.specs["weight"]
+    place.add("weight", order=(1, 0), shape=(inputs, outputs))
+    place.add("bias", of_inputs=False)
+    return "dense"
+
+
+def _batch_norm(place: _Place) -> str:
+    for name in ("scale", "shift", "running_mean", "running_variance"):
+        place.add(name)
+    return "batch_normalization"
+
+
+def _scale_and_shift(kind: str) -> Callable[[_Place], str]:
+    def form(place: _Place) -> str:
+        place.add("scale")
+        place.add("shift")
+        return kind
+
+    return form
+
+
+def _prelu(place: _Place) -> str:
+    (units,) = place.specs["slope"]
+    place.add("slope", shape=(*(1,) * place.shape.rank, units))
+    return "p_re_lu"
+
+
+def _attention(place: _Place) -> str:
+    heads = place.layer.heads
+    for name in ("query", "key", "value"):
+        units, inputs = place.specs[name]
+        each, path = units // heads, f"{name}_dense"
+        place.add(name, order=(1, 0), shape=(inputs, heads, each), path=path)
+        place.add(f"{name}_bias", shape=(heads, each), path=path)
+    units, _ = place.specs["output"]
+    place.add("output", order=(1, 0), shape=(heads, units // heads, units), path="output_dense")
+    place.add("output_bias", path="output_dense")
+    return "multi_head_attention"
+
+
+#: Kinds of layers with weights: functions that add their variables, and say what the class is called.
+_FORMS: dict[str, Callable[[_Place], str]] = {
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), _convolution),
+    **dict.fromkeys(("ConvTranspose1D", "ConvTranspose2D", "ConvTranspose3D"), _transposed),
+    "Dense": _dense,
+    "BatchNorm": _batch_norm,
+    "LayerNorm": _scale_and_shift("layer_normalization"),
+    "GroupNorm": _scale_and_shift("group_normalization"),
+    "InstanceNorm": _scale_and_shift("group_normalization"),
+    "PReLU": _prelu,
+    "MultiHeadAttention": _attention,
+}
+#: Kinds without weights that do the same whichever axis the units are.
+_PLAIN = {
+    *("Activation", "Add", "Concat", "Dropout", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Input", "Multiply"),
+    *("MaxPool1D", "MaxPool2D", "MaxPool3D", "AveragePool1D", "AveragePool2D", "AveragePool3D", "Pad", "Upsample"),
+    *("AdaptiveAveragePool", "AdaptiveMaxPool"),
+}
+#: Of these, and of layers with weights, those that leave flat values where they are.
+_KEEPING = {"Activation", "Add", "BatchNorm", "Dropout", "Flatten", "LayerNorm", "Multiply", "PReLU"}
+
+
+def keras_layers(graph: Graph) -> list[KerasLayer]:
+    """The layers with weights, in the order of Keras's model.
+
+    Raises:
+        OptionError: a layer has no such form.
+    """
+    orders = _flat_orders(graph)
+    found: dict[str, KerasLayer] = {}
+    for vertex in operations(graph):
+        layer = vertex.layer
+        specs = {spec.name: spec.shape for spec in graph.parameters(vertex)}
+        form = _FORMS.get(layer.kind)
+        if form is None or str(layer.name) in found:
+            continue
+        shape = graph.input_shapes(vertex)[0]
+        place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]])
+        if layer.kind == "Dense" and shape.rank:
+            place.units = _flattened(shape)
+        found[str(layer.name)] = KerasLayer(str(layer.name), form(place), tuple(place.variables))
+    return list(found.values())
+
+
+def operations(graph: Graph) -> list[Vertex]:
+    """The vertices in the order of a functional model of Keras, an activation that a layer has with that layer.
+
+    The farther from the outputs the earlier; what is equally far in the order in which a walk from the outputs to
+    the inputs meets it. Of a layer in several places the first one stands for all.
+    """
+    owner = {vertex.index: _owner(graph, vertex) for vertex in graph.vertices}
+    distance = dict.fromkeys(owner.values(), 0)
+    for vertex in reversed(graph.vertices):
+        for source in vertex.inputs:
+            if owner[source] != owner[vertex.index]:
+                distance[owner[source]] = max(distance[owner[source]], distance[owner[vertex.index]] + 1)
+    met: dict[int, int] = {}
+    for output in graph.outputs.values():
+        stack = [output.index]
+        while stack:
+            index = stack.pop()
+            if index not in met:
+                met[index] = len(met)
+                stack.extend(reversed(graph.vertices[index].inputs))
+    first = {number: min(met[index] for index in owner if owner[index] == number) for number in distance}
+    ordered = sorted(distance, key=lambda number: (-distance[number], first[number]))
+    return [graph.vertices[number] for number in ordered]
+
+
+def _owner(graph: Graph, vertex: Vertex) -> int:
+    """The vertex of the layer that has an activation; of other vertices the first place of their layer."""
+    if len(vertex.inputs) == 1:
+        before = graph.vertices[vertex.inputs[0]]
+        function = str(vertex.layer.config().get("function"))
+        if vertex.layer.kind == "Activation" and vertex.layer.name == f"{before.layer.name}_{function}":
+            return _owner(graph, before)
+    return next(item.index for item in graph.vertices if item.layer.name == vertex.layer.name)
+
+
+def _flattened(shape: Shape) -> Order:
+    """For each value of a sample in Keras's order, where it stands here."""
+    return np.moveaxis(np.arange(shape.elements).reshape(shape.dimensions), 0, -1).reshape(-1)
+
+
+def _flat_orders(graph: Graph) -> list[Order | None]:
+    """For each vertex whose values are flat, where here is what stands at each place of Keras's; None: there, too.
+
+    Raises:
+        OptionError: a layer does something else in Keras, or what it does depends on the order.
+    """
+    orders: list[Order | None] = []
+    for vertex in graph.vertices:
+        layer, shapes = vertex.layer, graph.input_shapes(vertex)
+        if layer.kind not in _FORMS and layer.kind not in _PLAIN:
+            hint = "an ONNX file has a form for it: bn.onnx.save."
+            raise OptionError(layer.subject, "the layer must have a form in Keras", kind=layer.kind, hint=hint)
+        given = [orders[source] for source in vertex.inputs]
+        if layer.kind == "Flatten" and shapes[0].rank:
+            orders.append(_flattened(shapes[0]))
+        elif layer.kind == "Dense" or all(order is None for order in given):
+            orders.append(None)
+        elif layer.kind == "Concat":
+            own = [
+                np.arange(shape.units) if order is None else order for order, shape in zip(given, shapes, strict=True)
+            ]
+            starts = np.cumsum([0, *(shape.units for shape in shapes[:-1])])
+            orders.append(np.concatenate([order + start for order, start in zip(own, starts, strict=True)]))
+        else:
+            listed = [None if order is None else order.tolist() for order in given]
+            same = all(order == listed[0] for order in listed)
+            if layer.kind not in _KEEPING or not same:
+                rule = "flattened values must go to layers that treat them alike, or to dense ones"
+                raise OptionError(layer.subject, rule, hint="Keras flattens position by position.")
+            orders.append(given[0])
+    return orders

@@ -1,0 +1,145 @@
+"""Weights in safetensors files, by the names that PyTorch gives them (docs/weights.md)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blobnet import files
+from blobnet.blob import FloatArray
+from blobnet.errors import FileError, OptionError, ShapeError, first_few
+from blobnet.graph import Graph
+from blobnet.interop import torch_names
+
+#: Files that PyTorch writes as pickles, by the ends of their names and by their beginnings.
+_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+_BEGINNINGS = (b"PK\x03\x04", b"\x80")
+#: The types that are read; others do not hold float numbers that NumPy has.
+_TYPES = ("F16", "F32", "F64")
+#: What the names of input layers' numbers begin with in the file's metadata.
+_INPUT = "blobnet.input."
+
+
+def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, FloatArray]) -> None:
+    """Writes all weights, all or nothing.
+
+    What input layers do to samples is no tensor, since no module of PyTorch has it: it stands in the metadata.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    package = _package(files.subject_of(path))
+    found = torch_names.entries(graph)
+    tensors: dict[str, Any] = {entry.name: np.ascontiguousarray(entry.tensor(weights), "<f4") for entry in found}
+    of_inputs = [vertex.parameter(spec.name) for vertex in graph.inputs.values() for spec in graph.parameters(vertex)]
+    metadata = {"format": "pt", **{_INPUT + name: json.dumps(weights[name].tolist()) for name in of_inputs}}
+    files.write(path, package.numpy.save({**tensors, **torch_names.counts(tensors)}, metadata))
+
+
+def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
+    """The weights in a file, by our names.
+
+    Names and shapes are compared with the network before anything is read; the file's values are never executed.
+
+    Raises:
+        FileError: there is no such file, it is no whole safetensors file, or holds other tensors than the network.
+        ShapeError: a tensor has another shape than the layer's.
+    """
+    subject = files.subject_of(path)
+    _check_beginning(path, subject)
+    package = _package(subject)
+    try:
+        with package.safe_open(path, "numpy") as file:
+            return _read(subject, file, graph)
+    except package.SafetensorError as error:
+        rule = "a safetensors file must be whole, but this one is cut short or damaged"
+        raise FileError(subject, rule, reason=error) from error
+
+
+def _package(subject: str) -> Any:
+    """The package that knows the format."""
+    try:
+        importlib.import_module("safetensors.numpy")
+        return importlib.import_module("safetensors")
+    except ImportError as error:
+        hint = 'pip install "blobnet[safetensors]"'
+        raise OptionError(subject, "these files need the package safetensors", cause=error, hint=hint) from error
+
+
+def _check_beginning(path: str | os.PathLike[str], subject: str) -> None:
+    start, _ = files.opening(path)
+    if Path(path).suffix in _PICKLES or start.startswith(_BEGINNINGS):
+        new = Path(path).with_suffix(".safetensors").name
+        hint = "where you trust it, these two lines convert it:\n"
+        hint += "    from safetensors.torch import save_file\n"
+        hint += f"    save_file(torch.load({Path(path).name!r}, weights_only=True), {new!r})"
+        raise FileError(subject, "weights are not read from pickles, which can run any code", hint=hint)
+
+
+def _read(subject: str, file: Any, graph: Graph) -> dict[str, FloatArray]:
+    found = {entry.name: entry for entry in torch_names.entries(graph)}
+    there = [name for name in file.keys() if name.rpartition(".")[2] != torch_names.COUNTS]  # noqa: SIM118
+    missing = [name for name in found if name not in set(there)]
+    extra = sorted(set(there) - found.keys())
+    if missing or extra:
+        rule = "the tensors of the file must be those of the network"
+        hint = "the network must be the one that the file was written of; its layers are called as there."
+        received = {"missing": files.listed(missing), "extra": files.listed(extra)}
+        raise FileError(subject, rule, hint=hint, **received)
+    last = next(reversed(found.values()), None)
+    for name, entry in found.items():
+        part = file.get_slice(name)
+        if part.get_dtype() not in _TYPES:
+            rule = f"tensors must be of the types {', '.join(_TYPES)}"
+            raise FileError(subject, rule, tensor=name, type=part.get_dtype(), hint="tensor.float() converts one.")
+        shape = tuple(part.get_shape())
+        if shape != entry.shape:
+            raise mismatch(subject, name, entry.parameters, shape, entry.shape, last)
+    weights: dict[str, FloatArray] = {}
+    for name, entry in found.items():
+        weights |= entry.weights(np.asarray(file.get_tensor(name), np.float32))
+    return weights | _input_weights(subject, file.metadata() or {}, graph)
+
+
+def mismatch(
+    subject: str,
+    tensor: str,
+    parameters: tuple[str, ...],
+    given: tuple[int, ...],
+    wanted: tuple[int, ...],
+    last: torch_names.Entry | None,
+) -> ShapeError:
+    """The error of a tensor of another shape; for the last layer's it says what to do about other classes."""
+    layer = parameters[0].rpartition("/")[0]
+    hint = None
+    if last and last.parameters[0].rpartition("/")[0] == layer and given[:1] != wanted[:1]:
+        hint = f"for another number of classes, build the network for {given[0]}, and then model.with_classes."
+    rule = f"{tensor} must have the shape of {first_few(parameters, 3)}"
+    return ShapeError(subject, rule, given=given, wanted=wanted, hint=hint)
+
+
+def _input_weights(subject: str, metadata: Mapping[str, str], graph: Graph) -> dict[str, FloatArray]:
+    """What the metadata say of input layers; others keep what they have."""
+    found = {}
+    for vertex in graph.inputs.values():
+        for spec in graph.parameters(vertex):
+            name = vertex.parameter(spec.name)
+            text = metadata.get(_INPUT + name)
+            if text is None:
+                continue
+            try:
+                values = np.array(json.loads(text), np.float32)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise FileError(subject, f"the metadata of {name} must be a list of numbers", reason=error) from error
+            fits = values.shape == spec.shape and (spec.name == "mean" or bool((values > 0).all()))
+            if not fits or not np.isfinite(values).all():
+                rule = f"the metadata of {name} must be a number for each unit, of a deviation above 0"
+                raise FileError(subject, rule, values=text[:80])
+            found[name] = values
+    return found

@@ -1,0 +1,346 @@
+"""From an ONNX graph to a model: each node's operator builds layers behind the nodes of its inputs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blobnet.blob import Shape
+from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches
+from blobnet.geometry import is_int
+from blobnet.layers import Activation, Input, Layer, Node
+from blobnet.model import Model
+from blobnet.onnx import host
+from blobnet.onnx.conventions import class_names, take_normalization
+from blobnet.onnx.operation import Operation, SamplesMixedError, UnsupportedError, ValueNeededError
+from blobnet.onnx.operators import OPERATORS
+from blobnet.onnx.reading import array_of, opset, package, read
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes
+
+#: What samples may be on their way to the device.
+_SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
+#: Values of a tensor that a sample may have.
+MOST_ELEMENTS = 2**31
+#: How deep branches may lie within each other.
+_MOST_DEPTH = 20
+
+#: Values for the axes of inputs that a file leaves open: by the axis' name, or all axes of an input by its name.
+Sizes = Mapping[str, "int | Sequence[int]"]
+
+
+def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: bool = True) -> Model:
+    """The model in an ONNX file (docs/onnx.md): trainable, with the file's weights.
+
+    Inputs and outputs keep their names and order. What does not depend on samples is computed once, here; no device is
+    asked for.
+
+    Args:
+        path: the file.
+        sizes: for axes that the file leaves open: {"height": 224} by the name of an axis, or {"image": (1, 3, 224,
+            224)} for all axes of an input. How many samples there are (axis 0) stays open.
+        samples: whether axis 0 of all inputs and outputs are the samples of a batch. If not, all of a tensor is one
+            sample: a model for arrays with one more axis in front.
+
+    Raises:
+        FileError: the file is missing, damaged or of an operator set that cannot be read.
+        OptionError: an axis has no size, or an operator is none of those that docs/onnx.md lists; the error names the
+            node, and is an UnsupportedError of blobnet.onnx.operation.
+    """
+    model = read(path)
+    graph, subject = model.graph, str(path)
+    known = {item.name for item in graph.initializer}
+    inputs = [item for item in graph.input if item.name not in known]
+    check_sizes(graph, sizes or {}, subject)
+    shapes = {item.name: input_shape(item, sizes or {}, subject, samples=samples) for item in inputs}
+    arrays = {item.name: item for item in graph.initializer} if samples else {}
+    normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
+    imported = Import(model, subject, {}, shapes, samples=samples)
+    tensors = {}
+    for name, value in imported.outputs.items():
+        if not isinstance(value, Tensor):
+            rule = "every output must depend on an input"
+            raise UnsupportedError(f"{subject}, output {name}", rule, value=str(value)[:60])
+        tensors[name] = value
+    found = imported.model(tensors)
+    for entered, name in zip(imported.entered, found.graph.inputs, strict=True):
+        if entered in normalized:
+            found.set_normalization(*normalized[entered], input=name)
+    if len(found.graph.exits) == 1:
+        found.class_names = class_names(model, found.graph.output.shape.units)
+    return found
+
+
+def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tuple[int, ...]:
+    """The shape of an input of a file, the samples included where it has them.
+
+    Raises:
+        OptionError: an axis has no size.
+    """
+    dimensions = item.type.tensor_type.shape.dim
+    given = sizes.get(item.name)
+    if given is not None and not is_int(given, 0):
+        found = tuple(int(size) for size in given)  # type: ignore[union-attr]
+        fits = len(found) == len(dimensions)
+        for own, dimension in zip(found, dimensions, strict=False):
+            fits = fits and (not dimension.HasField("dim_value") or dimension.dim_value in (0, own))
+        if not fits or min(found, default=1) < 1:
+            rule = "the sizes of an input must be those that the file says"
+            raise OptionError(f"{subject}, input {item.name}", rule, sizes=found, file=_shown_axes(dimensions))
+        return found
+    shape = []
+    for axis, dimension in enumerate(dimensions):
+        size: Any = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, 0)
+        if not is_int(size, 1) and axis == 0 and samples and not dimension.dim_value:
+            size = 1  # How many samples there are is not asked for.
+        if not is_int(size, 1):
+            name = dimension.dim_param
+            hint = f"load(..., sizes={{{name!r}: 224}}), say."
+            if not name:
+                hint = f"load(..., sizes={{{item.name!r}: ...}}) with a size for each of its axes."
+            rule = "every axis but that of the samples must have a size of at least 1"
+            raise OptionError(f"{subject}, input {item.name}", rule, axes=_shown_axes(dimensions), hint=hint)
+        shape.append(int(size))
+    return tuple(shape)
+
+
+def _shown_axes(dimensions: Any) -> str:
+    return f"({', '.join(str(item.dim_param or item.dim_value or '?') for item in dimensions)})"
+
+
+def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:
+    """Raises OptionError where sizes are those of no axis and no input."""
+    axes = {dim.dim_param for item in graph.input for dim in item.type.tensor_type.shape.dim if dim.dim_param}
+    names = [*sorted(axes), *(item.name for item in graph.input)]
+    for name, size in sizes.items():
+        if name not in names:
+            hint = near_matches(name, names)
+            raise OptionError(f"{subject}, sizes", "they must be those of axes or inputs", name=name, hint=hint)
+        if name in axes and not is_int(size, 1):
+            raise OptionError(
+                f"{subject}, sizes", "the size of an axis must be an int of at least 1", axis=name, size=size
+            )
+
+
+@dataclass
+class Import:
+    """One reading of a graph, with values for what must be known.
+
+    Attributes:
+        proto: the model, an ``onnx.ModelProto``.
+        subject: how errors begin.
+        known: values for inputs.
+        shapes: of the other inputs.
+        samples: whether axis 0 are the samples.
+        outputs: the values of the graph's outputs.
+        entered: the inputs that :meth:`model` needs.
+    """
+
+    proto: Any
+    subject: str
+    known: Mapping[str, Array]
+    shapes: Mapping[str, tuple[int, ...]]
+    samples: bool = True
+    outputs: dict[str, Value] = field(init=False)
+    entered: list[str] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        graph = self.proto.graph
+        self._version = opset(self.proto)
+        self._names: set[str] = set()
+        self._shared: dict[Any, Layer] = {}
+        self._inputs: dict[str, Node] = {}
+        self._initializers: set[str] = set()
+        self._lone_readers: dict[str, Any] = {}
+        counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
+        if len(counts) > 1 or 0 in counts:
+            rule = "axis 0 of all inputs must be the samples, as many in each"
+            hint = "load(..., samples=False) reads a graph whose tensors have no axis of samples."
+            error = SamplesMixedError(self.subject, rule, hint=hint, shapes=dict(self.shapes))
+            raise error
+        self._samples = next(iter(counts), 1) if self.samples else None
+        check_operators(graph, self.subject)
+        values: dict[str, Value] = {}
+        for item in graph.initializer:
+            values[item.name] = array_of(item, self.subject)
+            self._initializers.add(item.name)
+        types = {item.name: item.type.tensor_type.elem_type for item in graph.input}
+        for name, array in self.known.items():
+            values[name] = array
+        for name, shape in self.shapes.items():
+            values[name] = self._input(name, shape, types.get(name, 1))
+        self._run(graph, values, 0)
+        missing = [item.name for item in graph.output if item.name not in values]
+        if missing:
+            raise FileError(self.subject, "every output must be made by a node", missing=first_few(missing, 4))
+        self.outputs = {item.name: values[item.name] for item in graph.output}
+
+    def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
+        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in _SAMPLE_TYPES}
+        if kind not in types:
+            rule = "inputs must be numbers that a network computes with"
+            known = ", ".join(_SAMPLE_TYPES)
+            raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
+        axes = shape[int(self.samples) :]
+        if math.prod(shape) > MOST_ELEMENTS:
+            rule = f"a tensor must have at most {MOST_ELEMENTS:,} values"
+            raise UnsupportedError(f"{self.subject}, input {name}", rule, shape=shape)
+        own = _layer_name(name, self._names)
+        self._names.add(own)
+        node = Input.of(Shape(*node_sizes(axes)), name=own)()
+        self._inputs[name] = node
+        return Tensor(node, axes, np.dtype(types[kind]))
+
+    def _run(self, graph: Any, values: dict[str, Value], depth: int) -> None:
+        """The values of all nodes that outputs need, beside those that are there."""
+        wanted = {item.name for item in graph.output}
+        needed = []
+        for node in reversed(graph.node):
+            if wanted.intersection(node.output):
+                needed.append(node)
+                wanted.update(node.input)
+                wanted.update(
+                    name
+                    for attribute in node.attribute
+                    for inner in (attribute.g, *attribute.graphs)
+                    for part in inner.node
+                    for name in part.input
+                )
+        for node in reversed(needed):
+            missing = [name for name in node.input if name and name not in values]
+            if missing:
+                rule = "the inputs of a node must be made by nodes before it"
+                raise FileError(_subject_of(node, self.subject), rule, missing=first_few(missing, 4))
+            found = self._branch(node, values, depth) if node.op_type == "If" else self._build(node, values)
+            for name, value in zip(node.output, found, strict=False):
+                if isinstance(value, Tensor) and math.prod(value.axes) > MOST_ELEMENTS:
+                    rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample"
+                    raise UnsupportedError(_subject_of(node, self.subject), rule, shape=value.axes)
+                if name:
+                    values[name] = value
+
+    def _branch(self, node: Any, values: Mapping[str, Value], depth: int) -> list[Value]:
+        """The outputs of the branch of an If that is taken, which must be known."""
+        condition = values[node.input[0]]
+        attributes = {item.name: item.g for item in node.attribute}
+        subject = _subject_of(node, self.subject)
+        if isinstance(condition, Tensor) or condition.size != 1 or depth >= _MOST_DEPTH:
+            rule = "the condition must be known when the model is read, and branches lie in each other"
+            raise UnsupportedError(subject, f"{rule} at most {_MOST_DEPTH} deep", depth=depth)
+        graph = attributes["then_branch" if bool(condition.reshape(())) else "else_branch"]
+        check_operators(graph, self.subject)
+        inner = dict(values)
+        for item in graph.initializer:
+            inner[item.name] = array_of(item, self.subject)
+        self._run(graph, inner, depth + 1)
+        return [inner[item.name] for item in graph.output]
+
+    def _build(self, node: Any, values: Mapping[str, Value]) -> Sequence[Value]:
+        inputs = [values[name] if name else None for name in node.input]
+        subject = _subject_of(node, self.subject)
+        if node.op_type in host.KINDS and not any(isinstance(value, Tensor) for value in inputs):
+            return host.evaluated(node, self._version, inputs, subject)  # type: ignore[arg-type]
+        if node.op_type not in OPERATORS:
+            rule = "the operator's inputs must be known when the model is read: it works on constants alone"
+            raise UnsupportedError(subject, rule, operator=node.op_type, hint="export the network without it.")
+        operation = Operation(
+            name=_layer_name(node.name or next((name for name in node.output if name), node.op_type), set()),
+            kind=node.op_type,
+            version=self._version,
+            attributes={item.name: self._attribute(item) for item in node.attribute},
+            inputs=inputs,
+            outputs=tuple(node.output),
+            samples=self._samples,
+            subject=subject,
+            shared=self._shared,
+            names=self._names,
+            sources=[name if name in self._initializers else None for name in node.input],
+        )
+        try:
+            found = OPERATORS[node.op_type](operation)
+        except ValueNeededError as error:
+            own = {str(item.layer.name): name for name, item in self._inputs.items()}
+            error.inputs = frozenset(own.get(name, name) for name in error.inputs)
+            raise
+        except UnsupportedError:
+            raise
+        except BlobnetError as error:
+            raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=error) from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Attributes and constants are whatever the file says.
+            rule = "its attributes and constants must be such as ONNX allows"
+            raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error
+        return [found] if isinstance(found, Tensor | np.ndarray) else found
+
+    def _attribute(self, item: Any) -> Any:
+        value = package().helper.get_attribute_value(item)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, package().TensorProto):
+            return array_of(value, self.subject)
+        return value
+
+    def model(self, tensors: Mapping[str, Tensor]) -> Model:
+        """The network up to these tensors, which are its outputs; inputs that none depends on are left out."""
+        operation = Operation("output", "", self._version, {}, (), (), self._samples, self.subject, names=self._names)
+        outputs: dict[str, Node] = {}
+        for name, tensor in tensors.items():
+            node = operation.shaped(tensor)
+            if node in outputs.values() or node in self._inputs.values():
+                node = operation.layer(Activation("linear"), node)
+            outputs[_layer_name(name, set(outputs))] = node
+        used = depended(list(outputs.values()))
+        self.entered = [name for name, node in self._inputs.items() if node in used]
+        inputs = {str(self._inputs[name].layer.name): self._inputs[name] for name in self.entered}
+        first, last = (next(iter(ends.values())) if len(ends) == 1 else ends for ends in (inputs, outputs))
+        return Model(first, last)
+
+
+def check_operators(graph: Any, subject: str) -> None:
+    """Raises UnsupportedError, of the first node of a graph whose operator there is not, before anything is built."""
+    lacking = [
+        node
+        for node in graph.node
+        if node.domain not in ("", "ai.onnx") or node.op_type not in {*OPERATORS, *host.KINDS, "If"}
+    ]
+    if lacking:
+        kinds = first_few(dict.fromkeys(map(_kind, lacking)), 8)
+        rule = "every operator must be one that blobnet has (docs/onnx.md lists them)"
+        hint = "export the network up to the layers before it, or write a function for it: blobnet/onnx/operators/ has "
+        hint += "one for each operator."
+        first = lacking[0]
+        raise UnsupportedError(_subject_of(first, subject), rule, operator=_kind(first), all_that_lack=kinds, hint=hint)
+
+
+def depended(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes, and all that they depend on."""
+    found, stack = set(nodes), list(nodes)
+    while stack:
+        new = [source for source in stack.pop().inputs if source not in found]
+        found.update(new)
+        stack.extend(new)
+    return found
+
+
+def _subject_of(node: Any, subject: str) -> str:
+    """How errors name a node."""
+    return f"{subject}, node {node.name or next(iter(node.output), '')} ({_kind(node)})"
+
+
+def _kind(node: Any) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def _layer_name(name: str, taken: set[str]) -> str:
+    """A name for a layer: printable, without '/' and '@'."""
+    plain = "".join(letter if letter.isprintable() and letter not in "/@" else "." for letter in name).strip(".")
+    plain, number = plain or "value", 1
+    found = plain
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    return found

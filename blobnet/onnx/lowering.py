@@ -1,0 +1,317 @@
+"""Operators as texts of the contraction language, for tensors with any number of axes.
+
+An element of a tensor is named by an expression for each of ONNX's axes; :func:`cell` says where that is in the node.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blobnet import layers
+from blobnet.initializers import GIVEN
+from blobnet.layers import Node
+from blobnet.onnx.operation import HUGE, Operation
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
+
+#: More runs of indexes than this are taken by a matrix.
+_MOST_RUNS = 12
+
+
+@dataclass(frozen=True)
+class Map:
+    """Where an element lies in a node: expressions for its axes, and the bounds of the indexes in them."""
+
+    places: tuple[str, ...]
+    bounds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.places)
+
+
+def cell(axes: Sequence[int], sizes: Sequence[int], indexes: Sequence[str]) -> Map:
+    """Where the element at ``indexes`` of a tensor lies in a node of ``sizes`` that its axes are parts of."""
+    parts = parts_of(axes, sizes)
+    assert parts is not None
+    places, bounds = [], []
+    for part in parts:
+        long = [axis for axis in part if axes[axis] > 1]
+        terms = []
+        for number, axis in enumerate(long):
+            stride = math.prod(axes[place] for place in long[number + 1 :])
+            terms.append(f"{stride}*({indexes[axis]})" if stride > 1 else indexes[axis])
+        if len(long) > 1:
+            bounds += [f"{indexes[axis]} < {axes[axis]}" for axis in long if not indexes[axis].isdecimal()]
+        places.append(" + ".join(terms) or "0")
+    return Map(tuple(places), tuple(bounds))
+
+
+def names_of(count: int) -> list[str]:
+    """Names of indexes for axes."""
+    return [f"i{letter}" for letter in string.ascii_lowercase[:count]]
+
+
+def readable(op: Operation, tensor: Tensor) -> Tensor:
+    """The tensor, with a node whose sizes its axes are parts of."""
+    if parts_of(tensor.axes, tensor.node.shape.dimensions) is None:
+        return Tensor(op.shaped(tensor), tensor.axes, tensor.type)
+    return tensor
+
+
+def contraction(
+    op: Operation,
+    text: str,
+    *nodes: Node,
+    trained: Mapping[str, Array] | None = None,
+    given: Mapping[str, Array] | None = None,
+    key: object = None,
+) -> Node:
+    """A Contraction layer with parameters that are trained, and others that are not."""
+    trained, given = trained or {}, given or {}
+    layer = layers.Contraction(text, initializers=dict.fromkeys(given, GIVEN))
+    return op.layer(layer, *nodes, weights={**trained, **given} or None, key=key)
+
+
+def gathered(
+    op: Operation,
+    tensors: Sequence[Tensor],
+    indexes: Sequence[Sequence[str]],
+    axes: Sequence[int],
+    out: Sequence[str],
+    term: str,
+    *,
+    aggregation: str = "+",
+    bounds: Sequence[str] = (),
+    trained: Mapping[str, Array] | None = None,
+    given: Mapping[str, Array] | None = None,
+    key: object = None,
+    sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """One aggregation of a term, in which {0}, {1}, ... are elements of tensors, at ``indexes`` of each.
+
+    Args:
+        op: whose.
+        tensors: what is read.
+        indexes: an expression for each axis of each tensor.
+        axes: the sizes of the result's axes.
+        out: an index for each of them.
+        term: with the names of parameters as they are.
+        aggregation: of the language.
+        bounds: constraints.
+        trained: parameters with their values.
+        given: the same of those that are never trained.
+        key: see Operation.layer.
+        sizes: of the node, that the axes are parts of.
+    """
+    tensors = [readable(op, tensor) for tensor in tensors]
+    target = node_sizes(axes) if sizes is None else sizes
+    written = cell(axes, target, out)
+    maps = [cell(tensor.axes, tensor.node.shape.dimensions, own) for tensor, own in zip(tensors, indexes, strict=True)]
+    heads = [f"I{place}[N, {_listed(tensor.node.shape.dimensions)}]" for place, tensor in enumerate(tensors)]
+    heads += [f"{name}[{_listed(values.shape)}]" for name, values in {**(trained or {}), **(given or {})}.items()]
+    reads = [f"I{place}[n, {own}]" for place, own in enumerate(maps)]
+    limits = _limits(bounds, written, *maps)
+    text = f"function ({', '.join(heads)}) -> (O) {{ O[n, {written} : N, {_listed(target)}]"
+    text += f" = {aggregation}({term.format(*reads)}){limits}; }}"
+    node = contraction(op, text, *(tensor.node for tensor in tensors), trained=trained, given=given, key=key)
+    return Tensor(node, tuple(axes))
+
+
+def _limits(bounds: Sequence[str], *maps: Map) -> str:
+    """The constraints of a statement, each once."""
+    found = dict.fromkeys([*bounds, *(bound for own in maps for bound in own.bounds)])
+    return "".join(f", {bound}" for bound in found)
+
+
+def _listed(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items))
+
+
+def number_text(value: float) -> str:
+    """A number as the language writes it."""
+    value = float(np.float32(value))
+    if math.isinf(value):
+        # The language has no infinity; the largest number does wherever values are compared with it.
+        value = math.copysign(HUGE, value)
+    return f"({value!r})" if value < 0 or math.copysign(1, value) < 0 else repr(value)
+
+
+def elementwise(
+    op: Operation, text: str, *values: Value, parameter: str | None = None, boolean: bool = False
+) -> Tensor:
+    """An expression of values that go together as in NumPy, in which {0}, {1}, ... stand for them.
+
+    Numbers are written out, other arrays are parameters that are not trained; ``parameter`` is the name of a vector
+    that is.
+    """
+    rank = max(len(op.shape_of(value)) for value in values)
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if op.samples is not None and any(len(op.shape_of(tensor)) < rank for tensor in tensors):
+        op.mixed("tensors must have the samples as their first axis", shapes=[op.shape_of(value) for value in values])
+    operands: list[Tensor | Array | str] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            operands.append(value)
+        elif value.size == 1 and value.ndim <= rank:
+            operands.append(number_text(value.reshape(()).item()))
+        else:
+            operands.append(op.array_of_samples(value) if value.ndim == rank and op.lead else value)
+    sizes = [operand.axes if isinstance(operand, Tensor) else np.shape(operand) for operand in operands]
+    sizes = [() if isinstance(operand, str) else own for operand, own in zip(operands, sizes, strict=True)]
+    try:
+        axes = np.broadcast_shapes(*sizes)
+    except ValueError:
+        op.require(False, "the inputs' shapes must go together", shapes=[op.shape_of(value) for value in values])
+    axes = (1,) * (rank - op.lead - len(axes)) + axes
+    found = _expression(op, text, operands, axes, parameter)
+    return Tensor(found, axes, np.dtype(np.bool_ if boolean else np.float32))
+
+
+def _expression(
+    op: Operation, text: str, operands: Sequence[Tensor | Array | str], axes: tuple[int, ...], parameter: str | None
+) -> Node:
+    """The node of an expression of operands that are repeated to ``axes``."""
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    padded = [(1,) * (len(axes) - array.ndim) + array.shape for array in arrays]
+    is_vector = parameter is not None and [max(shape) for shape in padded] == [array.size for array in arrays]
+    of_units = is_vector and all(shape[0] == axes[0] for shape in padded)
+    whole = all(tensor.axes == axes for tensor in tensors)
+    if whole and not (arrays and not (of_units and len(arrays) == 1)):
+        # The same at all places, whatever the node's shape is: a step that a layer before it may do.
+        units = (axes or (1,))[0]
+        same = len({tensor.node.shape for tensor in tensors}) == 1
+        same = same and (not arrays or tensors[0].node.shape.units == units)
+        nodes = [tensor.node if same else op.shaped(tensor) for tensor in tensors]
+        if not arrays or nodes[0].shape.units == units:
+            distinct = list(dict.fromkeys(nodes))
+            reads = iter(f"I{distinct.index(node)}[n, c, ...]" for node in nodes)
+            whole_terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
+            heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{parameter}[C]"] * len(arrays)
+            whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*whole_terms)}); }}"
+            return contraction(op, whole_text, *distinct, trained={str(parameter): array.ravel() for array in arrays})
+    names = names_of(len(axes))
+    terms: list[str] = []
+    indexes: list[Sequence[str]] = []
+    parameters: dict[str, Array] = {}
+    for operand in operands:
+        if isinstance(operand, str):
+            terms.append(operand)
+            continue
+        own = operand.axes if isinstance(operand, Tensor) else operand.shape
+        cells = ["0" if size == 1 else name for size, name in zip(own, names[len(names) - len(own) :], strict=True)]
+        if isinstance(operand, Tensor):
+            terms.append(f"{{{len(indexes)}}}")
+            indexes.append(cells)
+        else:
+            name = parameter if is_vector and not parameters else f"value{len(parameters)}"
+            parameters[str(name)] = operand.reshape([size for size in own if size > 1])
+            terms.append(f"{name}[{', '.join(cell for cell in cells if cell != '0')}]")
+    trained = {name: values for name, values in parameters.items() if name == parameter}
+    given = {name: values for name, values in parameters.items() if name != parameter}
+    return gathered(op, tensors, indexes, axes, names, text.format(*terms), trained=trained, given=given).node
+
+
+def _read(operand: Tensor | Array | str, reads: Iterator[str], vector: str) -> str:
+    if isinstance(operand, str):
+        return operand
+    return next(reads) if isinstance(operand, Tensor) else vector
+
+
+def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
+    """The product of a matrix (new size, size) with the vectors along an axis of a sample."""
+    names = names_of(len(tensor.axes))
+    axes = (*tensor.axes[:axis], len(matrix), *tensor.axes[axis + 1 :])
+    reads = [*names[:axis], "k", *names[axis + 1 :]]
+    term = f"value[{names[axis]}, k] * {{0}}"
+    return gathered(op, [tensor], [reads], axes, names, term, given={"value": matrix})
+
+
+def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:
+    """The indexes as runs that have one step each; (index, times) where one is repeated, or stands for zeros."""
+    found: list[range | tuple[int, int]] = []
+    place = 0
+    while place < len(indexes):
+        end = place + 1
+        step = indexes[end] - indexes[place] if end < len(indexes) else 1
+        # What stands for zeros goes with nothing else.
+        step = 0 if indexes[place] < 0 else step
+        while end < len(indexes) and indexes[end] - indexes[end - 1] == step and (indexes[end] >= 0 or step == 0):
+            end += 1
+        if step == 0 or end == place + 1:
+            found.append((indexes[place], end - place))
+        else:
+            found.append(range(indexes[place], indexes[place] + step * (end - place), step))
+        place = end
+    return found
+
+
+def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> Tensor:
+    """The elements at ``indexes`` along an axis of a sample; -1 stands for a 0."""
+    size = tensor.axes[axis]
+    rule = "indexes must be within the axis, and there must be some"
+    # Of a range the ends say all.
+    ends = indexes[:: max(1, len(indexes) - 1)] if isinstance(indexes, range) else indexes
+    op.require(len(indexes) > 0 and all(-1 <= index < size for index in ends), rule, size=size)
+    if indexes == range(size) or (not isinstance(indexes, range) and list(indexes) == list(range(size))):
+        return tensor
+    axes = (*tensor.axes[:axis], len(indexes), *tensor.axes[axis + 1 :])
+    tensor = readable(op, tensor)
+    pieces = [indexes] if isinstance(indexes, range) else runs(indexes)
+    sizes = tensor.node.shape.dimensions
+    only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
+    if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.axes:
+        part = (only.start, only.stop, only.step) if only.step > 1 else (only.start, only.start + len(only))
+        node = op.layer(layers.Slice((*(None,) * axis, part)), tensor.node)
+        return Tensor(node, axes, tensor.type)
+    if len(pieces) > _MOST_RUNS:
+        matrix = np.zeros((len(indexes), size), np.float32)
+        for row, index in enumerate(indexes):
+            matrix[row, index] = index >= 0
+        found = applied(op, tensor, axis, matrix)
+        return Tensor(found.node, found.axes, tensor.type)
+    names, target = names_of(len(axes)), node_sizes(axes)
+    statements: list[str] = []
+    terms: list[str] = []
+    first = 0
+    for piece in pieces:
+        count = len(piece) if isinstance(piece, range) else piece[1]
+        start = piece.start if isinstance(piece, range) else piece[0]
+        if start >= 0:
+            own = f"{first} + {names[axis]}"
+            step = piece.step if isinstance(piece, range) else 0
+            read = f"{start} + {step}*{names[axis]}" if step else str(start)
+            written = cell(axes, target, [*names[:axis], own, *names[axis + 1 :]])
+            reads = cell(tensor.axes, sizes, [*names[:axis], read, *names[axis + 1 :]])
+            limits = _limits([f"{names[axis]} < {count}"], written, reads)
+            terms.append(f"T{len(terms)}")
+            statements.append(f"{terms[-1]}[n, {written} : N, {_listed(target)}] = +(I[n, {reads}]){limits};")
+        first += count
+    text = f"function (I[N, {_listed(sizes)}]) -> (O) {{ {' '.join(statements)} O = {' + '.join(terms)}; }}"
+    return Tensor(contraction(op, text, tensor.node), axes, tensor.type)
+
+
+def joined(op: Operation, tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors one behind the other along an axis of a sample."""
+    tensors = [readable(op, tensor) for tensor in tensors]
+    first = tensors[0].axes
+    axes = (*first[:axis], sum(tensor.axes[axis] for tensor in tensors), *first[axis + 1 :])
+    names, target = names_of(len(axes)), node_sizes(axes)
+    heads, statements, begin = [], [], 0
+    for place, tensor in enumerate(tensors):
+        sizes, size = tensor.node.shape.dimensions, tensor.axes[axis]
+        own = f"{begin} + {names[axis]}"
+        written = cell(axes, target, [*names[:axis], own, *names[axis + 1 :]])
+        read = ["0" if place == axis and size == 1 else name for place, name in enumerate(names)]
+        reads = cell(tensor.axes, sizes, read)
+        heads.append(f"I{place}[N, {_listed(sizes)}]")
+        limits = _limits([f"{names[axis]} < {size}"], written, reads)
+        statements.append(f"T{place}[n, {written} : N, {_listed(target)}] = +(I{place}[n, {reads}]){limits};")
+        begin += size
+    total = " + ".join(f"T{place}" for place in range(len(tensors)))
+    text = f"function ({', '.join(heads)}) -> (O) {{ {' '.join(statements)} O = {total}; }}"
+    return Tensor(contraction(op, text, *(tensor.node for tensor in tensors)), axes, tensors[0].type)

@@ -1,0 +1,266 @@
+"""One node of an ONNX graph, as the functions that build layers for it see it; and the registry of these functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from blobnet import layers
+from blobnet.errors import OptionError
+from blobnet.layers import Layer, Node
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes
+
+#: What builds an operator: it gives the values of the node's outputs, or the only one.
+Build: TypeAlias = "Callable[[Operation], Value | Sequence[Value]]"
+
+#: The largest number of float32.
+HUGE = float(np.finfo(np.float32).max)
+#: The operators that there are, by ONNX's names: one function each, in blobnet/onnx/operators/.
+OPERATORS: dict[str, Build] = {}
+
+
+def operator(*names: str) -> Callable[[Build], Build]:
+    """Registers a function for ONNX operators of these names."""
+
+    def register(build: Build) -> Build:
+        for name in names:
+            assert name not in OPERATORS, f"{name} is there twice"
+            OPERATORS[name] = build
+        return build
+
+    return register
+
+
+class UnsupportedError(OptionError):
+    """A node of an ONNX graph is none that blobnet has a layer for."""
+
+
+class ValueNeededError(UnsupportedError):
+    """An operator needs a value to be known that depends on inputs of the network; ``inputs`` are their names."""
+
+    inputs: frozenset[str] = frozenset()
+
+
+class SamplesMixedError(UnsupportedError):
+    """An operator lets samples meet."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A node of an ONNX graph with the values of its inputs.
+
+    Attributes:
+        name: what its layers are called.
+        kind: the operator.
+        version: of the operator set.
+        attributes: by name, as Python's values.
+        inputs: the values; None where an optional one is missing.
+        outputs: the names of the outputs, those that are missing empty.
+        samples: how many samples ONNX's tensors have, or None where all of a tensor is one sample.
+        subject: how errors name the node.
+        shared: the layers of other nodes with the same parameters.
+        names: of all layers, to which this node adds its own.
+        sources: the names of the initializers that inputs are.
+    """
+
+    name: str
+    kind: str
+    version: int
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Value | None]
+    outputs: Sequence[str]
+    samples: int | None
+    subject: str
+    shared: dict[Any, Layer] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    sources: Sequence[str | None] = ()
+
+    # -- what the node says ------------------------------------------------------------------------------------------
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        return self.attributes.get(name, default)
+
+    def given(self, place: int) -> bool:
+        """Whether there is such an input."""
+        return place < len(self.inputs) and self.inputs[place] is not None
+
+    def value(self, place: int) -> Value:
+        """An input, known or not."""
+        self.require(self.given(place), "the operator's inputs must be there", inputs=len(self.inputs))
+        value = self.inputs[place]
+        assert value is not None
+        return value
+
+    def array(self, place: int, default: Any = None) -> Array:
+        """An input whose value must be known.
+
+        Raises:
+            ValueNeededError: it depends on inputs of the network.
+        """
+        if not self.given(place):
+            known: Array = np.asarray(default)
+            return known
+        value = self.value(place)
+        if not isinstance(value, Tensor):
+            return value
+        rule = "the input must be known when the model is read: a constant of the file"
+        hint = "export the network with constants in its place."
+        error = ValueNeededError(self.subject, rule, input=place, hint=hint)
+        error.inputs = frozenset(_inputs_of(value.node))
+        raise error
+
+    def numbers(self, name: str, place: int | None = None, default: Any = None) -> tuple[int, ...] | Any:
+        """Whole numbers that older operator sets have as an attribute, and newer ones as an input."""
+        if name in self.attributes:
+            found = self.attributes[name]
+        elif place is not None and self.given(place):
+            found = self.array(place)
+        else:
+            return default
+        return tuple(int(number) for number in np.ravel(found))
+
+    def number(self, name: str, place: int | None = None, default: Any = None) -> Any:
+        """A number that older operator sets have as an attribute, and newer ones as an input."""
+        if name in self.attributes:
+            return self.attributes[name]
+        if place is None or not self.given(place):
+            return default
+        array = self.array(place)
+        self.require(array.size == 1, f"{name} must be one number", shape=array.shape)
+        return array.reshape(()).item()
+
+    def tensor(self, place: int) -> Tensor:
+        """An input as a tensor; a known one becomes a Constant."""
+        value = self.value(place)
+        if isinstance(value, Tensor):
+            return value
+        own = self.array_of_samples(value)
+        node = self.layer(layers.Constant(np.asarray(own, np.float32).reshape(node_sizes(own.shape))), part="constant")
+        return Tensor(node, own.shape, value.dtype)
+
+    def array_of_samples(self, value: Array) -> Array:
+        """What an array with an axis for the samples is for each of them.
+
+        Raises:
+            SamplesMixedError: it is not the same for all.
+        """
+        if self.samples is None:
+            return value
+        if value.ndim == 0 or (len(value) > 1 and (value != value[:1]).any()):
+            self.mixed("a constant must be the same for all samples", shape=value.shape)
+        own: Array = np.asarray(value[0])
+        return own
+
+    def shape_of(self, value: Value) -> tuple[int, ...]:
+        """The shape that ONNX sees."""
+        if isinstance(value, Tensor):
+            return value.axes if self.samples is None else (self.samples, *value.axes)
+        return value.shape
+
+    @property
+    def lead(self) -> int:
+        """Axes of ONNX before those of a sample."""
+        return int(self.samples is not None)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Which axis of a sample ONNX's ``axis`` is, of ``rank``, negative ones from the end.
+
+        Raises:
+            SamplesMixedError: it is that of the samples.
+        """
+        self.require(-rank <= axis < rank, "an axis must be one of the tensor's", axis=axis, axes=rank)
+        own = axis % rank - self.lead
+        if own < 0:
+            self.mixed("the operator must leave the samples' axis 0 alone", axis=axis)
+        return own
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+
+    def layer(
+        self,
+        layer: Layer,
+        *nodes: Node,
+        weights: Mapping[str, Array] | None = None,
+        key: object = None,
+        part: str = "",
+    ) -> Node:
+        """A layer behind nodes, under a name of this node's, with these values of its parameters.
+
+        ``key`` says of which initializers these were made: who has the same ones shares the layer. ``part`` is a name
+        for a layer that only goes with that of the node.
+        """
+        memo = (replace(layer, name=None), key) if key and layer.given == {} else None
+        if memo is None or memo not in self.shared:
+            name = f"{self.name}_{part}" if part else self.name
+            own, number = name, 1
+            while own in self.names:
+                number += 1
+                own = f"{name}_{number}"
+            self.names.add(own)
+            layer = replace(layer, name=own, **({"values": layer.given["value"]} if layer.given else {}))
+            if memo is not None:
+                self.shared[memo] = layer
+        else:
+            layer = self.shared[memo]
+        node = layer(*nodes)
+        if weights is None:
+            return node
+        arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+        for name, values in arrays.items():
+            self.require(not np.isnan(values).any(), "every number of a constant must be one", parameter=name)
+            if np.isinf(values).any():  # Masks for softmax have them: the largest number does there.
+                arrays[name] = np.clip(values, -HUGE, HUGE)
+        return replace(node, weights=arrays)
+
+    def sources_of(self, *places: int) -> tuple[str, ...] | None:
+        """The initializers that inputs are, if all of them are initializers: see ``key`` of :meth:`layer`."""
+        names = [self.sources[place] for place in places if self.given(place)]
+        return tuple(str(name) for name in names) if all(names) else None
+
+    def shaped(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Node:
+        """The node of a tensor in the shape of its axes, or in another one of as many values."""
+        wanted = tuple(node_sizes(tensor.axes) if sizes is None else sizes)
+        if tensor.node.shape.dimensions == wanted:
+            return tensor.node
+        layer: Layer = layers.Flatten() if len(wanted) == 1 else layers.Reshape(wanted)
+        return self.layer(layer, tensor.node, part="shape")
+
+    def spatial(self, place: int = 0) -> tuple[Node, tuple[int, ...]]:
+        """An input that has units and spatial axes: its node, and the sizes of the latter."""
+        tensor = self.value(place)
+        if not isinstance(tensor, Tensor):
+            tensor = self.tensor(place)
+        if self.samples is None:
+            self.mixed("the operator must see samples", shape=self.shape_of(tensor))
+        rule = "the operator must have samples, units and one to three spatial axes"
+        self.require(2 <= len(tensor.axes) <= 4, rule, shape=self.shape_of(tensor))
+        return self.shaped(tensor), tensor.axes[1:]
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def require(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
+        """Raises UnsupportedError, of this node, unless the condition is met."""
+        if not condition:
+            raise UnsupportedError(self.subject, rule, hint=hint, **received)
+
+    def mixed(self, rule: str, **received: object) -> None:
+        """Raises SamplesMixedError of this node."""
+        hint = "load(..., samples=False) reads a graph whose tensors have no axis of samples: all of them are one."
+        raise SamplesMixedError(self.subject, rule, hint=hint, **received)
+
+
+def _inputs_of(node: Node) -> set[str]:
+    """The names of the inputs of the network that a node depends on."""
+    found, stack, names = {node}, [node], set()
+    while stack:
+        item = stack.pop()
+        if item.layer.takes_samples:
+            names.add(str(item.layer.name))
+        new = [source for source in item.inputs if source not in found]
+        found.update(new)
+        stack.extend(new)
+    return names

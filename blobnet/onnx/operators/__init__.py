@@ -1,0 +1,9 @@
+"""The operators of ONNX graphs, a function for each: from a node's attributes and inputs to layers.
+
+A newcomer is one function here, with the decorator ``operator``, and a line in the list of docs/onnx.md.
+"""
+
+from blobnet.onnx.operation import OPERATORS
+from blobnet.onnx.operators import elementwise, norms, products, reductions, resizing, shapes, windows
+
+__all__ = ["OPERATORS", "elementwise", "norms", "products", "reductions", "resizing", "shapes", "windows"]

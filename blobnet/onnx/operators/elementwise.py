@@ -1,0 +1,267 @@
+"""Operators of single values: activations, arithmetic, comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from blobnet import layers
+from blobnet.onnx.lowering import elementwise, number_text
+from blobnet.onnx.operation import HUGE, Operation, operator
+from blobnet.onnx.values import Tensor, Value
+
+#: Operators of one value that are an expression; those of several are below.
+_OF_ONE = {
+    "Abs": "abs({0})",
+    "Acosh": "log({0} + sqrt({0} * {0} - 1))",
+    "Asinh": "log({0} + sqrt({0} * {0} + 1))",
+    "Atanh": "0.5 * (log1p({0}) - log1p(-{0}))",
+    "Ceil": "ceil({0})",
+    "Cos": "cos({0})",
+    "Cosh": "0.5 * (exp({0}) + exp(-{0}))",
+    "Erf": "erf({0})",
+    "Exp": "exp({0})",
+    "Floor": "floor({0})",
+    "Log": "log({0})",
+    "Neg": "-{0}",
+    "Reciprocal": "1 / {0}",
+    # Halves go to the even neighbour.
+    "Round": "({0} - floor({0}) == 0.5 ? 2 * floor(0.5 * {0} + 0.25) : floor({0} + 0.5))",
+    "Sign": "({0} > 0 ? 1 : ({0} < 0 ? -1 : 0))",
+    "Sin": "sin({0})",
+    "Sinh": "0.5 * (expm1({0}) - expm1(-{0}))",
+    "Softsign": "{0} / (1 + abs({0}))",
+    "Sqrt": "sqrt({0})",
+    "Tan": "sin({0}) / cos({0})",
+}
+#: Operators that are an Activation without options.
+_ACTIVATIONS = {
+    "HardSwish": "hard_swish",
+    "Mish": "mish",
+    "Relu": "relu",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+    "Tanh": "tanh",
+}
+#: Comparisons, whose result is True or False.
+_COMPARISONS = {
+    "Equal": "{0} == {1}",
+    "Greater": "{0} > {1}",
+    "GreaterOrEqual": "{0} >= {1}",
+    "Less": "{0} < {1}",
+    "LessOrEqual": "{0} <= {1}",
+    "And": "{0} * {1} > 0",
+    "Or": "{0} + {1} > 0",
+    "Xor": "{0} != {1}",
+}
+#: Arithmetic of two values; the name of a vector's parameter.
+_ARITHMETIC = {
+    "Add": ("{0} + {1}", "shift"),
+    "Sub": ("{0} - {1}", "shift"),
+    "Mul": ("{0} * {1}", "scale"),
+    "Div": ("{0} / {1}", "scale"),
+}
+
+
+def _expression(text: str) -> Callable[[Operation], Tensor]:
+    return lambda op: elementwise(op, text, op.value(0))
+
+
+def activation(op: Operation, function: str, slope: float | None = None, limit: float | None = None) -> Tensor:
+    """An Activation behind the first input."""
+    tensor = op.tensor(0)
+    return Tensor(op.layer(layers.Activation(function, slope, limit), tensor.node), tensor.axes)
+
+
+def _activation(function: str) -> Callable[[Operation], Tensor]:
+    return lambda op: activation(op, function)
+
+
+def _comparison(text: str) -> Callable[[Operation], Tensor]:
+    return lambda op: elementwise(op, f"({text} ? 1 : 0)", op.value(0), op.value(1), boolean=True)
+
+
+for _name, _text in _OF_ONE.items():
+    operator(_name)(_expression(_text))
+for _name, _function in _ACTIVATIONS.items():
+    operator(_name)(_activation(_function))
+for _name, _text in _COMPARISONS.items():
+    operator(_name)(_comparison(_text))
+
+
+@operator("Not")
+def _not(op: Operation) -> Tensor:
+    return elementwise(op, "1 - {0}", op.value(0), boolean=True)
+
+
+@operator(*_ARITHMETIC)
+def _arithmetic(op: Operation) -> Value:
+    text, parameter = _ARITHMETIC[op.kind]
+    if op.kind in ("Add", "Mul"):
+        return _joined(op, [op.value(0), op.value(1)], text, parameter)
+    return elementwise(op, text, op.value(0), op.value(1), parameter=parameter)
+
+
+@operator("Sum", "Mean")
+def _sum(op: Operation) -> Value:
+    values = [op.value(place) for place in range(len(op.inputs))]
+    if len(values) == 1:
+        return values[0]
+    terms = " + ".join(f"{{{place}}}" for place in range(len(values)))
+    if op.kind == "Sum":
+        return _joined(op, values, terms, "shift")
+    return elementwise(op, f"({terms}) / {len(values)}", *values)
+
+
+def _joined(op: Operation, values: list[Value], text: str, parameter: str) -> Tensor:
+    """The sum or product of values: a layer, where they are tensors of as many axes."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    ranks = {len(tensor.axes) for tensor in tensors}
+    distinct = {tensor.node for tensor in tensors}
+    if len(tensors) < len(values) or len(distinct) < len(values) or len(ranks) > 1 or max(ranks) > 4:
+        return elementwise(op, text, *values, parameter=parameter)
+    try:
+        axes = np.broadcast_shapes(*(tensor.axes for tensor in tensors))
+    except ValueError:
+        op.require(False, "the inputs' shapes must go together", shapes=[op.shape_of(tensor) for tensor in tensors])
+    layer = layers.Multiply() if op.kind == "Mul" else layers.Add()
+    return Tensor(op.layer(layer, *(op.shaped(tensor) for tensor in tensors)), axes)
+
+
+@operator("Max", "Min")
+def _extreme(op: Operation) -> Value:
+    values = [op.value(place) for place in range(len(op.inputs))]
+    text = "{0}"
+    for place in range(1, len(values)):
+        text = f"{op.kind.lower()}({text}, {{{place}}})"
+    return values[0] if len(values) == 1 else elementwise(op, text, *values)
+
+
+@operator("Pow")
+def _pow(op: Operation) -> Tensor:
+    exponent = op.value(1)
+    if not isinstance(exponent, Tensor) and exponent.size == 1 and exponent.ndim <= 1:
+        number = float(exponent.reshape(()))
+        known = {1.0: "{0}", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 0.5: "sqrt({0})", -1.0: "1 / {0}"}
+        return elementwise(op, known.get(number, f"pow({{0}}, {number_text(number)})"), op.value(0))
+    return elementwise(op, "pow({0}, {1})", op.value(0), exponent)
+
+
+@operator("Where")
+def _where(op: Operation) -> Tensor:
+    return elementwise(op, "({0} > 0 ? {1} : {2})", *(op.value(place) for place in range(3)))
+
+
+@operator("Clip")
+def _clip(op: Operation) -> Tensor:
+    least, most = op.number("min", 1, -math.inf), op.number("max", 2, math.inf)
+    if least == 0 and most > 0:
+        return activation(op, "relu", limit=float(most) if most < HUGE else None)
+    text = "{0}" if least <= -HUGE else f"max({{0}}, {number_text(least)})"
+    text = text if most >= HUGE else f"min({text}, {number_text(most)})"
+    return elementwise(op, text, op.value(0)) if text != "{0}" else op.tensor(0)
+
+
+@operator("LeakyRelu")
+def _leaky_relu(op: Operation) -> Tensor:
+    slope = float(op.get("alpha", 0.01))
+    if slope >= 0:
+        return activation(op, "leaky_relu", slope=slope)
+    return elementwise(op, f"({{0}} > 0 ? {{0}} : {number_text(slope)} * {{0}})", op.value(0))
+
+
+@operator("PRelu")
+def _prelu(op: Operation) -> Tensor:
+    tensor, slope = op.tensor(0), op.value(1)
+    units = (*tensor.axes[:1], *(1,) * (len(tensor.axes) - 1))
+    if op.samples is not None and not isinstance(slope, Tensor) and tensor.node.shape.dimensions == tensor.axes:
+        shape = slope.shape[slope.ndim - len(units) :] if slope.ndim > len(units) else slope.shape
+        if shape == units and slope.size == tensor.axes[0]:
+            weights = {"slope": slope.ravel()}
+            return Tensor(op.layer(layers.PReLU(), tensor.node, weights=weights, key=op.sources_of(1)), tensor.axes)
+    return elementwise(op, "({0} > 0 ? {0} : {1} * {0})", tensor, slope, parameter="slope")
+
+
+@operator("Elu", "Selu", "Celu")
+def _elu(op: Operation) -> Tensor:
+    alpha = float(op.get("alpha", 1.67326319217681884765625 if op.kind == "Selu" else 1.0))
+    if op.kind == "Elu" and alpha == 1:
+        return activation(op, "elu")
+    scale = number_text(op.get("gamma", 1.05070102214813232421875)) if op.kind == "Selu" else "1"
+    inner = f"{{0}} / {number_text(alpha)}" if op.kind == "Celu" else "{0}"
+    text = f"({{0}} > 0 ? {{0}} : {number_text(alpha)} * expm1({inner}))"
+    return elementwise(op, text if scale == "1" else f"{scale} * {text}", op.value(0))
+
+
+@operator("HardSigmoid")
+def _hard_sigmoid(op: Operation) -> Tensor:
+    alpha, beta = float(op.get("alpha", 0.2)), float(op.get("beta", 0.5))
+    if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5:
+        return activation(op, "hard_sigmoid")
+    return elementwise(op, f"min(max({number_text(alpha)} * {{0}} + {number_text(beta)}, 0), 1)", op.value(0))
+
+
+@operator("Gelu")
+def _gelu(op: Operation) -> Tensor:
+    if op.get("approximate", "none") == "none":
+        return activation(op, "gelu")
+    root = math.sqrt(2 / math.pi)
+    text = f"0.5 * {{0}} * (1 + tanh({root!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})))"
+    return elementwise(op, text, op.value(0))
+
+
+@operator("Swish")
+def _swish(op: Operation) -> Tensor:
+    alpha = float(op.get("alpha", 1.0))
+    if alpha == 1:
+        return activation(op, "silu")
+    return elementwise(op, f"{{0}} * sigmoid({number_text(alpha)} * {{0}})", op.value(0))
+
+
+@operator("ThresholdedRelu")
+def _thresholded_relu(op: Operation) -> Tensor:
+    return elementwise(op, f"({{0}} > {number_text(op.get('alpha', 1.0))} ? {{0}} : 0)", op.value(0))
+
+
+@operator("Shrink")
+def _shrink(op: Operation) -> Tensor:
+    limit, bias = float(op.get("lambd", 0.5)), number_text(op.get("bias", 0.0))
+    text = f"({{0}} < {number_text(-limit)} ? {{0}} + {bias} : ({{0}} > {number_text(limit)} ? {{0}} - {bias} : 0))"
+    return elementwise(op, text, op.value(0))
+
+
+@operator("Cast", "CastLike")
+def _cast(op: Operation) -> Value:
+    import onnx
+
+    value = op.value(0)
+    if op.kind == "CastLike":
+        like = op.value(1)
+        wanted = like.type if isinstance(like, Tensor) else like.dtype
+    else:
+        wanted = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(op.get("to")))
+    if not isinstance(value, Tensor):
+        return value.astype(wanted)
+    if wanted == np.bool_:
+        return value if value.type == wanted else elementwise(op, "({0} != 0 ? 1 : 0)", value, boolean=True)
+    op.require(wanted.kind == "f", "a tensor can become float or bool: networks compute in float32", to=wanted.name)
+    return Tensor(value.node, value.axes)
+
+
+@operator("Identity")
+def _identity(op: Operation) -> Value:
+    return op.value(0)
+
+
+@operator("Dropout")
+def _dropout(op: Operation) -> list[Value]:
+    value, rate = op.value(0), float(op.number("ratio", 1, 0.5))
+    trains = bool(op.number("training_mode", 2, False)) if op.version >= 12 else False
+    rule = "dropout that is at work in inference draws random numbers, which nobody could compare"
+    op.require(not trains or rate == 0, rule, ratio=rate, hint="export the network in evaluation mode.")
+    found = value
+    if isinstance(value, Tensor) and 0 < rate < 1:
+        found = Tensor(op.layer(layers.Dropout(rate), value.node), value.axes, value.type)
+    return [found, np.ones(op.shape_of(value), np.bool_)] if any(op.outputs[1:]) else [found]

@@ -1,0 +1,284 @@
+"""Operators that move values, or give them another shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from blobnet import layers
+from blobnet.onnx.lowering import elementwise, gathered, joined, names_of, taken
+from blobnet.onnx.operation import HUGE, Operation, operator
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
+
+
+def reshaped(op: Operation, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same values in another shape of ONNX."""
+    before = op.shape_of(tensor)
+    op.require(math.prod(shape) == math.prod(before), "the shape must hold the same values", shape=shape, input=before)
+    if op.samples is not None and (not shape or shape[0] != op.samples):
+        op.mixed("the new shape must keep the samples as its first axis", input=before, shape=tuple(shape))
+    return Tensor(tensor.node, tuple(shape[op.lead :]), tensor.type)
+
+
+@operator("Reshape")
+def _reshape(op: Operation) -> Tensor:
+    tensor, wanted = op.tensor(0), op.numbers("shape", 1)
+    before = op.shape_of(tensor)
+    kept = not op.get("allowzero", 0)
+    fits = all(size >= -1 for size in wanted) and wanted.count(-1) <= 1
+    fits = fits and not (kept and any(size == 0 for size in wanted[len(before) :]))
+    op.require(fits, "the shape must have sizes, 0 for one that stays, and -1 at most once", shape=wanted)
+    sizes = [before[place] if size == 0 and kept else size for place, size in enumerate(wanted)]
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        op.require(known > 0, "the size of -1 must follow from the others", shape=wanted, input=before)
+        sizes[sizes.index(-1)] = math.prod(before) // known
+    return reshaped(op, tensor, sizes)
+
+
+@operator("Flatten")
+def _flatten(op: Operation) -> Tensor:
+    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
+    axis = int(op.get("axis", 1))
+    op.require(-len(shape) <= axis <= len(shape), "the axis must be one of the tensor's", axis=axis, input=shape)
+    axis += len(shape) if axis < 0 else 0
+    return reshaped(op, tensor, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+@operator("Squeeze")
+def _squeeze(op: Operation) -> Tensor:
+    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
+    axes = op.numbers("axes", 1)
+    if axes is None:
+        # Without axes, the samples are none to drop.
+        axes = [axis for axis, size in enumerate(shape) if size == 1 and axis >= op.lead]
+    gone = {axis + len(shape) if axis < 0 else axis for axis in axes}
+    op.require(
+        all(0 <= axis < len(shape) and shape[axis] == 1 for axis in gone), "axes must have the size 1", axes=axes
+    )
+    if op.lead and 0 in gone:
+        op.mixed("the samples' axis must stay", axes=axes)
+    return reshaped(op, tensor, [size for axis, size in enumerate(shape) if axis not in gone])
+
+
+@operator("Unsqueeze")
+def _unsqueeze(op: Operation) -> Tensor:
+    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
+    axes = op.numbers("axes", 1, ())
+    rank = len(shape) + len(axes)
+    new = {axis + rank if axis < 0 else axis for axis in axes}
+    op.require(len(new) == len(axes) and all(0 <= axis < rank for axis in new), "axes must be new ones", axes=axes)
+    if op.lead and 0 in new:
+        op.mixed("the samples' axis must stay the first one", axes=axes)
+    sizes = iter(shape)
+    return reshaped(op, tensor, [1 if axis in new else next(sizes) for axis in range(rank)])
+
+
+@operator("Shape")
+def _shape(op: Operation) -> Array:
+    shape = op.shape_of(op.value(0))
+    return np.array(shape[slice(op.get("start"), op.get("end"))], np.int64)
+
+
+@operator("Size")
+def _size(op: Operation) -> Array:
+    return np.array(math.prod(op.shape_of(op.value(0))), np.int64)
+
+
+def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Sequence[int] | None = None) -> Tensor:
+    """The axes of a sample in another order; ``sizes`` are those that the node should have."""
+    axes = tuple(tensor.axes[axis] for axis in order)
+    long = [axis for axis in order if tensor.axes[axis] > 1]
+    if long == sorted(long):
+        return Tensor(tensor.node, axes, tensor.type)
+    dimensions = tensor.node.shape.dimensions
+    if dimensions == tensor.axes:
+        return Tensor(op.layer(layers.Permute(tuple(order)), tensor.node), axes, tensor.type)
+    if sizes is None:
+        # Planes that stay planes need no other shape behind this one.
+        sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes)
+    names = names_of(len(axes))
+    reads = [names[list(order).index(axis)] for axis in range(len(axes))]
+    found = gathered(op, [tensor], [reads], axes, names, "{0}", sizes=sizes)
+    return Tensor(found.node, axes, tensor.type)
+
+
+@operator("Transpose")
+def _transpose(op: Operation) -> Tensor:
+    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
+    order = op.numbers("perm", default=tuple(reversed(range(rank))))
+    op.require(sorted(order) == list(range(rank)), "perm must have each axis once", perm=order, axes=rank)
+    if op.lead and order[0] != 0:
+        op.mixed("the samples' axis must stay the first one", perm=order)
+    return transposed(op, tensor, [axis - op.lead for axis in order[op.lead :]])
+
+
+@operator("DepthToSpace")
+def _depth_to_space(op: Operation) -> Tensor:
+    node, (height, width) = op.spatial()
+    block, units = int(op.get("blocksize", 0)), node.shape.units
+    op.require(block > 0 and units % block**2 == 0, "blocksize^2 must divide the units", blocksize=block, units=units)
+    if op.get("mode", "DCR") == "CRD":
+        node = op.layer(layers.DepthToSpace(block), node)
+        return Tensor(node, node.shape.dimensions)
+    sizes = (units // block**2, height * block, width * block)
+    view = Tensor(node, (block, block, sizes[0], height, width))
+    return Tensor(transposed(op, view, (2, 3, 0, 4, 1), sizes).node, sizes)
+
+
+@operator("SpaceToDepth")
+def _space_to_depth(op: Operation) -> Tensor:
+    node, (height, width) = op.spatial()
+    block, units = int(op.get("blocksize", 0)), node.shape.units
+    fits = block > 0 and height % block == 0 and width % block == 0
+    op.require(fits, "blocksize must divide height and width", blocksize=block, planes=(height, width))
+    sizes = (units * block**2, height // block, width // block)
+    view = Tensor(node, (units, sizes[1], block, sizes[2], block))
+    order = (0, 2, 4, 1, 3) if op.get("mode", "DCR") == "CRD" else (2, 4, 0, 1, 3)
+    return Tensor(transposed(op, view, order, sizes).node, sizes)
+
+
+@operator("Concat")
+def _concat(op: Operation) -> Value:
+    values = [value for value in op.inputs if value is not None]
+    rank = len(op.shape_of(values[0]))
+    axis = op.axis(int(op.get("axis", 0)), rank)
+    tensors = [op.tensor(place) for place in range(len(values)) if 0 not in op.shape_of(values[place])]
+    others = {tensor.axes[:axis] + tensor.axes[axis + 1 :] for tensor in tensors}
+    rule = "the inputs must have the same sizes along all other axes"
+    op.require(len(others) == 1, rule, shapes=[op.shape_of(value) for value in values])
+    if len(tensors) == 1:
+        return tensors[0]
+    axes = (*tensors[0].axes[:axis], sum(tensor.axes[axis] for tensor in tensors), *tensors[0].axes[axis + 1 :])
+    if math.prod(axes[:axis]) == 1:
+        nodes = [op.shaped(tensor, node_sizes(tensor.axes[axis:])) for tensor in tensors]
+        return Tensor(op.layer(layers.Concat(), *nodes), axes, tensors[0].type)
+    return joined(op, tensors, axis)
+
+
+@operator("Split")
+def _split(op: Operation) -> Sequence[Value]:
+    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
+    axis = op.axis(int(op.get("axis", 0)), rank)
+    size, count = tensor.axes[axis], len(op.outputs)
+    parts = op.numbers("split", 1)
+    if parts is None:
+        each = -(-size // int(op.get("num_outputs", count)))
+        parts = [min(each, size - first) for first in range(0, size, each)]
+    op.require(sum(parts) == size and len(parts) == count, "the parts must be all of the axis", split=parts, size=size)
+    ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
+    return [taken(op, tensor, axis, part) if part else _nothing(op, tensor, axis) for part in ranges]
+
+
+@operator("Slice")
+def _slice(op: Operation) -> Value:
+    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
+    if "starts" in op.attributes:
+        starts, ends = op.numbers("starts"), op.numbers("ends")
+        axes, steps = op.numbers("axes"), None
+    else:
+        starts, ends = op.numbers("starts", 1), op.numbers("ends", 2)
+        axes, steps = op.numbers("axes", 3), op.numbers("steps", 4)
+    axes = range(len(starts)) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    same = len(starts) == len(ends) == len(axes) == len(steps) and 0 not in steps
+    op.require(same, "there must be a start, an end and a step that is not 0 for each axis", axes=axes, steps=steps)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        op.require(-len(shape) <= axis < len(shape), "an axis must be one of the tensor's", axis=axis, input=shape)
+        if op.lead and axis % len(shape) == 0 and (start, step) == (0, 1) and end >= 2**31 - 1:
+            continue
+        own = op.axis(axis, len(shape))
+        part = range(tensor.axes[own])[start:end:step]
+        if not part:
+            return _nothing(op, tensor, own)
+        tensor = taken(op, tensor, own, part)
+    return tensor
+
+
+def _nothing(op: Operation, tensor: Tensor, axis: int) -> Array:
+    """No element along an axis: all is known of that, its shape."""
+    return np.zeros((*op.shape_of(tensor)[: op.lead], *tensor.axes[:axis], 0, *tensor.axes[axis + 1 :]), np.float32)
+
+
+@operator("Pad")
+def _pad(op: Operation) -> Tensor:
+    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
+    pads, mode = op.numbers("pads", 1, ()), op.get("mode", "constant")
+    value = float(op.number("value", 2, 0.0))
+    axes = op.numbers("axes", 3) or range(rank)
+    op.require(len(pads) == 2 * len(axes), "pads must be two numbers for each axis", pads=pads, axes=list(axes))
+    op.require(mode in ("constant", "reflect", "edge", "wrap"), "the mode must be known", mode=mode)
+    sides = {axis % rank: (pads[place], pads[len(axes) + place]) for place, axis in enumerate(axes)}
+    own = {op.axis(axis, rank): pair for axis, pair in sides.items() if pair != (0, 0)}
+    is_zero = mode == "constant" and value == 0 and min(pads, default=0) >= 0 and 0 not in own
+    if is_zero and own and tensor.node.shape.dimensions == tensor.axes:
+        padding = tuple(own.get(axis, (0, 0)) for axis in range(1, len(tensor.axes)))
+        node = op.layer(layers.Pad(padding), tensor.node)
+        return Tensor(node, node.shape.dimensions, tensor.type)
+    mask = np.zeros(tensor.axes, np.float32)
+    for axis, (before, after) in own.items():
+        size = tensor.axes[axis]
+        op.require(max(before, after) <= 2**24, "pads must be within memory", pads=pads)
+        cells = np.arange(size)[max(0, -before) : size - max(0, -after)]
+        op.require(cells.size > 0, "pads must leave something of the axis", pads=pads, size=size)
+        grown = max(0, before), max(0, after)
+        indexes = np.pad(cells, grown, mode, **({"constant_values": -1} if mode == "constant" else {}))
+        tensor = taken(op, tensor, axis, indexes.tolist())
+        if mode == "constant" and value:
+            mask = np.take(mask, cells, axis)
+            widths = [grown if place == axis else (0, 0) for place in range(mask.ndim)]
+            mask = np.pad(mask, widths, constant_values=max(-HUGE, min(HUGE, value)))
+    if mode == "constant" and value:
+        return elementwise(op, "{0} + {1}", tensor, mask[(None,) * op.lead])
+    return tensor
+
+
+@operator("Gather")
+def _gather(op: Operation) -> Tensor:
+    tensor, indexes = op.tensor(0), op.array(1)
+    shape = op.shape_of(tensor)
+    axis = op.axis(int(op.get("axis", 0)), len(shape))
+    size = tensor.axes[axis]
+    places = [int(index) + size * (index < 0) for index in indexes.ravel()]
+    op.require(all(0 <= place < size for place in places), "indexes must be within the axis", size=size)
+    found = taken(op, tensor, axis, places)
+    return Tensor(found.node, (*tensor.axes[:axis], *indexes.shape, *tensor.axes[axis + 1 :]), tensor.type)
+
+
+@operator("Expand")
+def _expand(op: Operation) -> Tensor:
+    tensor, wanted = op.tensor(0), op.numbers("shape", 1)
+    before = op.shape_of(tensor)
+    try:
+        shape = np.broadcast_shapes(before, wanted)
+    except ValueError:
+        op.require(False, "the shapes must go together", input=before, shape=wanted)
+    if op.lead and (len(shape) > len(before) or shape[0] != op.samples):
+        op.mixed("the samples' axis must stay as it is", input=before, shape=wanted)
+    axes = shape[op.lead :]
+    if math.prod(axes) == math.prod(tensor.axes):
+        return Tensor(tensor.node, axes, tensor.type)
+    names = names_of(len(axes))
+    own = names[len(names) - len(tensor.axes) :]
+    reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, own, strict=True)]
+    found = gathered(op, [tensor], [reads], axes, names, "{0}")
+    return Tensor(found.node, axes, tensor.type)
+
+
+@operator("Tile")
+def _tile(op: Operation) -> Tensor:
+    tensor, repeats = op.tensor(0), op.numbers("repeats", 1)
+    shape = op.shape_of(tensor)
+    op.require(len(repeats) == len(shape) and min(repeats, default=1) > 0, "there must be a number for each axis")
+    if op.lead and repeats[0] != 1:
+        op.mixed("the samples' axis must stay as it is", repeats=repeats)
+    own = repeats[op.lead :]
+    # Each axis is two: which repetition, and which element.
+    axes = [size for pair in zip(own, tensor.axes, strict=True) for size in pair]
+    names = names_of(len(axes))
+    sizes = node_sizes([most * size for most, size in zip(own, tensor.axes, strict=True)])
+    found = gathered(op, [tensor], [names[1::2]], axes, names, "{0}", sizes=sizes)
+    return Tensor(found.node, tuple(most * size for most, size in zip(own, tensor.axes, strict=True)), tensor.type)

@@ -1,0 +1,84 @@
+"""One place of a layer on its way into an ONNX graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.blob import FloatArray, Shape
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass
+class Place:
+    """One place of a layer in a graph that becomes nodes.
+
+    Attributes:
+        layer: what stands there.
+        name: of the place.
+        inputs: the names of the values that it reads.
+        shapes: of these, for a sample.
+        shape: of a sample of its output.
+        weights: its parameters.
+        samples: the name of a value whose first axis is the batch.
+        nodes: what was added: the operator, the names of inputs and outputs, and attributes.
+        arrays: the constants and parameters that these read, by name.
+    """
+
+    layer: Any
+    name: str
+    inputs: list[str]
+    shapes: list[Shape]
+    shape: Shape
+    weights: dict[str, FloatArray]
+    samples: str
+    nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def input(self) -> str:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def rank(self) -> int:
+        """The spatial axes of the first input."""
+        return self.shapes[0].rank
+
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node; gives the name of its output."""
+        output = f"{self.name}/{operator}_{len(self.nodes)}"
+        self.nodes.append((operator, list(inputs), output, attributes))
+        return output
+
+    def constant(self, values: npt.ArrayLike, name: str = "constant") -> str:
+        """The name of an array of numbers; lists of ints are axes and sizes."""
+        array = np.asarray(values)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        self.arrays[f"{self.name}/{name}_{len(self.arrays)}"] = array
+        return next(reversed(self.arrays))
+
+    def parameter(self, name: str, *, axes: int = 0) -> str:
+        """The name of a parameter; with so many axes of size 1 behind its own."""
+        values, full = self.weights[name], f"{self.layer.name}/{name}"
+        full += f"_{axes}" if axes else ""
+        self.arrays[full] = values.reshape(*values.shape, *(1,) * axes)
+        return full
+
+    def reshaped(self, value: str, *sizes: int) -> str:
+        """A value in another shape; 0 is the size that the axis has."""
+        return self.node("Reshape", value, self.constant(sizes))
+
+    def affine(self, value: str, axes: int) -> str:
+        """``value * scale + shift``, where the layer has them."""
+        if "scale" not in self.weights:
+            return value
+        return self.node(
+            "Add",
+            self.node("Mul", value, self.parameter("scale", axes=axes)),
+            self.parameter("shift", axes=axes),
+        )

@@ -1,0 +1,178 @@
+"""Statements of the contraction language as nodes of ONNX, where each of their axes moves with one index.
+
+So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes and of parts of
+them, and what is padded with zeros; windows and masks are not.
+"""
+
+from __future__ import annotations
+
+from string import ascii_lowercase
+
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement
+from blobnet.errors import OptionError
+from blobnet.onnx.place import Place
+
+#: The operators that are a function; of comparisons, before they are made numbers.
+_OPERATORS = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "negate": "Neg",
+    "abs": "Abs",
+    "ceil": "Ceil",
+    "cos": "Cos",
+    "erf": "Erf",
+    "exp": "Exp",
+    "floor": "Floor",
+    "log": "Log",
+    "max": "Max",
+    "min": "Min",
+    "pow": "Pow",
+    "sigmoid": "Sigmoid",
+    "sin": "Sin",
+    "sqrt": "Sqrt",
+    "tanh": "Tanh",
+}
+_COMPARISONS = {
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+    "equal": "Equal",
+}
+_AGGREGATIONS = {"+": "ReduceSum", "*": "ReduceProd", ">": "ReduceMax", "<": "ReduceMin"}
+#: ONNX's numbers for types.
+_FLOAT, _BOOL = 1, 9
+
+
+def add_statements(place: Place, program: Program, inputs: tuple[str, ...]) -> str:
+    """Adds the nodes of a program; ``inputs`` are the names of the layer's inputs among its own.
+
+    Raises:
+        OptionError: a statement has no such form.
+    """
+    values = dict(zip(inputs, place.inputs, strict=True))
+    values |= {tensor.name: place.parameter(tensor.name) for tensor in program.inputs if tensor.name not in values}
+    for statement in program.statements:
+        values[statement.output.tensor.name] = _Nodes(place, statement, values).result()
+    return values[program.outputs[0].name]
+
+
+class _Nodes:
+    """The nodes of one statement; its indexes are axes of all values on the way."""
+
+    def __init__(self, place: Place, statement: Statement, values: dict[str, str]) -> None:
+        self.place, self.statement, self.values = place, statement, values
+        self.indexes = [name for name, _ in statement.ranges]
+
+    def result(self) -> str:
+        statement, reduced = self.statement, self.statement.reduction_indexes
+        seen = {index for read in statement.reads for index in self._axes(read)}
+        still = {name for name, span in statement.ranges if len(span) == 1}
+        rule = "each index stands in something that is read, and no part of an axis is left out"
+        fits = seen | still == set(self.indexes) and not statement.constraints and not statement.accumulates
+        self._require(fits, rule)
+        target = self._axes(statement.output)
+        factors = _factors(statement.expression)
+        if factors and reduced and statement.aggregation == "+" and seen == set(self.indexes):
+            return self._placed(self._product(factors, target))
+        value = self._value(statement.expression)
+        if reduced:
+            axes = self.place.constant([self.indexes.index(name) for name in reduced])
+            value = self.place.node(_AGGREGATIONS[statement.aggregation], value, axes, keepdims=0)
+        left = [name for name in self.indexes if name not in reduced]
+        return self._placed(self._transposed(value, left, target))
+
+    def _product(self, factors: list[Read], target: list[str]) -> str:
+        letters = dict(zip(self.indexes, ascii_lowercase, strict=False))
+        terms = ["".join(letters[index] for index in self._axes(read)) for read in factors]
+        equation = f"{','.join(terms)}->{''.join(letters[index] for index in target)}"
+        return self.place.node("Einsum", *map(self._part, factors), equation=equation)
+
+    def _value(self, expression: Expression) -> str:
+        place = self.place
+        if isinstance(expression, Number):
+            return place.constant(float(expression.value))
+        if isinstance(expression, Read):
+            axes = self._axes(expression)
+            value = self._transposed(self._part(expression), axes, sorted(axes, key=self.indexes.index))
+            missing = [number for number, index in enumerate(self.indexes) if index not in axes]
+            return place.node("Unsqueeze", value, place.constant(missing)) if missing else value
+        known = isinstance(expression, Apply)
+        self._require(known, "values are numbers and what is read, not places of indexes")
+        assert isinstance(expression, Apply)
+        name, values = expression.function, list(map(self._value, expression.arguments))
+        if name in _OPERATORS:
+            return place.node(_OPERATORS[name], *values)
+        if name in _COMPARISONS:
+            return place.node("Cast", place.node(_COMPARISONS[name], *values), to=_FLOAT)
+        if name == "not_equal":
+            return place.node("Cast", place.node("Not", place.node("Equal", *values)), to=_FLOAT)
+        if name == "select":
+            return place.node("Where", place.node("Cast", values[0], to=_BOOL), *values[1:])
+        one = place.constant(1.0)
+        if name == "expm1":
+            return place.node("Sub", place.node("Exp", *values), one)
+        assert name == "log1p", name
+        return place.node("Log", place.node("Add", *values, one))
+
+    def _axes(self, read: Read) -> list[str]:
+        """The indexes that a tensor's axes move with; those that stand still have none."""
+        rule = "each axis that is read or written moves with one index, and each index with one axis"
+        self._require(all(len(form.terms) <= 1 and min((1, *_factor(form))) > 0 for form in read.map), rule)
+        axes = [index for form in read.map for index in form.indexes]
+        self._require(len(set(axes)) == len(axes), rule)
+        return axes
+
+    def _part(self, read: Read) -> str:
+        """What is read of a tensor, without the axes that stand still."""
+        place, value, box = self.place, self.values[read.tensor.name], self.statement.box
+        parts = {}
+        for axis, (form, size) in enumerate(zip(read.map, read.tensor.shape, strict=True)):
+            span = form.range(box)
+            if len(span) < size or (form.terms and form.terms[0][1] > 1):
+                parts[axis] = (span.start, span.stop, *_factor(form), 1)[:3]
+        if parts:
+            numbers = [*(list(column) for column in zip(*parts.values(), strict=True))]
+            value = place.node("Slice", value, *map(place.constant, (*numbers[:2], list(parts), numbers[2])))
+        fixed = [axis for axis, form in enumerate(read.map) if not form.terms]
+        return place.node("Squeeze", value, place.constant(fixed)) if fixed else value
+
+    def _placed(self, value: str) -> str:
+        """A result where the output has it, with zeros around it."""
+        place, output, box = self.place, self.statement.output, self.statement.box
+        fixed = [axis for axis, form in enumerate(output.map) if not form.terms]
+        value = place.node("Unsqueeze", value, place.constant(fixed)) if fixed else value
+        spans = [form.range(box) for form in output.map]
+        before = [span.start for span in spans]
+        after = [size - span.stop for span, size in zip(spans, output.tensor.shape, strict=True)]
+        rule = "a result lies side by side, with zeros alone around it"
+        is_dense = all(factor == 1 for form in output.map for factor in _factor(form))
+        self._require(is_dense and (self.statement.aggregation in "+=" or not any(before + after)), rule)
+        return place.node("Pad", value, place.constant(before + after)) if any(before + after) else value
+
+    def _transposed(self, value: str, axes: list[str], wanted: list[str]) -> str:
+        return value if axes == wanted else self.place.node("Transpose", value, perm=[*map(axes.index, wanted)])
+
+    def _require(self, condition: bool, rule: str) -> None:
+        if not condition:
+            hint = "blobnet.onnx.forms.FORMS takes a function for a kind of layer of your own."
+            received = {"statement": str(self.statement)}
+            rule = f"the layer must have a form in ONNX, which contractions have where {rule}"
+            raise OptionError(self.place.layer.subject, rule, hint=hint, **received)
+
+
+def _factor(form: Affine) -> tuple[int, ...]:
+    """How far a form moves with its index, if it has one."""
+    return tuple(factor for _, factor in form.terms)
+
+
+def _factors(expression: Expression) -> list[Read]:
+    """What a product of things that are read is of; nothing where it is something else."""
+    if isinstance(expression, Read):
+        return [expression]
+    if not isinstance(expression, Apply) or expression.function != "multiply":
+        return []
+    parts = [_factors(argument) for argument in expression.arguments]
+    return [read for part in parts for read in part] if all(parts) else []

@@ -1,0 +1,70 @@
+"""What the values of an ONNX graph are here: arrays, which are known, and tensors, which a network computes.
+
+One rule says where the axes of a tensor are. Either axis 0 of all of them are the samples of a batch, and a sample
+has the axes behind it; or all of a tensor is one sample (``load(samples=False)``). What an ONNX operator does along the
+axes of a sample is the same in both, and what it does along the samples' axis it can do in the second case alone.
+
+A sample in blobnet has 1 to 4 axes, (units[[[, depth], height], width]), and one in ONNX any number. So a tensor knows
+ONNX's axes, and its node has the same values, in the same order, in a shape that may be another one: operators that
+only give values another shape compute nothing, and those that need the real one ask for it (``Operation.shaped``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.layers import Node
+
+#: A value that does not depend on the samples.
+Array: TypeAlias = npt.NDArray[Any]
+
+#: Axes that a sample may have in blobnet.
+MOST_AXES = 4
+
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value that a network computes.
+
+    Attributes:
+        node: that gives it.
+        axes: the sizes of ONNX's axes, without that of the samples.
+        type: what ONNX says that its elements are; on the device all are float32, and False and True 0 and 1.
+    """
+
+    node: Node
+    axes: tuple[int, ...]
+    type: Any = _FLOAT32
+
+
+Value: TypeAlias = "Tensor | Array"
+
+
+def node_sizes(axes: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of a node for ONNX's axes: the same, where there are not too many, else the first ones in one."""
+    first = max(1, len(axes) - MOST_AXES + 1)
+    return (math.prod(axes[:first]), *axes[first:])
+
+
+def parts_of(axes: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
+    """Which of the axes lie in each of a node's sizes; None where an axis lies in several."""
+    parts: list[list[int]] = []
+    axis = 0
+    for size in sizes:
+        part: list[int] = []
+        while axis < len(axes) and math.prod(axes[place] for place in (*part, axis)) <= size:
+            part.append(axis)
+            axis += 1
+        if math.prod(axes[place] for place in part) != size:
+            return None
+        parts.append(part)
+    return parts if axis == len(axes) else None

@@ -1,0 +1,44 @@
+"""What the tests of files share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import blobnet as bn
+from blobnet.command_line.model_argument import find_model
+
+#: Sides of samples for networks that do not take 64.
+SIDES = {"alexnet": 67, "vgg": 32, "inception_v3": 107}
+
+
+def small_network(name: str, classes: int = 10) -> bn.Model:
+    """A network of blobnet.models for samples that are smaller than its own."""
+    source = find_model(name)
+    shape, most = source.defaults()
+    if len(shape) == 3 and shape[-1] > 100:
+        side = next((side for start, side in SIDES.items() if name.startswith(start)), 64)
+        shape = (shape[0], side, side)
+    return source.build(shape, min(classes, most), (), 0)
+
+
+def random_weights(model: bn.Model, seed: int = 0) -> None:
+    """Random numbers for all parameters, statistics among them."""
+    random = np.random.default_rng(seed)
+    positive = ("deviation", "running_variance")
+    model.set_weights(
+        {
+            name: random.uniform(0.5, 1.5, spec.shape)
+            if name.endswith(positive)
+            else random.normal(0, 1 if len(spec.shape) == 1 else (spec.elements / spec.shape[0]) ** -0.5, spec.shape)
+            for name, spec in model.graph.named_parameters.items()
+        }
+    )
+
+
+def samples(model: bn.Model, count: int = 3, seed: int = 0) -> dict[str, Any]:
+    """Random samples by the names of the inputs."""
+    random = np.random.default_rng(seed)
+    shapes = {name: vertex.shape.dimensions for name, vertex in model.graph.inputs.items()}
+    return {name: random.normal(0, 1, (count, *shape)).astype(np.float32) for name, shape in shapes.items()}

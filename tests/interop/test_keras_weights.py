@@ -1,0 +1,535 @@
+"""Weights for Keras and from it: files that Keras writes and reads, and files that are not to be trusted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.errors import FileError, OptionError, ShapeError
+from blobnet.interop import keras_files
+from tests.interop.networks import random_weights, samples
+
+#: Keras and NumPy 2 disagree on how arrays are made.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    pytest.importorskip("torch")
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    return pytest.importorskip("keras")
+
+
+#: Pairs of networks: ours, and the same one written in Keras. Each is (ours, Keras's, epsilon of norms).
+Pair = tuple[bn.Model, Callable[[Any], Any]]
+
+
+def chain() -> Pair:
+    model = bn.Sequential(
+        [
+            layers.Input(3, 9, 8, name="input"),
+            layers.Conv2D(4, (3, 2), stride=2, padding="same", activation="relu"),
+            layers.BatchNorm(epsilon=1e-3),
+            layers.Activation("silu"),
+            layers.Conv2D(8, 3, groups=4, padding="same"),
+            layers.MaxPool2D(2, 1),
+            layers.PReLU(),
+            layers.Conv2D(6, 1, groups=2, bias=False),
+            layers.GroupNorm(3, epsilon=1e-3),
+            layers.ConvTranspose2D(5, 3, stride=2),
+            layers.LayerNorm(epsilon=1e-3),
+            layers.Dropout(0.5),
+            layers.Flatten(),
+            layers.BatchNorm(epsilon=1e-3),
+            layers.Dense(7, activation="tanh"),
+            layers.Dense(4, bias=False),
+        ]
+    )
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((9, 8, 3)),
+                k.Conv2D(4, (3, 2), strides=2, padding="same", activation="relu"),
+                k.BatchNormalization(),
+                k.Activation("silu"),
+                k.DepthwiseConv2D(3, depth_multiplier=2, padding="same"),
+                k.MaxPooling2D(2, 1),
+                k.PReLU(shared_axes=[1, 2]),
+                k.Conv2D(6, 1, groups=2, use_bias=False),
+                k.GroupNormalization(3),
+                k.Conv2DTranspose(5, 3, strides=2),
+                k.LayerNormalization(),
+                k.Dropout(0.5),
+                k.Flatten(),
+                k.BatchNormalization(),
+                k.Dense(7, activation="tanh"),
+                k.Dense(4, use_bias=False),
+            ]
+        )
+
+    return model, build
+
+
+def branches() -> Pair:
+    """Residuals with a shortcut, a concat of flattened planes, and layers of one class that are equally far."""
+    images = layers.Input(2, 6, 5, name="image")()
+    node = layers.Conv2D(4, 3, padding="same", activation="relu")(images)
+    branch = layers.Conv2D(6, 3, padding="same")(layers.Activation("relu")(layers.BatchNorm(epsilon=1e-3)(node)))
+    branch = layers.Conv2D(6, 3, padding="same")(layers.Activation("relu")(branch))
+    shortcut = layers.Conv2D(6, 1)(node)
+    node = layers.Activation("relu")(branch + shortcut)
+    other = layers.Conv2D(3, 3, activation="elu")(node)
+    means = layers.GlobalAveragePool()(node)
+    flat = layers.Concat()([layers.Flatten()(other), means, layers.Flatten()(node)])
+    flat = layers.Dropout(0.3)(layers.Activation("tanh")(flat))
+    left, right = layers.Dense(5)(flat), layers.Dense(5)(flat)
+    model = bn.Model(images, layers.Dense(3)(left + right))
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        images = keras.Input((6, 5, 2))
+        node = k.Conv2D(4, 3, padding="same", activation="relu")(images)
+        branch = k.Conv2D(6, 3, padding="same")(k.Activation("relu")(k.BatchNormalization()(node)))
+        branch = k.Conv2D(6, 3, padding="same")(k.Activation("relu")(branch))
+        shortcut = k.Conv2D(6, 1)(node)
+        node = k.Activation("relu")(k.Add()([branch, shortcut]))
+        other = k.Conv2D(3, 3, activation="elu")(node)
+        means = k.GlobalAveragePooling2D()(node)
+        flat = k.Concatenate()([k.Flatten()(other), means, k.Flatten()(node)])
+        flat = k.Dropout(0.3)(k.Activation("tanh")(flat))
+        left, right = k.Dense(5)(flat), k.Dense(5)(flat)
+        return keras.Model(images, k.Dense(3)(k.Add()([left, right])))
+
+    return model, build
+
+
+def one_dimension() -> Pair:
+    signal = layers.Input(4, width=10)()
+    node = layers.Conv1D(6, 3, padding="same", dilation=2)(signal)
+    node = layers.Conv1D(6, 3, groups=6)(node)
+    node = layers.ConvTranspose1D(6, 2, stride=2)(node)
+    node = layers.InstanceNorm(epsilon=1e-3)(node)
+    node = layers.MultiHeadAttention(2)(node) + node
+    shared = layers.Dense(3, name="shared")
+    model = bn.Model(signal, shared(node))
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        signal = keras.Input((10, 4))
+        node = k.Conv1D(6, 3, padding="same", dilation_rate=2)(signal)
+        node = k.DepthwiseConv1D(3)(node)
+        node = k.Conv1DTranspose(6, 2, strides=2)(node)
+        node = k.GroupNormalization(-1)(node)
+        node = k.Add()([k.MultiHeadAttention(2, 3)(node, node), node])
+        return keras.Model(signal, k.Dense(3)(k.Flatten()(node)))
+
+    return model, build
+
+
+def volumes_and_several_ends() -> Pair:
+    """Two inputs, two outputs, and a layer in two places."""
+    left, right = (layers.Input(2, 5, 6, depth=4, name=name)() for name in ("left", "right"))
+    shared = layers.Conv3D(3, (2, 3, 2), stride=(1, 2, 1), name="shared", activation="relu")
+    nodes = [shared(left), shared(right)]
+    up = layers.ConvTranspose3D(2, 2)(nodes[0])
+    joined = layers.Dense(4)(layers.Flatten()(layers.Multiply()(nodes)))
+    model = bn.Model({"left": left, "right": right}, {"joined": joined, "up": layers.Dense(2)(up)})
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        left, right = keras.Input((4, 5, 6, 2)), keras.Input((4, 5, 6, 2))
+        shared = k.Conv3D(3, (2, 3, 2), strides=(1, 2, 1), activation="relu")
+        nodes = [shared(left), shared(right)]
+        up = k.Conv3DTranspose(2, 2)(nodes[0])
+        joined = k.Dense(4)(k.Flatten()(k.Multiply()(nodes)))
+        return keras.Model([left, right], [joined, k.Dense(2)(k.Flatten()(up))])
+
+    return model, build
+
+
+PAIRS = {item.__name__: item for item in (chain, branches, one_dimension, volumes_and_several_ends)}
+
+
+def last(x: Any) -> Any:
+    """With the units behind all other axes."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def compare(model: bn.Model, theirs: Any, device: Any) -> None:
+    x = samples(model, 4)
+    found = model.predict(x if len(x) > 1 else next(iter(x.values())), device=device)
+    found = list(found.values()) if isinstance(found, dict) else [found]
+    given = [last(values) for values in x.values()]
+    expected = theirs.predict(given if len(given) > 1 else given[0], verbose=0)
+    expected = expected if isinstance(expected, list) else [expected]
+    assert len(found) == len(expected)
+    for ours, values in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, values, atol=1e-5 * max(1, np.abs(values).max()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_keras_loads_and_predicts_the_same(keras: Any, device: Any, tmp_path: Path, name: str) -> None:
+    model, build = PAIRS[name]()
+    random_weights(model)
+    for vertex in model.graph.inputs.values():
+        units = vertex.shape.units
+        model.set_weights({vertex.parameter("mean"): np.zeros(units), vertex.parameter("deviation"): np.ones(units)})
+    model.save_keras_weights(tmp_path / "m.weights.h5")
+    theirs = build(keras)
+    theirs.load_weights(tmp_path / "m.weights.h5")
+    compare(model, theirs, device)
+
+
+def randomized(theirs: Any, seed: int = 0) -> Any:
+    random = np.random.default_rng(seed)
+    theirs.set_weights(
+        [
+            random.uniform(0.5, 1.5, values.shape) if "variance" in weight.path else random.normal(0, 0.4, values.shape)
+            for weight, values in zip(theirs.weights, theirs.get_weights(), strict=True)
+        ]
+    )
+    return theirs
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("kind", ["weights.h5", "keras 2", "keras 2, old texts", "keras 2, a whole model"])
+def test_what_keras_writes_is_read(keras: Any, device: Any, tmp_path: Path, name: str, kind: str) -> None:
+    model, build = PAIRS[name]()
+    theirs, path = randomized(build(keras)), tmp_path / ("m.weights.h5" if kind == "weights.h5" else "m.h5")
+    if kind == "weights.h5":
+        theirs.save_weights(path)
+    else:
+        as_keras_2(theirs, path, fixed="old" in kind, group="model_weights" if "whole" in kind else "/")
+    model.load_keras_weights(path)
+    compare(model, theirs, device)
+
+
+def as_keras_2(theirs: Any, path: Path, *, fixed: bool = False, group: str = "/") -> None:
+    """The weights as Keras 2 has them: by its own writer, which Keras 3 still has; texts are of fixed length in older
+    files.
+    """
+    from keras.src.legacy.saving import legacy_h5_format
+
+    with h5py.File(path, "w") as file:
+        legacy_h5_format.save_weights_to_hdf5_group(file.require_group(group), theirs)
+        if fixed:
+            for item in [file, *(member for member in file.values() if isinstance(member, h5py.Group))]:
+                for name, values in list(item.attrs.items()):
+                    if name.endswith("_names"):
+                        item.attrs[name] = np.array([text.encode() for text in values], "S")
+
+
+def test_normalization(keras: Any, device: Any, tmp_path: Path) -> None:
+    """What the input layer does is what Keras's Normalization layer does, both ways."""
+    model = bn.Sequential([layers.Input(3, 4, 5, name="image"), layers.Conv2D(2, 3), layers.Dense(3)])
+    random_weights(model)
+
+    def build() -> Any:
+        k = keras.layers
+        return keras.Sequential([keras.Input((4, 5, 3)), k.Normalization(), k.Conv2D(2, 3), k.Flatten(), k.Dense(3)])
+
+    model.save_keras_weights(tmp_path / "m.weights.h5")
+    theirs = build()
+    theirs.load_weights(tmp_path / "m.weights.h5")
+    compare(model, theirs, device)
+    theirs = build()
+    theirs.layers[0].adapt(np.random.default_rng(0).normal(3, 2, (50, 4, 5, 3)))
+    theirs.save_weights(tmp_path / "theirs.weights.h5")
+    model.load_keras_weights(tmp_path / "theirs.weights.h5")
+    assert model.weights["image/mean"].min() > 2
+    compare(model, theirs, device)
+
+
+def small(classes: int = 4) -> bn.Model:
+    return bn.Sequential(
+        [
+            layers.Input(2, 4, 4, name="input"),
+            layers.Conv2D(3, 3, name="conv"),
+            layers.BatchNorm(name="norm"),
+            layers.Dense(6, name="inner"),
+            layers.Dense(classes, name="logits"),
+        ]
+    )
+
+
+def test_roundtrip_is_exact(tmp_path: Path) -> None:
+    for pair in PAIRS.values():
+        model, path = pair()[0], tmp_path / "m.weights.h5"
+        random_weights(model)
+        model.save_keras_weights(path)
+        first, other = path.read_bytes(), pair()[0]
+        other.load_keras_weights(path)
+        for name, values in model.weights.items():
+            np.testing.assert_allclose(other.weights[name], values, rtol=1e-6 if "deviation" in name else 0)
+        model.save_keras_weights(path)
+        assert path.read_bytes() == first
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "m.weights.h5"
+    small().save_keras_weights(path)
+    return path
+
+
+Change = Callable[[h5py.File], object]
+
+
+def replaced(name: str, values: Any, **options: Any) -> Change:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, data=values, **options)
+
+    return change
+
+
+def linked(name: str, link: Any) -> Change:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = link
+
+    return change
+
+
+KERNEL = "layers/conv2d/vars/0"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (
+            replaced(KERNEL, np.zeros((3, 3, 2, 5), np.float32)),
+            ShapeError,
+            "/layers/conv2d/vars/0 must have the shape of conv/weight in Keras's order. Received given=(3, 3, 2, 5), "
+            "wanted=(3, 3, 2, 3).",
+        ),
+        (
+            replaced("layers/dense_1/vars/0", np.zeros((6, 10), np.float32)),
+            ShapeError,
+            "/layers/dense_1/vars/0 must have the shape of logits/weight in Keras's order. Received given=(6, 10), "
+            "wanted=(6, 4). Hint: for another number of classes, build the network for 10,",
+        ),
+        (
+            replaced(KERNEL, np.zeros((3, 3, 2, 3), np.int64)),
+            FileError,
+            "/layers/conv2d/vars/0 must hold float numbers",
+        ),
+        (replaced(KERNEL, np.full((3, 3, 2, 3), np.nan)), OptionError, "conv/weight: every weight must be finite"),
+        (
+            lambda file: file.move("layers/conv2d", "layers/conv3d"),
+            FileError,
+            "the layers of the file must be those of the network. Received missing=conv2d (conv), extra=conv3d. Hint: "
+            "layers are counted by their classes, in the order of the graph.",
+        ),
+        (
+            lambda file: file.__delitem__("layers/conv2d/vars/1"),
+            FileError,
+            "the file must hold /layers/conv2d/vars/1. Received found=0.",
+        ),
+        (
+            lambda file: file.__setitem__("layers/conv2d/vars/2", np.zeros(3)),
+            FileError,
+            "/layers/conv2d/vars must have as many variables as the layer conv. Received variables=3, wanted=2.",
+        ),
+        (
+            linked(KERNEL, h5py.ExternalLink("other.h5", "/x")),
+            FileError,
+            f"/{KERNEL} must be in the file itself, links",
+        ),
+        (linked("layers/conv2d", h5py.ExternalLink("other.h5", "/x")), FileError, "/layers/conv2d must be in the file"),
+        (linked("layers", h5py.ExternalLink("other.h5", "/x")), FileError, "/layers must be in the file itself, links"),
+        (linked("layers/conv2d/vars", h5py.SoftLink("/layers/dense/vars")), FileError, "links are not followed"),
+        (
+            replaced(KERNEL, np.zeros((3, 3, 2, 3), np.float32), chunks=True, compression="gzip"),
+            FileError,
+            f"/{KERNEL} must be stored in this file, in one piece and not compressed. Received storage=chunked",
+        ),
+        (lambda file: file.__delitem__("layers"), FileError, "the file must hold weights of Keras"),
+        (
+            replaced("layers/normalization/vars/0", np.zeros(5, np.float32)),
+            ShapeError,
+            "/layers/normalization/vars/0 must have a number for each unit of the input. Received given=(5,)",
+        ),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path: Path, change: Change, kind: type[Exception], message: str) -> None:
+    path, model = tmp_path / "m.weights.h5", small()
+    model.set_normalization([1, 2], [3, 4])
+    model.save_keras_weights(path)
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.zeros((3, 3, 2, 3), np.float32)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    before = model.weights
+    with pytest.raises(kind, match=re.escape(message)):
+        model.load_keras_weights(path)
+    assert all(np.array_equal(before[name], values) for name, values in model.weights.items())
+
+
+def external(name: str) -> Change:
+    """A dataset whose numbers lie in another file."""
+
+    def change(file: h5py.File) -> None:
+        shape = file[name].shape
+        del file[name]
+        file.create_dataset(name, shape, np.float32, external=[("secret.bin", 0, h5py.h5f.UNLIMITED)])
+
+    return change
+
+
+def huge(name: str) -> Change:
+    """A dataset that says to be larger than the file."""
+
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, (2**20, 2**20), np.float32)
+
+    return change
+
+
+def test_storage_that_lies(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(1000))
+    for change, kind, text in (
+        (external(KERNEL), FileError, "storage=external"),
+        (huge(KERNEL), ShapeError, "2097152"),
+    ):
+        path = written(tmp_path)
+        with h5py.File(path, "r+") as file:
+            change(file)
+        with pytest.raises(kind, match=text if kind is FileError else re.escape("given=(1048576, 1048576)")):
+            small().load_keras_weights(path)
+
+
+def test_truncated_and_changed_files(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    whole, model, random = path.read_bytes(), small(), np.random.default_rng(0)
+    for length in sorted({0, 8, *random.integers(0, len(whole), 25).tolist()}):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileError):
+            model.load_keras_weights(path)
+    failed = 0
+    for _ in range(300):
+        changed = bytearray(whole)
+        for place in random.integers(0, len(whole), 5):
+            changed[place] = random.integers(256)
+        path.write_bytes(changed)
+        try:
+            model.load_keras_weights(path)
+        except (FileError, ShapeError, OptionError):
+            failed += 1
+    assert failed > 30
+
+
+def keras_2(path: Path, layers_: dict[str, dict[str, Any]]) -> Path:
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = np.array([name.encode() for name in layers_], "S")
+        for name, arrays in layers_.items():
+            group = file.create_group(name)
+            group.attrs["weight_names"] = np.array([f"{name}/{key}:0".encode() for key in arrays], "S32")
+            for key, values in arrays.items():
+                group[f"{name}/{key}:0"] = values
+    return path
+
+
+def arrays_of_keras_2() -> dict[str, dict[str, Any]]:
+    ones = {key: np.ones(3, np.float32) for key in ("gamma", "beta", "moving_mean", "moving_variance")}
+    return {
+        "input_1": {},
+        "first": {"kernel": np.ones((3, 3, 2, 3), np.float32), "bias": np.ones(3, np.float32)},
+        "a_norm": ones,
+        "second": {"kernel": np.ones((12, 6), np.float32), "bias": np.ones(6, np.float32)},
+        "dense": {"kernel": np.ones((6, 4), np.float32), "bias": np.ones(4, np.float32)},
+    }
+
+
+def test_keras_2_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = small(), tmp_path / "m.h5"
+    model.load_keras_weights(keras_2(path, arrays_of_keras_2()))
+    assert (model.weights["inner/weight"] == 1).all()
+
+    arrays = arrays_of_keras_2()
+    del arrays["second"]
+    message = (
+        "the layers with weights must be those of the network, in its order. Received file=first (2), a_norm (4), "
+    )
+    with pytest.raises(
+        FileError, match=re.escape(f"{message}dense (2), network=conv (2), norm (4), inner (2), logits")
+    ):
+        model.load_keras_weights(keras_2(path, arrays))
+    arrays = arrays_of_keras_2()
+    arrays["dense"]["kernel"] = np.ones((6, 10), np.float32)
+    with pytest.raises(
+        ShapeError, match=re.escape("/dense/dense/kernel:0 must have the shape of logits/weight in Keras")
+    ):
+        model.load_keras_weights(keras_2(path, arrays))
+
+    def changed(change: Change) -> Path:
+        with h5py.File(keras_2(path, arrays_of_keras_2()), "r+") as file:
+            change(file)
+        return path
+
+    # Links are not followed: layers behind them are none of the file's.
+    keras_2(tmp_path / "other.h5", arrays_of_keras_2())
+    with pytest.raises(FileError, match=re.escape("Received file=a_norm (4), second (2)")):
+        model.load_keras_weights(changed(linked("first", h5py.ExternalLink("other.h5", "/first"))))
+    with pytest.raises(FileError, match="links are not followed"):
+        model.load_keras_weights(changed(linked("first/first", h5py.SoftLink("/dense/dense"))))
+    with pytest.raises(FileError, match="the names of layers must be readable"):
+        model.load_keras_weights(changed(lambda file: file.attrs.__setitem__("layer_names", 7)))
+    with pytest.raises(FileError, match="the file must hold weights of Keras"):
+        model.load_keras_weights(changed(lambda file: file.attrs.__delitem__("layer_names")))
+    # HDF5 may loop forever on what it reads there.
+    monkeypatch.setattr(keras_files, "_NAMES", "while True: pass")
+    monkeypatch.setattr(keras_files, "_PATIENCE", 0.5)
+    with pytest.raises(FileError, match=r"but HDF5 does not end\. Received seconds=0\.5"):
+        model.load_keras_weights(keras_2(path, arrays_of_keras_2()))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (layers.Reshape((3, -1), name="r"), "r (Reshape): the layer must have a form in Keras. Received kind=Reshape."),
+        (layers.SqueezeExcite(name="se"), "se (SqueezeExcite): the layer must have a form in Keras."),
+        (layers.Conv2D(2, 1, bias="position", name="c"), "c (Conv2D): a layer of Keras has one bias for a unit."),
+        (
+            layers.ConvTranspose2D(3, 1, groups=3, name="t"),
+            "t (ConvTranspose2D): transposed convolutions of Keras have no",
+        ),
+    ],
+)
+def test_layers_without_a_form(tmp_path: Path, layer: layers.Layer, message: str) -> None:
+    model = bn.Sequential([layers.Input(3, 4, 4), layer])
+    with pytest.raises(OptionError, match=re.escape(message)):
+        model.save_keras_weights(tmp_path / "m.weights.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_flattened_values_that_are_taken_apart(tmp_path: Path) -> None:
+    model = bn.Sequential([layers.Input(4, 3, 3), layers.Flatten(), layers.GroupNorm(2, name="groups")])
+    with pytest.raises(
+        OptionError, match=r"groups \(GroupNorm\): flattened values must go to layers that treat them alike"
+    ):
+        model.save_keras_weights(tmp_path / "m.weights.h5")
+
+
+def test_names_and_other_files(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"names end in \.weights\.h5"):
+        small().save_keras_weights(tmp_path / "m.h5")
+    small().save(tmp_path / "m.h5")
+    with pytest.raises(
+        FileError, match=r"must be one of Keras's, but it is one of blobnet's\. Hint: bn\.load reads it"
+    ):
+        small().load_keras_weights(tmp_path / "m.h5")
+    (tmp_path / "m.keras").write_bytes(b"PK\x03\x04")
+    with pytest.raises(FileError, match=r"must be HDF5, but this is a zip archive \(\.npz, \.keras or PyTorch\)"):
+        small().load_keras_weights(tmp_path / "m.keras")

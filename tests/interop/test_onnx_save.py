@@ -1,0 +1,366 @@
+"""Files that blobnet writes as ONNX, run by ONNX's own runtime."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.blob import Shape
+from blobnet.command_line.model_argument import known_models
+from blobnet.errors import FileError, OptionError
+from blobnet.layers.activation import ACTIVATIONS
+from blobnet.layers.base import Layer
+from blobnet.onnx.forms import FORMS
+from tests.interop.networks import random_weights, samples, small_network
+from tests.small_graphs import KNOWN_GRAPHS, random_graph
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+#: Operators that are written and not read: sums of products over any indexes.
+NOT_LOADED = {"Einsum"}
+#: A statement for each function of single values.
+FUNCTIONS = """function (I[N, C, X]) -> (O) {
+  A = abs(I) + 1; B = I < 0 ? exp(I) : log(A); E = I >= 1 ? erf(I) : sin(I) * cos(I); D = sqrt(A) - pow(A, 0.5) / 3;
+  F = max(floor(I), min(ceil(I), tanh(I))); G = expm1(I) + log1p(A); H = -sigmoid(I) * (I != 2);
+  K = (I <= 0) + (I > 1) * (I == I);
+  O = A + B + E + D + F + G + H + K;
+}"""
+MODULATED = "function (I[N, C, ...], S[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * (1 + S[c])); }"
+SUMS = "function (I[N, C, Y, X], W[C, 5]) -> (O) { O[n, x, f] = +(W[c, f] * I[n, c, y, x]); }"
+PARTS = """function (I[N, C, Y, X]) -> (O) {
+  A[n, c + 2, y, x : N, 9, 3, 8] = +(I[n, c, 2*y + 1, x] * I[n, 3, 0, x]);
+  O[n, c, y, x] = +(A[n, c, y, x] + A[n, 4, y, 1]);
+}"""
+MAXIMA = """function (I[N, C, X], J[N, C, X]) -> (O) {
+  M[n, 0, c : N, 1, C] = >(I[n, c, x]);
+  O[n, x, c] = +(I[n, c, x] * J[n, c, x] + M[n, 0, c]);
+}"""
+#: For each kind of layer, layers and the shapes of their inputs.
+CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
+    "Activation": [
+        *((layers.Activation(name), [(3, 4, 5)]) for name in ACTIVATIONS),
+        (layers.Activation("softmax"), [(7,)]),
+        (layers.Activation("relu(1.5)"), [(3, 6)]),
+        (layers.Activation("leaky_relu(0.3)"), [(3, 6)]),
+    ],
+    "AdaptiveAveragePool": [
+        (layers.AdaptiveAveragePool((3, 2)), [(2, 7, 6)]),
+        (layers.AdaptiveAveragePool(2), [(2, 8, 6)]),
+        (layers.AdaptiveAveragePool(4), [(2, 11)]),
+    ],
+    "AdaptiveMaxPool": [
+        (layers.AdaptiveMaxPool((3, 5)), [(2, 7, 6)]),
+        (layers.AdaptiveMaxPool(2), [(2, 4, 6, 8)]),
+    ],
+    "Add": [
+        (layers.Add(), [(3, 4, 5), (3, 4, 5), (3, 4, 5)]),
+        (layers.Add(), [(3, 4, 5), (3,), (1, 4, 5)]),
+    ],
+    "AveragePool1D": [(layers.AveragePool1D(3, 2, padding=(1, 0)), [(2, 9)])],
+    "AveragePool2D": [
+        (layers.AveragePool2D(3, 2, padding=((1, 0), (0, 2))), [(2, 9, 8)]),
+        (layers.AveragePool2D(3, 1, padding="same", count_include_pad=False), [(2, 5, 6)]),
+    ],
+    "AveragePool3D": [(layers.AveragePool3D(2, padding=1, count_include_pad=False), [(2, 5, 4, 7)])],
+    "BatchNorm": [(layers.BatchNorm(epsilon=1e-3), [(3, 4, 5)]), (layers.BatchNorm(), [(6,)])],
+    "Concat": [(layers.Concat(), [(2, 4, 5), (3, 4, 5), (1, 4, 5)])],
+    "Constant": [(layers.Concat(), [(2, 4, 5)])],
+    "Contraction": [
+        (layers.Contraction(MODULATED), [(3, 4)]),
+        (layers.Contraction(SUMS), [(3, 4, 2)]),
+        (layers.Contraction(MAXIMA), [(3, 4), (3, 4)]),
+        (layers.Contraction(FUNCTIONS), [(3, 4)]),
+        (layers.Contraction(PARTS), [(5, 7, 6)]),
+    ],
+    "Conv1D": [(layers.Conv1D(4, 3, stride=2, padding=(2, 1), groups=2), [(2, 11)])],
+    "Conv2D": [
+        (layers.Conv2D(4, (3, 2), stride=(1, 2), padding="same"), [(3, 7, 9)]),
+        (layers.Conv2D(6, 3, padding=((1, 0), (2, 1)), dilation=2, groups=3, bias=False), [(3, 8, 9)]),
+        (layers.Conv2D(4, 3, padding=1, bias="position", activation="silu"), [(3, 5, 4)]),
+    ],
+    "Conv3D": [(layers.Conv3D(4, (2, 3, 1), stride=2, padding=1, groups=2), [(2, 5, 6, 7)])],
+    "ConvTranspose1D": [(layers.ConvTranspose1D(3, 4, stride=2, padding=1, output_padding=1), [(2, 6)])],
+    "ConvTranspose2D": [
+        (layers.ConvTranspose2D(4, (3, 2), stride=(2, 3), padding=(1, 0), groups=2), [(4, 5, 4)]),
+        (layers.ConvTranspose2D(4, 3, dilation=2, bias=False, activation="relu"), [(3, 4, 5)]),
+    ],
+    "ConvTranspose3D": [(layers.ConvTranspose3D(2, 2, stride=2), [(3, 2, 3, 4)])],
+    "Dense": [(layers.Dense(5), [(7,)]), (layers.Dense(5, bias=False, activation="tanh"), [(3, 4, 2)])],
+    "DepthToSpace": [(layers.DepthToSpace(2), [(12, 3, 2)])],
+    "Dropout": [(layers.Dropout(0.5), [(3, 4, 5)])],
+    "Flatten": [(layers.Flatten(), [(3, 4, 5)]), (layers.Flatten(), [(6,)])],
+    "GlobalAveragePool": [(layers.GlobalAveragePool(), [(3, 4, 5)]), (layers.GlobalAveragePool(), [(3, 7)])],
+    "GlobalMaxPool": [(layers.GlobalMaxPool(), [(3, 4, 5)])],
+    "GroupNorm": [
+        (layers.GroupNorm(3), [(6, 4, 5)]),
+        (layers.GroupNorm(2, affine=False, epsilon=1e-2), [(4, 7)]),
+        (layers.GroupNorm(2), [(6,)]),
+    ],
+    "Input": [(layers.Flatten(), [(3, 4, 5)]), (layers.Activation("linear"), [(6,)])],
+    "InstanceNorm": [(layers.InstanceNorm(), [(3, 4, 5)]), (layers.InstanceNorm(affine=False), [(3, 9)])],
+    "Interleave": [(layers.Interleave(), [(3, 4, 5), (3, 4, 5)]), (layers.Interleave(), [(3,), (3,)])],
+    "LayerNorm": [
+        (layers.LayerNorm(), [(6, 4, 5)]),
+        (layers.LayerNorm(affine=False, epsilon=1e-2), [(6, 5)]),
+        (layers.LayerNorm(), [(6,)]),
+    ],
+    "LocalResponseNorm": [
+        (layers.LocalResponseNorm(5, alpha=0.5, beta=0.6, bias=2.0), [(7, 4, 5)]),
+        (layers.LocalResponseNorm(4, alpha=0.5), [(7, 4, 5)]),
+        (layers.LocalResponseNorm(3, alpha=0.5), [(7, 6)]),
+    ],
+    "MatMul": [
+        (layers.MatMul(), [(3, 4, 5), (3, 5, 2)]),
+        (layers.MatMul(transpose_first=True), [(5, 4), (3, 5, 2)]),
+        (layers.MatMul(transpose_second=True), [(3, 4, 5), (1, 2, 5)]),
+    ],
+    "MaxPool1D": [(layers.MaxPool1D(3, 2, padding=1), [(2, 8)])],
+    "MaxPool2D": [
+        (layers.MaxPool2D((3, 2), (2, 1), padding="same"), [(2, 7, 8)]),
+        *(
+            (layers.MaxPool2D(3, 2, padding, ceil_mode=True), [(2, size, 9)])
+            for padding in (0, 1)
+            for size in (6, 7, 8)
+        ),
+    ],
+    "MaxPool3D": [(layers.MaxPool3D(2, 1, padding=((1, 0), (0, 1), (0, 0))), [(2, 3, 4, 5)])],
+    "MultiHeadAttention": [
+        (layers.MultiHeadAttention(2), [(6, 5)]),
+        (layers.MultiHeadAttention(3, causal=True, bias=False), [(6, 5)]),
+        (layers.MultiHeadAttention(2), [(6, 5), (4, 7)]),
+        (layers.MultiHeadAttention(2), [(6, 5), (4, 7), (3, 7)]),
+    ],
+    "Multiply": [(layers.Multiply(), [(3,), (3, 4, 5), (3, 1, 5)])],
+    "PReLU": [(layers.PReLU(), [(3, 4, 5)]), (layers.PReLU(), [(6,)])],
+    "Pad": [(layers.Pad(1), [(2, 3, 4)]), (layers.Pad(((1, 2), (0, 3))), [(2, 3, 4)]), (layers.Pad((2,)), [(2, 5)])],
+    "Permute": [(layers.Permute((2, 0, 1)), [(2, 3, 4)]), (layers.Permute((1, 0)), [(2, 3)])],
+    "Reshape": [(layers.Reshape((4, -1)), [(2, 6, 3)])],
+    "Scale": [(layers.Scale(), [(3, 4, 5)]), (layers.Scale(), [(6,)])],
+    "Slice": [
+        (layers.Slice(((1, 3),)), [(5, 4, 3)]),
+        (layers.Slice((None, (-3, None, 2), (None, -1))), [(2, 7, 5)]),
+    ],
+    "SpaceToDepth": [(layers.SpaceToDepth(2), [(3, 4, 6)])],
+    "SqueezeExcite": [(layers.SqueezeExcite(2), [(6, 4, 5)])],
+    "Standardize": [(layers.Standardize(), [(3, 4, 5)])],
+    "StochasticDepth": [(layers.StochasticDepth(0.5), [(3, 4, 5)])],
+    "Tokens": [(layers.Tokens(), [(3, 2, 4)])],
+    "Upsample": [
+        (layers.Upsample((2, 3)), [(2, 3, 4)]),
+        (layers.Upsample((2, 3), mode="bilinear"), [(2, 5, 4)]),
+        (layers.Upsample(3, mode="bilinear"), [(2, 5)]),
+    ],
+}
+
+
+def own_kinds() -> set[str]:
+    """The kinds of blobnet's own layers; tests define others."""
+    own = {kind: layer for kind, layer in Layer.kinds.items() if layer.__module__.startswith("blobnet.")}
+    return {kind for kind, layer in own.items() if not inspect.isabstract(layer)}
+
+
+def test_every_kind_of_layer_is_tested() -> None:
+    """Another layer needs a case here, and with it a form."""
+    assert set(CASES) == own_kinds()
+
+
+def of_layer(kind: str, layer: Layer, shapes: Sequence[tuple[int, ...]]) -> bn.Model:
+    """The layer behind inputs of these shapes."""
+    nodes = {f"x{index}": layers.Input.of(Shape(*shape))() for index, shape in enumerate(shapes)}
+    behind = list(nodes.values())
+    if kind == "Constant":
+        behind.append(layers.Constant(np.random.default_rng(1).normal(size=shapes[0]))())
+    if kind == "Standardize":
+        units = shapes[0][0]
+        weights = {spec.name: np.ones(units, np.float32) for spec in layer.parameters([behind[0].shape])}
+        behind = [layers.Activation("linear")(behind[0])]
+        layer = layers.Standardize(name="standardize")
+        return bn.Model(nodes, {"y": replace(layer(behind[0]), weights=weights)})
+    return bn.Model(nodes, {"y": layer(behind)})
+
+
+def run_onnx(path: Path, x: Any) -> list[Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_inputs()]
+    return session.run(None, x if isinstance(x, dict) else {names[0]: x})
+
+
+def check(model: bn.Model, path: Path, x: dict[str, Any], device: Any, tolerance: float = 1e-4) -> Any:
+    """Writes the model; ONNX's runtime must give what it predicts."""
+    bn.onnx.save(model, path)
+    onnx.checker.check_model(str(path), full_check=True)
+    expected = model.predict(x if len(x) > 1 else next(iter(x.values())), device=device)
+    expected = list(expected.values()) if isinstance(expected, dict) else [expected]
+    for values, wanted in zip(run_onnx(path, x), expected, strict=True):
+        assert values.shape == wanted.shape
+        scale = max(1.0, float(np.abs(wanted).max()))
+        np.testing.assert_allclose(values, wanted, atol=tolerance * scale, rtol=tolerance)
+    proto = onnx.load(path)
+    if not any(node.op_type in NOT_LOADED for node in proto.graph.node):
+        check_loaded(bn.onnx.load(path), model, x, expected, device)
+    return proto
+
+
+def check_loaded(model: bn.Model, saved: bn.Model, x: dict[str, Any], expected: list[Any], device: Any) -> None:
+    """What blobnet reads of the file predicts the same."""
+    assert model.class_names == saved.class_names
+    names = zip(saved.graph.inputs, model.graph.inputs, strict=True)
+    given = {ours: x[name] for name, ours in names}
+    found = model.predict(given if len(given) > 1 else next(iter(given.values())), device=device)
+    for values, wanted in zip(found.values() if isinstance(found, dict) else [found], expected, strict=True):
+        np.testing.assert_allclose(values, wanted, atol=1e-4 * max(1, np.abs(wanted).max()), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(kind, number) for kind, cases in CASES.items() for number in range(len(cases))]
+)
+def test_layers(device: Any, tmp_path: Path, kind: str, number: int) -> None:
+    layer, shapes = CASES[kind][number]
+    model = of_layer(kind, layer, shapes)
+    random_weights(model)
+    assert any(vertex.layer.kind == kind for vertex in model.graph.vertices)
+    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    assert [item.name for item in proto.graph.input] == list(model.graph.inputs)
+    assert [item.name for item in proto.graph.output] == ["y"]
+    shape = proto.graph.input[0].type.tensor_type.shape
+    assert [axis.dim_param or axis.dim_value for axis in shape.dim] == ["N", *shapes[0]]
+    # What is trained is there by its name.
+    arrays = {item.name for item in proto.graph.initializer}
+    assert all(any(item.startswith(name) for item in arrays) for name in model.graph.trainable)
+
+
+GRAPHS = {**KNOWN_GRAPHS, **{f"random {seed}": partial(random_graph, seed) for seed in range(5)}}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(device: Any, tmp_path: Path, name: str) -> None:
+    nodes = GRAPHS[name]().nodes({name: np.zeros(spec.shape) for name, spec in GRAPHS[name]().named_parameters.items()})
+    model = bn.Model(next(iter(nodes.values())), list(nodes.values())[-1])
+    random_weights(model)
+    check(model, tmp_path / "model.onnx", samples(model), device)
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_networks(device: Any, tmp_path: Path, name: str) -> None:
+    model = small_network(name)
+    random = np.random.default_rng(0)
+    statistics = {name for name, spec in model.graph.named_parameters.items() if not spec.trainable}
+    model.set_weights({item: random.uniform(0.5, 1.5, model.graph.named_parameters[item].shape) for item in statistics})
+    check(model, tmp_path / "model.onnx", samples(model, 2), device)
+
+
+def test_several_inputs_outputs_and_shared_layers(device: Any, tmp_path: Path) -> None:
+    """Names that meet, a layer in two places, an output that others read, and one that is an input's."""
+    left, right = layers.Input(2, 5, 6, name="left")(), layers.Input(2, 5, 6)()
+    shared = layers.Conv2D(3, 3, name="image", activation="relu")
+    nodes = [shared(left), shared(right)]
+    gates = layers.Dense(3, name="y")(nodes[0])
+    model = bn.Model({"image": left, "other": right}, {"gates": gates, "image": gates * nodes[1], "raw": left})
+    random_weights(model)
+    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    assert [item.name for item in proto.graph.output] == ["gates", "image_output", "raw"]
+    assert sorted(item.name for item in proto.graph.initializer if "weight" in item.name) == [
+        "image/weight",
+        "y/weight",
+    ]
+
+
+def test_samples_are_normalised_and_classes_have_names(device: Any, tmp_path: Path) -> None:
+    model = bn.Sequential(
+        [layers.Input(3, 4, 4, name="input"), layers.Dense(2, name="logits")], class_names=["T-shirt", "Stra\u00dfe"]
+    )
+    x = samples(model)
+    plain = [node.op_type for node in check(model, tmp_path / "plain.onnx", x, device).graph.node]
+    assert plain == ["Flatten", "Gemm"]
+    model.set_normalization([0.5, -1, 2], [3, 1, 0.25])
+    proto = check(model, tmp_path / "model.onnx", x, device)
+    assert [node.op_type for node in proto.graph.node] == ["Sub", "Div", "Flatten", "Gemm"]
+    assert [node.name for node in proto.graph.node][-1] == "logits"
+    metadata = {item.key: item.value for item in proto.metadata_props}
+    assert json.loads(metadata["class_names"]) == ["T-shirt", "Stra\u00dfe"]
+    assert (proto.producer_name, proto.opset_import[0].version) == ("blobnet", 20)
+
+
+@dataclass(frozen=True)
+class Halved(layers.Lowered):
+    def function(self, inputs: Sequence[Shape]) -> Any:
+        return layers.function("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...] / 2); }", inputs[0])
+
+
+del Layer.kinds["Halved"]
+
+
+class Own(Layer):
+    """A layer of a user's own, with kernels of its own."""
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return inputs[0]
+
+    def forward(self, site: Any) -> list[Any]:
+        raise NotImplementedError
+
+
+del Layer.kinds["Own"]
+RULE = "the layer must have a form in ONNX, which contractions have where"
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (
+            Own(name="mine"),
+            "mine (Own): the layer must have a form in ONNX. Received kind=Own. Hint: a model up to the ",
+        ),
+        (
+            layers.Contraction("function (I[N, C]) -> (O) { O[n, c : N, C - 1] = +(I[n, c + k]), k < 2; }", name="sum"),
+            f"sum (Contraction): {RULE} each axis that is read or written moves with one index, and each index with "
+            "one axis. Received statement=O[n, c] = +(I[n, c + k]). Hint: blobnet.onnx.forms.FORMS takes a function",
+        ),
+        (layers.Contraction("function (I[N, C]) -> (O) { O[n, c : N, C] = +(I[n, c] * c); }"), f"{RULE} values are"),
+        (layers.Contraction("function (I[N, 4, 4]) -> (O) { O[n, c] = +(I[n, c, c]); }"), f"{RULE} each axis that is"),
+        (layers.Contraction("function (I[N, C]) -> (O) { O[n, c, x : N, C, 3] = +(I[n, c]); }"), f"{RULE} each index"),
+    ],
+)
+def test_layers_without_a_form(tmp_path: Path, layer: Layer, message: str) -> None:
+    sizes = (4, None, 4) if "4, 4" in str(layer) else (4,)
+    model = bn.Sequential([layers.Input(*sizes), layer])
+    with pytest.raises(OptionError, match=re.escape(message)):
+        bn.onnx.save(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_of_ones_own(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is a contraction has a form by itself, and one may be given."""
+    model = bn.Sequential([layers.Input(3, 4, 5), Halved(name="half"), layers.Dense(2)])
+    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    assert [node.op_type for node in proto.graph.node] == ["Div", "Flatten", "Gemm"]
+    monkeypatch.setitem(FORMS, "Halved", lambda place: place.node("Mul", place.input, place.constant(0.5)))
+    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    assert next((node.op_type, node.name) for node in proto.graph.node) == ("Mul", "half")
+
+
+def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bn.Sequential([layers.Input(3), layers.Dense(2)])
+    with pytest.raises(FileError, match="the folder of the file must exist"):
+        bn.onnx.save(model, tmp_path / "none" / "model.onnx")
+    path = tmp_path / "model.onnx"
+    bn.onnx.save(model, path)
+    before = path.read_bytes()
+    monkeypatch.setattr(sys.modules["blobnet.onnx.save"], "_MOST_BYTES", 100)
+    with pytest.raises(FileError, match=r"must be smaller than 2 GiB. Received needed=.* model\.save writes HDF5"):
+        bn.onnx.save(model, path)
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["model.onnx"]

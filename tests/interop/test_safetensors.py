@@ -1,0 +1,368 @@
+"""Weights in safetensors files: torchvision's networks into ours and back, and files that are not to be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import layers
+from blobnet.command_line.model_argument import find_model, known_models
+from blobnet.errors import FileError, OptionError, ShapeError
+from blobnet.interop import torch_names
+from tests.interop.networks import random_weights, samples
+
+safetensors = pytest.importorskip("safetensors")
+
+#: Sides of the samples that networks are compared on; others are built for 64.
+SIDES = {"alexnet": 224, "vgg": 224, "inception_v3": 107}
+
+
+#: Networks of sizes that torchvision does not name, by its class.
+OTHER_SIZES = {
+    "vit_tiny": (
+        "VisionTransformer",
+        {"image_size": 64, "patch_size": 16, "num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768},
+    )
+}
+
+
+def torchvision_networks() -> list[str]:
+    models = pytest.importorskip("torchvision").models
+    return [name for name in known_models() if name in models.list_models() or name in OTHER_SIZES]
+
+
+def built(name: str, classes: int) -> bn.Model:
+    side = next((side for start, side in SIDES.items() if name.startswith(start)), 64)
+    return find_model(name).build((3, side, side), classes, (), 0)
+
+
+def published(name: str, classes: int, seed: int = 0) -> Any:
+    """Torchvision's network with random weights and statistics."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(seed)
+    models, options = pytest.importorskip("torchvision").models, {"num_classes": classes}
+    if name in ("googlenet", "inception_v3"):
+        options |= {"aux_logits": False, "init_weights": False}
+    if name in OTHER_SIZES:
+        kind, sizes = OTHER_SIZES[name]
+        network = getattr(models, kind)(**options, **sizes)
+    else:
+        network = models.get_model(name, weights=None, **options)
+    for key, values in network.state_dict().items():
+        if key.endswith("running_mean"):
+            values.normal_(0, 0.1)
+        elif key.endswith("running_var"):
+            values.uniform_(0.5, 1.5)
+        elif key.endswith(("layer_scale", "class_token")):
+            values.normal_(0, 1)
+    return network.eval()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "published_name" in metafunc.fixturenames:
+        try:
+            names = torchvision_networks()
+        except pytest.skip.Exception:
+            names = []
+        metafunc.parametrize("published_name", names)
+
+
+def test_names_and_shapes_of_published_networks(published_name: str) -> None:
+    with pytest.importorskip("torch").device("meta"):
+        state = published(published_name, 7).state_dict()
+    wanted = {name: tuple(values.shape) for name, values in state.items() if not name.endswith(torch_names.COUNTS)}
+    assert {entry.name: entry.shape for entry in torch_names.entries(built(published_name, 7).graph)} == wanted
+
+
+#: Networks that others of their family stand for: they differ in the number of convolutions, and are large.
+STOOD_FOR = ("densenet161", "resnet101", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16_bn", "vgg19", "vgg19_bn")
+
+
+def test_published_networks_into_ours_and_back(device: Any, tmp_path: Path, published_name: str) -> None:
+    if published_name in STOOD_FOR:
+        pytest.skip("another network of its family is compared")
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    model, theirs = built(published_name, 7), published(published_name, 7)
+    save_file(theirs.state_dict(), tmp_path / "theirs.safetensors")
+    model.load_safetensors(tmp_path / "theirs.safetensors")
+    x = samples(model, 1 if model.graph.input.shape.height > 100 else 2)[next(iter(model.graph.inputs))]
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(x)).numpy()
+    found = model.predict(x, device=device)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()), rtol=1e-4)
+
+    random_weights(model, 1)
+    model.set_normalization(np.zeros(3), np.ones(3))
+    model.save_safetensors(tmp_path / "ours.safetensors")
+    state = load_file(tmp_path / "ours.safetensors")
+    theirs.load_state_dict(state, strict=True)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(x)).numpy()
+    found = model.predict(x, device=device)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()), rtol=1e-4)
+
+
+def test_own_names_and_all_parameters(device: Any, tmp_path: Path) -> None:
+    """A module with attributes of the layers' names takes the file, and what the input does comes back."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    class Net(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            nn = torch.nn
+            self.conv, self.norm, self.slopes = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.PReLU(4)
+            self.groups, self.up = nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 6, 2, 2)
+            self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+            self.last = nn.LayerNorm(6)
+
+        def forward(self, x: Any) -> Any:
+            x = self.up(self.groups(self.slopes(self.norm(self.conv(x)))))
+            x = x.flatten(2).transpose(1, 2)
+            return self.last(self.attention(x, x, x, need_weights=False)[0]).transpose(1, 2)
+
+    images = layers.Input(3, 5, 6, name="image")()
+    node = layers.BatchNorm(name="norm")(layers.Conv2D(4, 3, name="conv")(images))
+    node = layers.GroupNorm(2, name="groups")(layers.PReLU(name="slopes")(node))
+    node = layers.Reshape((6, -1))(layers.ConvTranspose2D(6, 2, 2, name="up")(node))
+    node = layers.LayerNorm(name="last")(layers.MultiHeadAttention(2, name="attention")(node))
+    model = bn.Model(images, node)
+    random_weights(model)
+    path = tmp_path / "model.safetensors"
+    model.save_safetensors(path)
+    module = Net().eval()
+    module.load_state_dict(load_file(path), strict=True)
+    x = samples(model)["image"]
+    shape = (-1, 1, 1)
+    given = (x - model.weights["image/mean"].reshape(shape)) / model.weights["image/deviation"].reshape(shape)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(given)).numpy()
+    np.testing.assert_allclose(model.predict(x, device=device), expected, atol=1e-4)
+
+    other = bn.Model(images, node, seed=5)
+    other.load_safetensors(path)
+    assert other.weights.keys() == model.weights.keys()
+    for name, values in model.weights.items():
+        np.testing.assert_array_equal(other.weights[name], values)
+
+
+def small(classes: int = 4) -> bn.Model:
+    return bn.Sequential(
+        [
+            layers.Input(2, 4, 4, name="input"),
+            layers.Conv2D(3, 3, name="conv"),
+            layers.BatchNorm(name="norm"),
+            layers.Dense(classes, name="logits"),
+        ]
+    )
+
+
+def tensors(**changes: Any) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    arrays = {
+        "conv.weight": random.normal(size=(3, 2, 3, 3)),
+        "conv.bias": random.normal(size=3),
+        "norm.weight": random.normal(size=3),
+        "norm.bias": random.normal(size=3),
+        "norm.running_mean": random.normal(size=3),
+        "norm.running_var": random.uniform(1, 2, size=3),
+        "logits.weight": random.normal(size=(4, 12)),
+        "logits.bias": random.normal(size=4),
+    }
+    arrays = {name: values.astype(np.float32) for name, values in arrays.items()} | changes
+    return {name: values for name, values in arrays.items() if values is not None}
+
+
+def write(path: Path, arrays: dict[str, Any], metadata: dict[str, str] | None = None) -> Path:
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_other_floats_and_inputs_that_stay(tmp_path: Path, kind: Any) -> None:
+    model = small()
+    model.set_normalization([1, 2], [3, 4])
+    arrays = tensors(**{"norm.num_batches_tracked": np.array(7)})
+    arrays = {name: values if values.dtype.kind == "i" else values.astype(kind) for name, values in arrays.items()}
+    model.load_safetensors(write(tmp_path / "model.safetensors", arrays))
+    np.testing.assert_array_equal(model.weights["conv/weight"], arrays["conv.weight"].astype(np.float32))
+    np.testing.assert_array_equal(model.weights["norm/running_variance"], arrays["norm.running_var"].astype(np.float32))
+    np.testing.assert_array_equal(model.weights["input/deviation"], [3, 4])
+
+
+def header(content: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def of(dtype: str, shape: list[int], offsets: list[int]) -> dict[str, Any]:
+    return {"conv.weight": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+
+#: Files that lie; none of them may take memory or time, or give anything but an error.
+HOSTILE = {
+    "empty": b"",
+    "short": b"\x01\x02",
+    "no header": struct.pack("<Q", 0),
+    "header longer than the file": header({}, length=10_000),
+    "header of 2^63": header({}, length=2**63),
+    "no JSON": header(b"{nothing"),
+    "a list": header([]),
+    "deep": header(b'{"a":' * 5000 + b"0" + b"}" * 5000),
+    "shape larger than the data": header(of("F32", [2**20, 2**20], [0, 8]), bytes(8)),
+    "shape that overflows": header(of("F32", [2**40, 2**40], [0, 8]), bytes(8)),
+    "negative shape": header(of("F32", [-1], [0, 8]), bytes(8)),
+    "offsets behind the file": header(of("F32", [2], [2**40, 2**40 + 8]), bytes(8)),
+    "offsets backwards": header(of("F32", [2], [8, 0]), bytes(8)),
+    "overlap": header(of("F32", [2], [0, 8]) | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+    "unknown type": header(of("F31", [2], [0, 8]), bytes(8)),
+    "rest": header({}, bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files(tmp_path: Path, name: str) -> None:
+    path, model = tmp_path / "model.safetensors", small()
+    path.write_bytes(HOSTILE[name])
+    before = model.weights
+    with pytest.raises(
+        FileError, match="a safetensors file must be whole, but this one is cut short or damaged"
+    ) as caught:
+        model.load_safetensors(path)
+    assert str(caught.value).startswith(str(path))
+    assert all(np.array_equal(before[item], values) for item, values in model.weights.items())
+
+
+def test_truncated_and_changed_files(tmp_path: Path) -> None:
+    """Whatever is cut off or changed: an error of ours, or other numbers."""
+    path, model = tmp_path / "model.safetensors", small()
+    model.save_safetensors(path)
+    whole = path.read_bytes()
+    random = np.random.default_rng(0)
+    for length in sorted({0, 7, 8, 9, len(whole) - 1, *random.integers(0, len(whole), 30).tolist()}):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileError):
+            model.load_safetensors(path)
+    failed = 0
+    for _ in range(300):
+        changed = bytearray(whole)
+        for place in random.integers(0, len(whole), 3):
+            changed[place] = random.integers(256)
+        path.write_bytes(changed)
+        try:
+            model.load_safetensors(path)
+        except (FileError, ShapeError, OptionError):
+            failed += 1
+    assert failed > 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        (
+            {"conv.weight": None, "conv2.weight": np.zeros(3, np.float32)},
+            FileError,
+            "the tensors of the file must be those of the network. Received missing=conv.weight, extra=conv2.weight.",
+        ),
+        (
+            {"conv.weight": np.zeros((3, 2, 5, 5), np.float32)},
+            ShapeError,
+            "conv.weight must have the shape of conv/weight. Received given=(3, 2, 5, 5), wanted=(3, 2, 3, 3).",
+        ),
+        (
+            {"logits.weight": np.zeros((10, 12), np.float32), "logits.bias": np.zeros(10, np.float32)},
+            ShapeError,
+            "logits.weight must have the shape of logits/weight. Received given=(10, 12), wanted=(4, 12). Hint: for "
+            "another number of classes, build the network for 10, and then model.with_classes.",
+        ),
+        (
+            {"conv.bias": np.zeros(3, np.int32)},
+            FileError,
+            "tensors must be of the types F16, F32, F64. Received tensor=conv.bias, type=I32. Hint: tensor.float()",
+        ),
+        ({"conv.bias": np.array([0, np.nan, 0], np.float32)}, OptionError, "every weight must be finite in float32"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path: Path, changes: Any, kind: type[Exception], message: str) -> None:
+    path, model = write(tmp_path / "model.safetensors", tensors(**changes)), small()
+    before = model.weights
+    with pytest.raises(kind, match=re.escape(message)):
+        model.load_safetensors(path)
+    assert all(np.array_equal(before[name], values) for name, values in model.weights.items())
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", "[1, 2, 3]", "nothing", "[1, NaN]", "[[1, 2]]", "[0, 1]", '["a", "b"]', "[" * 5000]
+)
+def test_metadata_of_inputs(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "model.safetensors", tensors(), {"blobnet.input.input/deviation": text})
+    with pytest.raises(FileError, match="the metadata of input/deviation must be"):
+        small().load_safetensors(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("model.pt", b""),
+        ("model.pth", b"x"),
+        ("weights.pkl", b"x"),
+        ("model.safetensors", b"PK\x03\x04"),
+        ("m", b"\x80\x02"),
+    ],
+)
+def test_pickles_are_refused(tmp_path: Path, name: str, start: bytes) -> None:
+    (tmp_path / name).write_bytes(start + bytes(100))
+    lines = f"    from safetensors.torch import save_file\n    save_file(torch.load('{name}', weights_only=True), "
+    with pytest.raises(
+        FileError, match=r"not read from pickles, which can run any code\. Hint: .* these two lines"
+    ) as caught:
+        small().load_safetensors(tmp_path / name)
+    assert lines + f"'{Path(name).stem}.safetensors')" in str(caught.value)
+
+
+def test_the_two_lines_convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand in the error."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    torch.save({name: torch.from_numpy(values) for name, values in tensors().items()}, "m.pt")
+    model = small()
+    with pytest.raises(FileError) as caught:
+        model.load_safetensors("m.pt")
+    lines = str(caught.value).splitlines()[1:]
+    exec("\n".join(line.strip() for line in lines), {"torch": torch})
+    model.load_safetensors("m.safetensors")
+    np.testing.assert_array_equal(model.weights["conv/weight"], tensors()["conv.weight"])
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="there must be such a file"):
+        small().load_safetensors(tmp_path / "model.safetensors")
+    with pytest.raises(FileError, match="must be a file, but this is a folder"):
+        small().load_safetensors(tmp_path)
+    with pytest.raises(FileError, match="the folder of the file must exist"):
+        small().save_safetensors(tmp_path / "none" / "model.safetensors")
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "safetensors.numpy", None)
+    with pytest.raises(OptionError, match=r'need the package safetensors.*pip install "blobnet\[safetensors\]"'):
+        small().save_safetensors(tmp_path / "model.safetensors")
+
+
+def test_networks_that_only_look_like_one_of_a_family_keep_their_names() -> None:
+    for name in ("lenet5", "resnet8", "fashion_cnn"):
+        graph = find_model(name).build((1, 28, 28), 10, (), 0).graph
+        found = [entry.name for entry in torch_names.entries(graph)]
+        assert found[-1] == "logits.bias", name

@@ -1,0 +1,157 @@
+"""What was read from an ONNX file trains as what it was exported from, in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("torch")
+
+import torch
+from onnx import helper
+from onnx_graphs import graph_of, saved
+
+import blobnet as bn
+
+
+def _network(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Convolutions, a norm that is trained, a pool, a residual; and in PyTorch, with the names of its parameters."""
+    torch.manual_seed(0)
+    first, norm = torch.nn.Conv2d(3, 6, 3, stride=2, padding=1), torch.nn.BatchNorm2d(6, eps=1e-3)
+    second, head = torch.nn.Conv2d(6, 6, 3, padding=1, groups=2, bias=False), torch.nn.Linear(6, 5)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.normal_()
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 1.5)
+    parts = {"first": first, "norm": norm, "second": second, "head": head}
+    constants = {
+        f"{name}.{key}": value.detach().numpy()
+        for name, part in parts.items()
+        for key, value in part.state_dict().items()
+        if value.ndim
+    }
+    nodes = [
+        helper.make_node("Conv", ["image", "first.weight", "first.bias"], ["a"], "first", pads=[1] * 4, strides=[2, 2]),
+        helper.make_node(
+            "BatchNormalization",
+            ["a", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"],
+            ["b"],
+            "norm",
+            epsilon=1e-3,
+        ),
+        helper.make_node("Relu", ["b"], ["c"], "relu"),
+        helper.make_node("Conv", ["c", "second.weight"], ["d"], "second", pads=[1] * 4, group=2),
+        helper.make_node("Add", ["c", "d"], ["e"], "sum"),
+        helper.make_node("GlobalAveragePool", ["e"], ["f"], "pool"),
+        helper.make_node("Flatten", ["f"], ["g"], "flat"),
+        helper.make_node("Gemm", ["g", "head.weight", "head.bias"], ["logits"], "head", transB=1),
+    ]
+    model = graph_of(nodes, {"image": ("N", 3, 11, 9)}, {"logits": ("N", 5)}, constants)
+
+    def run(x: Any) -> Any:
+        hidden = torch.relu(norm(first(x)))
+        return head((hidden + second(hidden)).mean((2, 3)))
+
+    return bn.onnx.load(saved(folder, model)), {"run": run, **parts}
+
+
+def test_gradients_are_those_of_pytorch(tmp_path: Path) -> None:
+    model, twin = _network(tmp_path)
+    random = np.random.default_rng(1)
+    x, y = random.standard_normal((7, 3, 11, 9)).astype(np.float32), random.integers(0, 5, 7)
+    for part in ("first", "norm", "second", "head"):
+        twin[part].eval()
+    with torch.no_grad():
+        wanted = twin["run"](torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model.predict(x), wanted, rtol=1e-4, atol=1e-5)
+    twin["norm"].train()
+    entry = torch.from_numpy(x).requires_grad_()
+    torch.nn.functional.cross_entropy(twin["run"](entry), torch.from_numpy(y)).backward()
+    found = model.gradients(x, y, loss="cross_entropy")
+    names = {"weight": "weight", "bias": "bias"}
+    for part in ("first", "norm", "second", "head"):
+        own = {"weight": "scale", "bias": "shift"} if part == "norm" else names
+        for key, parameter in twin[part].named_parameters():
+            gradient = found[f"{part}/{own[key]}"]
+            np.testing.assert_allclose(gradient, parameter.grad.numpy(), rtol=2e-3, atol=2e-5, err_msg=f"{part} {key}")
+    np.testing.assert_allclose(found["input"], entry.grad.numpy(), rtol=2e-3, atol=2e-5)
+
+
+def test_fine_tuning_with_another_head(tmp_path: Path) -> None:
+    model, _ = _network(tmp_path)
+    small = model.with_classes(3, ["a", "b", "c"], seed=2)
+    assert small.graph.output.shape.units == 3
+    frozen = small.layers_until("pool")
+    assert frozen == ["first", "norm", "second"]
+    random = np.random.default_rng(3)
+    y = random.integers(0, 3, 60)
+    x = random.standard_normal((60, 3, 11, 9)).astype(np.float32) + y[:, None, None, None]
+    before = small.weights
+    history = small.fit(x, y, epochs=6, batch_size=20, optimizer=bn.optimizers.Adam(0.05), freeze=frozen, verbose=False)
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    for name, values in small.weights.items():
+        assert np.array_equal(values, before[name]) == (not name.startswith("head/")), name
+    small.save(tmp_path / "small.h5")
+    again = bn.load(tmp_path / "small.h5")
+    assert again.class_names == ("a", "b", "c")
+    np.testing.assert_array_equal(again.predict(x), small.predict(x))
+
+
+def test_operators_without_a_layer_train_too(tmp_path: Path) -> None:
+    """A resize by a matrix, a gather in no order, a vector, a norm over the last axis, a product with a matrix."""
+    random = np.random.default_rng(4)
+    order = [3, 0, 0, 2, 1, 2]
+    constants = {
+        "sizes": np.array([1, 4, 5, 8], np.int64),
+        "order": np.array(order, np.int64),
+        "factor": random.uniform(0.5, 1.5, (6, 1, 1)).astype(np.float32),
+        "mask": random.uniform(0.5, 1.5, (6, 5, 8)).astype(np.float32),
+        "scale": random.uniform(0.5, 1.5, 8).astype(np.float32),
+        "shift": random.standard_normal(8).astype(np.float32),
+        "matrix": random.standard_normal((8, 3)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["a"], "resize", mode="linear"),
+        helper.make_node("Gather", ["a", "order"], ["b"], "gather", axis=1),
+        helper.make_node("Mul", ["b", "factor"], ["c"], "factor"),
+        helper.make_node("Mul", ["c", "mask"], ["d"], "mask"),
+        helper.make_node("LayerNormalization", ["d", "scale", "shift"], ["e"], "norm"),
+        helper.make_node("MatMul", ["e", "matrix"], ["y"], "matrix"),
+    ]
+    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": (1, 4, 5, 6)}, {"y": (1, 6, 5, 3)}, constants)))
+    x = random.standard_normal((3, 4, 5, 6)).astype(np.float32)
+    target = random.standard_normal((3, 6, 5, 3)).astype(np.float32)
+
+    tensors = {name: torch.from_numpy(values) for name, values in constants.items() if values.dtype == np.float32}
+    trained = ("factor", "scale", "shift", "matrix")
+    for name in trained:
+        tensors[name].requires_grad_()
+    entry = torch.from_numpy(x).requires_grad_()
+    hidden = torch.nn.functional.interpolate(entry, size=(5, 8), mode="bilinear")[:, order]
+    hidden = hidden * tensors["factor"] * tensors["mask"]
+    hidden = torch.nn.functional.layer_norm(hidden, (8,), tensors["scale"], tensors["shift"])
+    result = hidden @ tensors["matrix"]
+    loss = ((result - torch.from_numpy(target)) ** 2).mean(dim=(1, 2, 3)).mean()
+    loss.backward()
+    np.testing.assert_allclose(model.predict(x), result.detach().numpy(), rtol=1e-4, atol=1e-5)
+    found = model.gradients(x, target, loss="mse")
+    of_layers = {"factor": "factor/scale", "scale": "norm/scale", "shift": "norm/shift", "matrix": "matrix/weight"}
+    assert set(found) == {*of_layers.values(), "input"}
+    for name, own in of_layers.items():
+        wanted = tensors[name].grad.numpy().reshape(found[own].shape)
+        np.testing.assert_allclose(found[own], wanted, rtol=2e-3, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(found["input"], entry.grad.numpy(), rtol=2e-3, atol=1e-5)
+
+    given = {name: values for name, values in model.weights.items() if name.rpartition("/")[2].startswith("value")}
+    assert given
+    history = model.fit(x, target, epochs=5, loss="mse", optimizer=bn.optimizers.Adam(0.01), verbose=False)
+    assert history["loss"][-1] < history["loss"][0]
+    after = model.weights
+    assert all(np.array_equal(after[name], values) for name, values in given.items())
+    model.save(tmp_path / "model.h5")
+    np.testing.assert_array_equal(bn.load(tmp_path / "model.h5").predict(x), model.predict(x))
