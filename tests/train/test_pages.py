@@ -1,0 +1,61 @@
+"""The code of the pages for users runs as it stands, and draws the pages' pictures; each public name has a reference."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import blobnet as bn
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+#: Pages whose ``python`` blocks are one program; blocks of other libraries' code are called ``py``.
+PAGES = ("index", "own_pictures", "from_keras", "from_pytorch")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_runs(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    pytest.importorskip("matplotlib")
+    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    pictures = set(re.findall(r"!\[.+?\]\((images/.+?)\)", page))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "page.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("images/*")} == pictures
+    assert all((DOCS / picture).stat().st_size > 5000 for picture in pictures)
+
+
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    inventory = (tmp_path / "site" / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    said = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
+    missing = []
+    for name in bn.__all__:
+        public = getattr(bn, name)
+        for member in getattr(public, "__all__", [None]):
+            last = member or name
+            if not last.isupper() and not any(
+                text.startswith("blobnet.") and text.endswith(f".{last}") for text in said
+            ):
+                missing.append(f"bn.{name}" + (f".{member}" if member else ""))
+    assert not missing
