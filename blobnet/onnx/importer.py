@@ -169,6 +169,12 @@ class Import:
         if missing:
             raise FileError(self.subject, "every output must be made by a node", missing=first_few(missing, 4))
         self.outputs = {item.name: values[item.name] for item in graph.output}
+        for name, value in self.outputs.items():
+            if self.samples and isinstance(value, Tensor) and not value.is_plain:
+                subject = f"{self.subject}, output {name}"
+                operation = Operation(name, "", self._version, {}, (), (), self._samples, subject)
+                shape = operation.shape_of(value)
+                operation.mixed("outputs must have the samples on axis 0, and nothing else", shape=shape)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
         types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in _SAMPLE_TYPES}
@@ -176,15 +182,16 @@ class Import:
             rule = "inputs must be numbers that a network computes with"
             known = ", ".join(_SAMPLE_TYPES)
             raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
-        axes = shape[int(self.samples) :]
+        at = 0 if self.samples else None
+        axes = (1, *shape[1:]) if self.samples else shape
         if math.prod(shape) > MOST_ELEMENTS:
             rule = f"a tensor must have at most {MOST_ELEMENTS:,} values"
             raise UnsupportedError(f"{self.subject}, input {name}", rule, shape=shape)
         own = _layer_name(name, self._names)
         self._names.add(own)
-        node = Input.of(Shape(*node_sizes(axes)), name=own)()
+        node = Input.of(Shape(*node_sizes(axes, at)), name=own)()
         self._inputs[name] = node
-        return Tensor(node, axes, np.dtype(types[kind]))
+        return Tensor(node, axes, at, np.dtype(types[kind]))
 
     def _run(self, graph: Any, values: dict[str, Value], depth: int) -> None:
         """The values of all nodes that outputs need, beside those that are there."""
