@@ -85,6 +85,7 @@ def gathered(
     term: str,
     *,
     at: int | None,
+    outer: int = 1,
     aggregation: str = "+",
     bounds: Sequence[str] = (),
     trained: Mapping[str, Array] | None = None,
@@ -102,6 +103,7 @@ def gathered(
         out: an index for each of them.
         term: with the names of parameters as they are.
         at: the result's axis of the samples.
+        outer: see Tensor.
         aggregation: of the language.
         bounds: constraints.
         trained: parameters with their values.
@@ -120,7 +122,7 @@ def gathered(
     text = f"function ({', '.join(heads)}) -> (O) {{ O[n, {written} : N, {_listed(target)}]"
     text += f" = {aggregation}({term.format(*reads)}){limits}; }}"
     node = contraction(op, text, *(tensor.node for tensor in tensors), trained=trained, given=given, key=key)
-    return Tensor(node, tuple(axes), at)
+    return Tensor(node, tuple(axes), at, outer=outer)
 
 
 def _limits(bounds: Sequence[str], *maps: Map) -> str:
@@ -153,10 +155,12 @@ def elementwise(
     shapes = [op.shape_of(value) for value in values]
     rank = max(map(len, shapes))
     # Shapes go together from the end, and so must the samples.
-    behind = {len(value.axes) - value.at for value in values if isinstance(value, Tensor) and value.at is not None}
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    behind = {(len(tensor.axes) - tensor.at, tensor.outer) for tensor in tensors if tensor.at is not None}
     if len(behind) > 1:
         op.mixed("tensors must have the samples on the same axis", shapes=shapes)
-    at = rank - behind.pop() if behind else None
+    end, outer = behind.pop() if behind else (0, 1)
+    at = rank - end if end else None
     operands: list[Tensor | Array | str] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -165,7 +169,7 @@ def elementwise(
             operands.append(number_text(value.reshape(()).item()))
         else:
             own = None if at is None else value.ndim - (rank - at)
-            operands.append(op.array_of_sample(value, own) if own is not None and own >= 0 else value)
+            operands.append(op.array_of_sample(value, own, outer) if own is not None and own >= 0 else value)
     sizes = [
         () if isinstance(item, str) else item.axes if isinstance(item, Tensor) else item.shape for item in operands
     ]
@@ -175,7 +179,7 @@ def elementwise(
         op.require(False, "the inputs' shapes must go together", shapes=shapes)
     axes = (1,) * (rank - len(axes)) + axes
     found = _expression(op, text, operands, axes, at, parameter)
-    return Tensor(found, axes, at, np.dtype(np.bool_ if boolean else np.float32))
+    return Tensor(found, axes, at, np.dtype(np.bool_ if boolean else np.float32), outer)
 
 
 def _expression(
@@ -240,7 +244,7 @@ def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
     axes = (*tensor.axes[:axis], len(matrix), *tensor.axes[axis + 1 :])
     reads = [*names[:axis], "k", *names[axis + 1 :]]
     term = f"value[{names[axis]}, k] * {{0}}"
-    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, given={"value": matrix})
+    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, outer=tensor.outer, given={"value": matrix})
 
 
 def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:

@@ -143,21 +143,22 @@ class Operation:
         values = np.asarray(own, np.float32).reshape(node_sizes(own.shape, axis))
         return Tensor(self.layer(layers.Constant(values), part="constant"), own.shape, axis, value.dtype)
 
-    def array_of_sample(self, value: Array, axis: int) -> Array:
-        """What an array with an axis for the samples, and perhaps more, is for each of them.
+    def array_of_sample(self, value: Array, axis: int, outer: int = 1) -> Array:
+        """What an array with an axis for the samples, and perhaps more, is for each of them; ``outer`` as in Tensor.
 
         Raises:
             SamplesMixedError: it is not the same for all.
         """
         samples = self.samples or 1
-        if not -value.ndim <= axis < value.ndim or value.shape[axis] % samples:
-            if not -value.ndim <= axis < value.ndim or value.shape[axis] > 1:
-                self.mixed("a constant must have the samples' axis, or 1 in its place", shape=value.shape, axis=axis)
+        if axis < value.ndim and value.shape[axis] == 1:
             return value
-        parts = np.split(value, samples, axis)
-        if any(not np.array_equal(part, parts[0]) for part in parts[1:]):
+        if axis >= value.ndim or value.shape[axis] % (outer * samples):
+            self.mixed("a constant must have the samples' axis, or 1 in its place", shape=value.shape, axis=axis)
+        parts = value.reshape(*value.shape[:axis], outer, samples, -1, *value.shape[axis + 1 :])
+        first = np.take(parts, [0], axis + 1)
+        if not np.array_equal(parts, np.broadcast_to(first, parts.shape)):
             self.mixed("a constant must be the same for all samples", shape=value.shape)
-        return parts[0]
+        return first.reshape(*value.shape[:axis], -1, *value.shape[axis + 1 :])
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """The shape that ONNX sees."""

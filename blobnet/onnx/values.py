@@ -1,7 +1,7 @@
 """What the values of an ONNX graph are here: arrays, which are known, and tensors, which a network computes.
 
 One rule says where the samples are. Either axis 0 of all inputs and outputs are the samples of a batch, and each tensor
-knows on which of its axes they are, alone or before other things (a reshape may give 2 samples of 5 rows an axis of
+knows on which of its axes they are, alone or among other things (a reshape may give 2 samples of 5 rows an axis of
 10); or all of a tensor is one sample (``load(samples=False)``). What an operator does along other axes is the same in
 both, and what it does along the samples' axis it can do in the second case alone.
 
@@ -39,6 +39,8 @@ class Tensor:
         node: that gives it.
         axes: the sizes of ONNX's axes for a single sample.
         at: the axis that the samples are on; None where all of the tensor is one.
+        outer: where that axis has more than the samples, how many of its values lie before them: it has the size
+            outer * samples * what is behind.
         type: what ONNX says that its elements are; on the device all are float32, and False and True 0 and 1.
     """
 
@@ -46,6 +48,7 @@ class Tensor:
     axes: tuple[int, ...]
     at: int | None
     type: Any = _FLOAT32
+    outer: int = 1
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -58,6 +58,33 @@ def test_attention_that_moves_the_samples_and_merges_them_with_heads(batch: str 
     np.testing.assert_allclose(net.predict(x), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("batch", ["N", 2])
+def test_rows_with_the_samples_within_them(batch: str | int, tmp_path: Path) -> None:
+    """(places, samples, units) to (places * samples, units) for a product, and back."""
+    random = np.random.default_rng(5)
+    constants = {
+        "rows": np.array([-1, 6]),
+        "w": random.standard_normal((6, 4)).astype(np.float32),
+        "b": random.standard_normal(4).astype(np.float32),
+        "back": np.array([5, -1, 4]),
+    }
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], "first", perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["a", "rows"], ["c"], "rows"),
+        helper.make_node("Gemm", ["c", "w", "b"], ["d"], "product"),
+        helper.make_node("Tanh", ["d"], ["e"], "tanh"),
+        helper.make_node("Reshape", ["e", "back"], ["f"], "back"),
+        helper.make_node("Transpose", ["f"], ["y"], "last", perm=[1, 0, 2]),
+    ]
+    model = graph_of(nodes, {"x": (batch, 5, 6)}, {"y": (batch, 5, 4)}, constants)
+    net = bn.onnx.load(saved(tmp_path, model))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    x = random.standard_normal((3, 5, 6)).astype(np.float32)
+    (wanted,) = _runtime(saved(tmp_path, model), {"x": x})
+    np.testing.assert_allclose(net.predict(x), wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 4, 2, 5, 3), (0, 3, 5, 1, 2, 4), (0, 4, 1, 2, 3, 5)])
 def test_six_axes(order: tuple[int, ...], tmp_path: Path) -> None:
     """A sample of five axes in another order, and what comes before and behind it."""
@@ -145,7 +172,7 @@ def test_backend_keeps_a_network_for_each_size_and_few_of_them() -> None:
             (found,) = prepared.run([x, np.array(shape)])
             np.testing.assert_array_equal(found, x.reshape(shape))
     assert len(prepared._plans) == 8
-    with pytest.raises(bn.errors.OptionError, match="there must be an array for each input. Received inputs=x, shape"):
+    with pytest.raises(bn.errors.OptionError, match=r"there must be an array for each input. Received inputs=x, shape"):
         prepared.run([x])
 
 

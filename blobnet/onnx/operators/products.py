@@ -106,17 +106,17 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
     rank = depth + sum(factor.outer is not None for factor in factors)
     outer = [depth, rank - 1]
     samples = {
-        factor.place(factor.value.at, depth, last)
+        (factor.place(factor.value.at, depth, last), factor.value.outer)
         for factor, last in zip(factors, outer, strict=True)
         if isinstance(factor.value, Tensor) and factor.value.at is not None
     }
-    if len(samples) > 1 or None in samples:
+    if len(samples) > 1 or any(place is None for place, _ in samples):
         op.mixed("matrices must have the samples on the same axis, and sum over another one", shapes=shapes)
-    at = next(iter(samples), None)
+    at, before = next(iter(samples), (None, 1))
     for number, (factor, last) in enumerate(zip(factors, outer, strict=True)):
         own = [axis for axis in range(len(factor.axes)) if at is not None and factor.place(axis, depth, last) == at]
         if own and not isinstance(factor.value, Tensor):
-            value = op.array_of_sample(factor.value, own[0])
+            value = op.array_of_sample(factor.value, own[0], before)
             factors[number] = replace(factor, value=value, axes=value.shape)
     op.require(len(inner) == 1, "the inner sizes must be equal", shapes=shapes)
     try:
@@ -142,4 +142,4 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
         parameters[name] = factor.value.reshape([factor.axes[axis] for axis in kept])
         terms.append(f"{name}[{', '.join(cells[axis] for axis in kept)}]")
     axes = (*stack, *(factor.axes[factor.outer] for factor in factors if factor.outer is not None))
-    return gathered(op, tensors, indexes, axes, names, " * ".join(terms), at=at, trained=parameters)
+    return gathered(op, tensors, indexes, axes, names, " * ".join(terms), at=at, outer=before, trained=parameters)

@@ -31,7 +31,9 @@ def reduced(op: Operation, tensor: Tensor, axes: Sequence[int], term: str, aggre
     reads = [f"k{name}" if axis in axes else name for axis, name in enumerate(names)]
     sizes = [1 if axis in axes else size for axis, size in enumerate(tensor.axes)]
     term = term.replace("COUNT", str(math.prod(tensor.axes[axis] for axis in axes)))
-    found = gathered(op, [tensor], [reads], sizes, names, term, at=tensor.at, aggregation=aggregation)
+    found = gathered(
+        op, [tensor], [reads], sizes, names, term, at=tensor.at, outer=tensor.outer, aggregation=aggregation
+    )
     return replace(found, type=tensor.type)
 
 

@@ -22,14 +22,18 @@ def reshaped(op: Operation, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     op.require(math.prod(shape) == math.prod(before), "the shape must hold the same values", shape=shape, input=before)
     if tensor.at is None or op.samples is None:
         return replace(tensor, axes=tuple(shape))
-    # The samples are on an axis that as many values lie before, first of all that is on it.
-    first = math.prod(tensor.axes[: tensor.at])
-    places = [place for place, size in enumerate(shape) if size % op.samples == 0 and math.prod(shape[:place]) == first]
+    # The samples are on the axis that has as many values before them: a place for them alone, if there is one.
+    first = math.prod(tensor.axes[: tensor.at]) * tensor.outer
+    places = {}
+    for place, size in enumerate(shape):
+        outer, rest = divmod(first, math.prod(shape[:place]))
+        if not rest and size % (outer * op.samples) == 0:
+            places[place] = outer
     if not places:
         op.mixed("the new shape must keep the samples together", input=before, shape=tuple(shape))
-    at = min(places, key=lambda place: shape[place] != op.samples)
+    at = min(places, key=lambda place: (shape[place] != op.samples, places[place] != 1))
     axes = tuple(size // op.samples if place == at else size for place, size in enumerate(shape))
-    return replace(tensor, axes=axes, at=at)
+    return replace(tensor, axes=axes, at=at, outer=places[at])
 
 
 @operator("Reshape")
@@ -109,7 +113,7 @@ def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Seque
     names = names_of(len(axes))
     reads = [names[list(order).index(axis)] for axis in range(len(axes))]
     found = gathered(op, [tensor], [reads], axes, names, "{0}", at=at, sizes=sizes)
-    return replace(found, type=tensor.type)
+    return replace(tensor, node=found.node, axes=axes, at=at)
 
 
 @operator("Transpose")
@@ -151,7 +155,7 @@ def _concat(op: Operation) -> Value:
     tensors = [op.tensor(place, at or 0) for place in range(len(values)) if 0 not in op.shape_of(values[place])]
     op.require(bool(tensors), "there must be something to join", shapes=[op.shape_of(value) for value in values])
     axis = op.axis(int(op.get("axis", 0)), tensors[0])
-    if len({tensor.at for tensor in tensors}) > 1:
+    if len({(tensor.at, tensor.outer) for tensor in tensors}) > 1:
         op.mixed("all inputs must have the samples on the same axis")
     others = {tensor.axes[:axis] + tensor.axes[axis + 1 :] for tensor in tensors}
     rule = "the inputs must have the same sizes along all other axes"
@@ -273,7 +277,7 @@ def _expand(op: Operation) -> Tensor:
         return replace(tensor, axes=axes, at=at)
     names = names_of(len(axes))
     reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, names[more:], strict=True)]
-    return replace(gathered(op, [tensor], [reads], axes, names, "{0}", at=at), type=tensor.type)
+    return replace(tensor, node=gathered(op, [tensor], [reads], axes, names, "{0}", at=at).node, axes=axes, at=at)
 
 
 @operator("Tile")
