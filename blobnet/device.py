@@ -90,6 +90,17 @@ class _Region(mmap.mmap):
             self.queue.finish()
 
 
+@dataclass(frozen=True, eq=False)
+class Lent:
+    """Memory of this process that kernels read where it lies, on a device that ``reads_host``.
+
+    Attributes:
+        values: an array in one piece, which must stay, and stay as it is, until the launches that read it are done.
+    """
+
+    values: npt.NDArray[Any]
+
+
 @dataclass(frozen=True)
 class Trial:
     """A launch of one work-group, to see whether a driver survives it.
@@ -160,6 +171,7 @@ def _function(name: str, *types: Any) -> Callable[..., int] | None:
 
 
 _SET_ARGUMENT = _function("clSetKernelArg", ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p)
+_SET_POINTER = _function("clSetKernelArgSVMPointer", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
 
 
 def _remember_invokers() -> None:
@@ -550,6 +562,12 @@ class Device:
         values = values[-values.ctypes.data % _LARGE_PAGE :]
         return [values[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
+    @cached_property
+    def reads_host(self) -> bool:
+        """Whether kernels may read any memory of this process: see Lent."""
+        capabilities = _asked(self.info.handle, "svm_capabilities") or 0
+        return _SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
+
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
         if values.size:
@@ -851,10 +869,19 @@ class Device:
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def set_argument(self, kernel: cl.Kernel, index: int, value: Any) -> None:
-        """Sets an argument of a kernel: a buffer, or a NumPy number or array that is its value.
+        """Sets an argument of a kernel: a buffer, memory that is lent, or a NumPy number or array that is its value.
+
+        Raises:
+            DeviceError: the driver refuses memory that is lent.
 
         NOTE: pyopencl takes 9 us for a value, since it tries all else before, and a network has ten thousand.
         """
+        if isinstance(value, Lent):
+            assert _SET_POINTER is not None, "it is lent where the device reads it"
+            pointer = value.values.__array_interface__["data"][0]  # NOTE: ``ctypes.data`` takes five times as long.
+            if code := _SET_POINTER(kernel.int_ptr, index, pointer):
+                raise DeviceError(self.info.name, "the device must take memory of this process", code=code)
+            return
         is_value = isinstance(value, np.generic | np.ndarray)
         data = value.tobytes() if is_value else b""
         if not is_value or _SET_ARGUMENT is None or _SET_ARGUMENT(kernel.int_ptr, index, len(data), data):

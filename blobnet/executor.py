@@ -85,10 +85,19 @@ class Launch:
                 self._device.set_argument(self.kernel, index, _number(value))
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
 
+    def takes(self, storage: str) -> bool:
+        """Whether some of its arrays lie in a storage."""
+        return storage in self._places
+
     def place(self, storage: str, first: int) -> None:
         """Takes the arrays in a storage so many elements behind where they are planned."""
         for index, array in self._places.get(storage, ()):
             self._device.set_argument(self.kernel, index, np.int32(array.offset + first))
+
+    def use(self, storage: str, memory: Any) -> None:
+        """Takes the arrays in a storage from other memory."""
+        for index, _ in self._places.get(storage, ()):
+            self._device.set_argument(self.kernel, index - 1, memory)
 
 
 def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
@@ -269,23 +278,33 @@ class Executor:
             for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}
+        self._takers: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
         self._feeds: dict[str, Feed] = {}
         self._firsts: dict[str, int] = {}
         self._version: int | None = None
 
-    def use(self, name: str, buffer: Any) -> None:
-        """Takes another buffer in place of a persistent one: samples that lie on the device."""
-        self.buffers[name] = self._placed[name] = buffer
-        self._feeds.pop(name, None)
-        self._bound.clear()
+    def use(self, name: str, memory: Any) -> None:
+        """Takes another buffer in place of a persistent one, or memory that is lent: samples that lie there."""
+        if self.buffers[name] is not memory:
+            self.buffers[name] = self._placed[name] = memory
+            self._feeds.pop(name, None)
+            for item in self._launches_of(name):
+                item.use(name, memory)
 
     def place(self, name: str, first: int) -> None:
         """Has launches that follow take a persistent buffer from element ``first`` on: ``rows``, ``labels``."""
         if self._firsts.get(name, 0) != first:
             self._firsts[name] = first
-            for item in itertools.chain.from_iterable(self._bound.values()):
+            for item in self._launches_of(name):
                 item.place(name, first)
+
+    def _launches_of(self, name: str) -> list[Launch]:
+        """The bound launches that take arrays from a persistent buffer."""
+        if name not in self._takers:
+            every = itertools.chain.from_iterable(self._bound.values())
+            self._takers[name] = [item for item in every if item.takes(name)]
+        return self._takers[name]
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -310,6 +329,7 @@ class Executor:
         batch = Batch(batch) if isinstance(batch, int) else batch
         if phase not in self._bound:
             self._bound[phase] = self._bind(self.plan.phase(phase), batch)
+            self._takers.clear()
         elif self._batches[phase] != batch:
             is_as_large = self._batches[phase].count == batch.count
             for item in self._bound[phase]:

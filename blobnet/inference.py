@@ -17,7 +17,7 @@ from blobnet.blob import FLOAT32, FloatArray
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of, in_order
-from blobnet.errors import DataError
+from blobnet.errors import DataError, DeviceError
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.labels import Labels, labels_for
@@ -203,6 +203,7 @@ class Evaluator:
         self.loader = Loader(self.executor)
         self._outputs = [self.plan.outputs[vertex.name] for vertex in graph.outputs.values()]
         self._dimensions = [vertex.shape.dimensions for vertex in graph.outputs.values()]
+        self._sizes = [output.layout.memory_elements for output in self._outputs]
         #: Host memory for outputs that nobody uses.
         self._results: deque[tuple[FloatArray, ...]] = deque()
 
@@ -249,17 +250,15 @@ class Evaluator:
 
     def _arriving(self, reader: Reader, jobs: Iterable[Any]) -> Iterator[_Arriving]:
         """The outputs of each batch, on their way as soon as the device has the batch."""
-        device = self.executor.device
-        sizes = [output.layout.memory_elements for output in self._outputs]
-        kinds = [output.type for output in self._outputs]
+        device, sizes = self.executor.device, self._sizes
         for count in self.loader.batches(reader, jobs):
             self._run(count)
             if self._results:
                 memory = self._results.popleft()
             else:
                 memory = tuple(
-                    device.host_memory(kind.itemsize * self.plan.batch_size * size).view(kind.name)
-                    for kind, size in zip(kinds, sizes, strict=True)
+                    device.host_memory(output.type.itemsize * self.plan.batch_size * size).view(output.type.name)
+                    for output, size in zip(self._outputs, sizes, strict=True)
                 )
             readings = tuple(
                 device.read_later(self.executor.buffer_of(output.storage), own[: count * size])
@@ -342,6 +341,8 @@ class Evaluators:
                 yield evaluator
             except BaseException:
                 self._kept.pop(kind, None)  # Who knows what is still on its way.
+                with contextlib.suppress(DeviceError):  # It may read what was lent.
+                    device.finish()
                 raise
 
     def _written(self, device: Device, graph: Graph, weights: Mapping[str, FloatArray]) -> DeviceParameters:

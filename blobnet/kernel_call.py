@@ -31,7 +31,7 @@ _GROUP_UNITS = 64
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
-_CELLS_OF_A_WORK_ITEM = 512
+_CELLS_OF_A_WORK_ITEM = 4096
 
 
 @dataclass(frozen=True)

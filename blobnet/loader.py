@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
-from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device
+from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
 from blobnet.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.executor import Executor
@@ -306,6 +306,10 @@ class Loader:
             name: plan.buffers[name].per_sample for name in (head.buffer("labels") for head in plan.heads)
         }
         self.labels: tuple[Labels, ...] = ()
+        #: Where samples go that are not lent.
+        self._buffers = {entry.name: executor.buffers[entry.buffer("samples")] for entry in self._entries}
+        #: Whether kernels read what is lent where it lies. (In debug mode all memory is copied at every launch.)
+        self._reads_lent = self._device.reads_host and not executor.debug
         self._free: deque[_Piece] = deque()
         self._pools: dict[int, ThreadPoolExecutor] = {}
         #: The inputs whose samples are all on the device.
@@ -503,8 +507,12 @@ class Loader:
             if samples is None:
                 executor.feed(entry.buffer("rows"), filling.job.astype(np.int32))
                 continue
-            place = first * entry.sample_bytes
-            copy = self._device.fetch(executor.buffers[entry.buffer("samples")], samples[:count], place, after)
+            if piece.lent is not None and self._reads_lent and samples.flags.aligned:
+                executor.use(entry.buffer("samples"), Lent(samples))
+                continue
+            place, buffer = first * entry.sample_bytes, self._buffers[entry.name]
+            executor.use(entry.buffer("samples"), buffer)
+            copy = self._device.fetch(buffer, samples[:count], place, after)
             if after is not None:
                 self._device.hold(copy)
             executor.place(entry.buffer("rows"), first)

@@ -43,9 +43,8 @@ def sources_for(graph: Graph, x: Any, subject: str) -> tuple[Source, ...]:
         if source.shape[1:] != wanted:
             rule = "each sample must have the shape of the model's input"
             raise DataError(where, rule, sample=source.shape[1:], input=wanted, hint=_hint(source.shape, wanted))
-    counts = {name: len(source) for name, source in zip(names, sources, strict=True)}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    if len({len(source) for source in sources}) > 1:
+        listed = ", ".join(f"{name} {len(source)}" for name, source in zip(names, sources, strict=True))
         raise DataError(subject, "all inputs must have the same number of samples", samples=listed)
     return sources
 

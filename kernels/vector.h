@@ -97,15 +97,18 @@ INLINE float vector_sum(const float16 v)
 #endif
 
 /*
- * Has the cache line at a pointer brought near, which may lie anywhere, to be read or to be written. NOTE: OpenCL's function
+ * Has the cache line at a pointer, which may lie anywhere, brought near to be read, into the second cache to be read later,
+ * or near to be written. NOTE: OpenCL's function
  * for it is a call, around which Intel's compiler saves all registers; the other one is for compilers that are known to
  * take it.
  */
 #ifdef TAKES_PREFETCH
 #define PREFETCH(pointer) __builtin_prefetch((__global const void *)(pointer))
+#define PREFETCH_TO_KEEP(pointer) __builtin_prefetch((__global const void *)(pointer), 0, 2)
 #define PREFETCH_TO_WRITE(pointer) __builtin_prefetch((__global const void *)(pointer), 1)
 #else
 #define PREFETCH(pointer)
+#define PREFETCH_TO_KEEP(pointer)
 #define PREFETCH_TO_WRITE(pointer)
 #endif
 

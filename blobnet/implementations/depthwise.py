@@ -9,9 +9,9 @@ from blobnet.implementations.blocking import rounded_up
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
-#: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit, at
-#: least if planes can be cut, and at most if units can be done together.
-SUM_COST, STORE_COST, WORK_ITEMS, MANY_ITEMS = 0.7, 4, 8, 32
+#: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit, if
+#: planes can be cut, or units done together.
+SUM_COST, STORE_COST, WORK_ITEMS = 0.7, 4, 8
 #: Taps up to which this kernel, which unrolls them all, is worth compiling.
 MOST_TAPS = 49
 
@@ -56,7 +56,7 @@ class Depthwise(Implementation):
         rows = -(-blocks // parts) * self.rows
         parts = -(-output.height // rows)
         # Many small planes: a work-item takes some time to begin.
-        most = max(1, output.units * operation.batch_size * parts // (MANY_ITEMS * operation.cores))
+        most = max(1, output.units * operation.batch_size * parts // (WORK_ITEMS * operation.cores))
         at_once = max(count for count in range(1, min(most, output.units) + 1) if output.units % count == 0)
         size = GlobalSize(1, parts, output.units // at_once)
         facts = {"LANES": self.width, "BLOCK_ROWS": self.rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}

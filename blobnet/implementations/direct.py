@@ -51,6 +51,8 @@ class Direct(Implementation):
     """Tiles of sums in registers, straight from the blobs."""
 
     lanes = False
+    #: From a position to the next, in cells of what it reads.
+    steps: Pair = (1, 1)
 
     def __init__(self, operation: Operation, tile: object = "", *parts: Part) -> None:
         super().__init__(operation, tile)
@@ -84,16 +86,17 @@ class Direct(Implementation):
         """The ways to make a phase, the cheapest first.
 
         Along rows of their own, if they take no more vectors and the result has another pitch: more of these are stored
-        as they are.
+        as they are; or where positions are not neighbours.
         """
         operation, width, height = self.operation, phase.horizontal.size, phase.vertical.size
         tunables, stride = self.tunables(operation), operation.unit_stride
         if self.copies and operation.taps > 1:
             tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
         tiles = flat = vector_tiles(tunables, operation.units, (height - 1) * self.pitch + width, stride=stride)
-        if self._moves:
+        are_apart = self.steps != (1, 1)
+        if are_apart or self._moves:
             rows = vector_tiles(tunables, operation.units, width, runs=height, stride=stride)
-            tiles = rows if rows[0].cost <= flat[0].cost else flat
+            tiles = rows if are_apart or rows[0].cost <= flat[0].cost else flat
         return [Part(phase, tile, tiles is flat) for tile in tiles]
 
     @property
@@ -154,6 +157,7 @@ class Direct(Implementation):
             order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
             size = (-(-math.prod(size) // at_once), 1)
             facts = part.tile.macros | order | part.phase.macros | macros | {"FLAT": int(part.flat)}
+            facts |= {"STEP_Y": self.steps[0], "STEP_X": self.steps[1]}
             calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, **{role: blob}))
         return calls
 

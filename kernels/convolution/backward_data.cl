@@ -42,7 +42,7 @@
  *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4 5 6 8: most vectors a work-item
  *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
  *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
- *   TARGET_ITEMS         loops 32 of 1 8 32 128: work-items a compute unit, if there are so many blocks
+ *   TARGET_ITEMS         loops 8 of 1 8 32 128: work-items a compute unit, if there are so many blocks
  * Global:
  *   width   blocks of sums / BLOCKS_AT_ONCE, in the order of UNITS_FIRST
  *   units   COUNT
@@ -61,6 +61,8 @@
 #define WEIGHT_DEPTH_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNITS_DIVIDE (GROUP_INPUT_UNITS % BLOCK_UNITS == 0)
 #define source_t output_delta_t
+#define ASKS_NEXT 0
+#define SOURCE_LOAD(pointer) VECTOR_LOAD(pointer)
 #include "convolution/direct.h"
 
 #define BLOCKS ((GROUP_INPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
@@ -100,7 +102,7 @@ __kernel OF_VECTORS void convolution_backward_data(READ_BLOB(output_delta), WRIT
             accumulators, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS, 0, 0),
             positions,
             ARRAY(weight) + group * GROUP_OUTPUT_UNITS * WEIGHT_DEPTH_STRIDE + first * WEIGHT_UNIT_STRIDE,
-            units);
+            units, 0);
 
         const int unit = group * GROUP_INPUT_UNITS + first;
 #pragma unroll

@@ -7,16 +7,17 @@
  *
  * Processors see coming what lies in one row, and not what is read from plane to plane, or by the next block: that is
  * asked for ahead, the further the less of it lies side by side. At batch 1 much of it lies in another core's cache, or
- * beyond all.
+ * beyond all. Where the file that includes this says ASKS_NEXT, what comes `next` numbers behind the tile is
+ * brought into the second cache meanwhile, a line of each source unit.
  */
 #define UNITS_AHEAD (UNITS_FIRST && DEPTH >= 64 ? 16 : 8)
 /* NOTE: with fewer units most of what is asked for ahead would lie behind the last one. */
-#define ASKS_AHEAD (TAPS_Y * TAPS_X == 1 && DEPTH >= 32)
+#define ASKS_AHEAD (TAPS_Y * TAPS_X == 1 && DEPTH >= (ASKS_NEXT ? 64 : 32))
 #define WEIGHTS_FOLLOW (WEIGHT_UNIT_STRIDE == DEPTH * WEIGHT_DEPTH_STRIDE)
 
 INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                             __global const source_t *source, const int positions[BLOCK_VECTORS],
-                            __global const weight_t *weight, const int units)
+                            __global const weight_t *weight, const int units, const int next)
 {
     for (int depth = 0; depth < DEPTH; depth++) {
         for (int a = 0; a < TAPS_Y; a++) {
@@ -29,14 +30,22 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
                          + (depth * TAPS_Y * TAPS_X + a * TAPS_X + b) * (BLOCK_UNITS - 1));
 #endif
                 const int tap = (TAP_Y_FIRST + a * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + b * TAP_X_STEP;
+#if ASKS_NEXT
+                PREFETCH_TO_KEEP(source + positions[0] + next);
+#endif
                 vector_t values[BLOCK_VECTORS];
 #pragma unroll
                 for (int v = 0; v < BLOCK_VECTORS; v++) {
 #if ASKS_AHEAD
                     PREFETCH(source + positions[v] + shift + UNITS_AHEAD * SOURCE_STEP);
 #endif
-                    values[v] = VECTOR_LOAD(source + positions[v] + shift);
+                    values[v] = SOURCE_LOAD(source + positions[v] + shift);
                 }
+#if ASKS_AHEAD
+                /* The line in which the last vector ends. */
+                PREFETCH(source + positions[BLOCK_VECTORS - 1] + LANES - 1 + shift
+                         + UNITS_AHEAD * SOURCE_STEP);
+#endif
 #pragma unroll
                 for (int u = 0; u < BLOCK_UNITS; u++) {
                     /* Units past the last one repeat it; their sums are not stored. */

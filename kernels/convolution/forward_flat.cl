@@ -1,12 +1,12 @@
 /*
  * Convolution, forward, on flat planes: output = epilogue(sum over input units and taps of weight * input).
  * Position q of a plane is a cell of one long row at the input's pitch: each tap is a contiguous load at a fixed shift
- * (docs/memory_layout.md), with a stride in one of the input's phases (convolution/input_phases.h). What is computed
- * between two rows is replaced by 0. Where the output has another pitch, rows may begin vectors of their own. The last
- * vector of a plane, or of such a row, may overlap the one before: both compute the same.
+ * (docs/memory_layout.md), with a stride in one of the input's phases (convolution/input_phases.h), or every STEP_X-th value
+ * of what is loaded. What is computed between two rows is replaced by 0. Where the output has another pitch, rows may begin
+ * vectors of their own. The last vector of a plane, or of such a row, may overlap the one before: both compute the same.
  *
  * Blobs:
- *   INPUT  read   its halo is the padding; with a stride its phases, PHASES_Y x PHASES_X a unit
+ *   INPUT  read   its halo is the padding; or its phases, PHASES_Y x PHASES_X a unit
  *   OUTPUT write
  * Arrays:
  *   WEIGHT read   OIHW, I counted within a group
@@ -26,6 +26,8 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
+ *   STEP_Y         from a position to the next, in cells of what is read: 1 in phases
+ *   STEP_X
  *   FLAT           1: a plane is one long row; 0: each row of the output begins a vector
  *   LANES          positions in a vector
  *   BLOCK_VECTORS  vectors whose sums are in registers
@@ -38,7 +40,7 @@
  *   MAXIMUM_VECTORS      loops 4 of 1 2 3 4 5 6 8: most vectors a work-item
  *   MAXIMUM_UNITS        loops 12 of 1 2 3 4 5 6 7 8 10 12 14 16 24 32: most units a work-item
  *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 20 24 26 28 32 48 64: most vectors of sums a work-item
- *   TARGET_ITEMS         loops 32 of 1 8 32 128: work-items a compute unit, if there are so many blocks
+ *   TARGET_ITEMS         loops 8 of 1 8 32 128: work-items a compute unit, if there are so many blocks
  * Global:
  *   width   blocks of sums / BLOCKS_AT_ONCE, in the order of UNITS_FIRST
  *   units   COUNT
@@ -51,12 +53,22 @@
 
 #define PHASES (PHASES_Y * PHASES_X)
 #define SOURCE_STEP (PHASES * SOURCE_PLANE)
+#if STEP_Y * STEP_X > 1
+#define ROW_SHIFT(a) (((a) * DILATION_Y - PAD_TOP) * SOURCE_PITCH)
+#define COLUMN_SHIFT(b) ((b) * DILATION_X - PAD_LEFT)
+#define SOURCE_LOAD(pointer) VECTOR_LOAD_STRIDED(pointer)
+#else
 #define ROW_SHIFT(a) (PHASE_ROW((a) * DILATION_Y, SOURCE_PLANE, SOURCE_PITCH) - PAD_TOP * SOURCE_PITCH)
 #define COLUMN_SHIFT(b) (PHASE_COLUMN((b) * DILATION_X, SOURCE_PLANE) - PAD_LEFT)
+#define SOURCE_LOAD(pointer) VECTOR_LOAD(pointer)
+#endif
 #define WEIGHT_UNIT_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define WEIGHT_DEPTH_STRIDE (FILTER_HEIGHT * FILTER_WIDTH)
 #define UNITS_DIVIDE (GROUP_OUTPUT_UNITS % BLOCK_UNITS == 0)
 #define source_t input_t
+/* While blocks of units take what is near, each brings a line of what the next block of positions reads. */
+#define ASKS_NEXT (UNITS_FIRST && FILTER_HEIGHT * FILTER_WIDTH == 1)
+#define LINE (64 / (int)sizeof(input_t))
 #include "convolution/direct.h"
 
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
@@ -71,10 +83,13 @@
 #define VECTORS (OUTPUT_UNIT_HEIGHT * ROW_VECTORS)
 #define OVERLAP (OUTPUT_UNIT_WIDTH >= LANES)
 #define COLUMN(vector) ((vector) % ROW_VECTORS * LANES)
-#define POSITION(vector)                   \
-    ((vector) / ROW_VECTORS * SOURCE_PITCH \
-     + (OVERLAP ? min(COLUMN(vector), OUTPUT_UNIT_WIDTH - LANES) : COLUMN(vector)))
+#define POSITION(vector)                            \
+    ((vector) / ROW_VECTORS * STEP_Y * SOURCE_PITCH \
+     + STEP_X * (OVERLAP ? min(COLUMN(vector), OUTPUT_UNIT_WIDTH - LANES) : COLUMN(vector)))
 #endif
+/* The row and the column of a position's result. */
+#define RESULT_Y(position) ((position) / (STEP_Y * SOURCE_PITCH))
+#define RESULT_X(position) ((position) % (STEP_Y * SOURCE_PITCH) / STEP_X)
 #define TILES ((VECTORS + BLOCK_VECTORS - 1) / BLOCK_VECTORS)
 /* Whether all that is added to the cells of a vector, and these cells, lie as its positions do. */
 #define WHOLE_VECTORS                                 \
@@ -118,12 +133,12 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
                 accumulators[u][v] = 0;
             }
         }
-#if WHOLE_VECTORS && UNITS_FIRST
-        /* Results that go from plane to plane: see convolution/direct.h. */
+#if WHOLE_VECTORS
+        /* Results go from plane to plane: see convolution/direct.h. */
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const int y = positions[v] / SOURCE_PITCH;
-            const int x = positions[v] % SOURCE_PITCH;
+            const int y = RESULT_Y(positions[v]);
+            const int x = RESULT_X(positions[v]);
 #pragma unroll
             for (int u = 0; u < BLOCK_UNITS; u++) {
                 if (UNITS_DIVIDE || u < units) {
@@ -132,14 +147,16 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
             }
         }
 #endif
+        const int line = unit_block % BLOCKS * LINE;
+        const int next = tile + 1 < TILES && line <= BLOCK_VECTORS * LANES ? BLOCK_VECTORS * LANES + line : 0;
         accumulate_tile(accumulators, input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS * PHASES, 0, 0),
-                        positions, ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units);
+                        positions, ARRAY(weight) + unit * WEIGHT_UNIT_STRIDE, units, next);
 
 #if WHOLE_VECTORS
 #pragma unroll
         for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const int y = positions[v] / SOURCE_PITCH;
-            const int x = positions[v] % SOURCE_PITCH;
+            const int y = RESULT_Y(positions[v]);
+            const int x = RESULT_X(positions[v]);
 #if FLAT && SOURCE_PITCH > OUTPUT_UNIT_WIDTH
             const index_vector_t are_cells = ARE_CELLS(x);
 #endif
@@ -171,8 +188,8 @@ __kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(o
             int rows[LANES], columns[LANES], places[LANES];
             for (int lane = 0; lane < LANES; lane++) {
                 /* Of a cell among the output's rows, -1 between them. */
-                const int y = (positions[v] + lane) / SOURCE_PITCH;
-                const int x = (positions[v] + lane) % SOURCE_PITCH;
+                const int y = RESULT_Y(positions[v] + lane * STEP_X);
+                const int x = RESULT_X(positions[v] + lane * STEP_X);
                 const bool is_cell = y < OUTPUT_UNIT_HEIGHT && x < OUTPUT_UNIT_WIDTH;
                 rows[lane] = is_cell ? y : 0;
                 columns[lane] = is_cell ? x : 0;

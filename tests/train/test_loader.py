@@ -20,6 +20,7 @@ from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
 from blobnet.device import BATCHES_AHEAD, Device
 from blobnet.errors import DataError, OptionError
+from blobnet.executor import check_by_default
 from blobnet.loader import Loader
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD
@@ -116,6 +117,34 @@ def test_a_processor_takes_an_arrays_samples_from_where_they_lie(
     with pytest.raises(DataError, match=re.escape("index=(29, 0, 1, 2)")):
         model.predict(x, device=device, batch_size=8)
     assert np.array_equal(model.predict(x[:29], device=device, batch_size=8), wanted[:29])
+
+
+def test_what_is_lent_is_not_copied_where_kernels_read_the_hosts_memory(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (device.is_host and device.reads_host) or check_by_default():
+        pytest.skip("kernels read buffers alone")
+    model, x = tiny_model(), samples(np.float32)
+    wanted = model.predict(Plain(x), device=device, batch_size=8)
+    fetched: list[npt.NDArray[Any]] = []
+    fetch = Device.fetch
+
+    def recorded(self: Device, buffer: Any, source: npt.NDArray[Any], *arguments: Any) -> Any:
+        fetched.append(source)
+        return fetch(self, buffer, source, *arguments)
+
+    monkeypatch.setattr(Device, "fetch", recorded)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    assert np.array_equal(model.predict(frozen, device=device, batch_size=8), wanted)
+    assert not fetched
+    # What begins at any byte is copied, as are samples that come otherwise; and then the buffer is read again.
+    unaligned = np.frombuffer(b" " + x.tobytes(), np.float32, x.size, 1).reshape(x.shape)
+    assert np.array_equal(model.predict(unaligned, device=device, batch_size=8), wanted)
+    assert [len(own) for own in fetched] == [8, 8, 8, 8, 5]
+    assert np.array_equal(model.predict(x[5:13], device=device, batch_size=8), wanted[5:13])
+    assert np.array_equal(model.predict(Plain(x[::-1]), device=device, batch_size=8), wanted[::-1])
+    assert len(fetched) == 10
 
 
 def test_what_a_source_lends() -> None:
