@@ -72,10 +72,9 @@ class Prepared(BackendRep):
         if not isinstance(value, Tensor):
             return value
         assert result is not None
-        count = result.shape[:1] if imported.samples else ()
         kind = next(item.type.tensor_type.elem_type for item in self._proto.graph.output if item.name == name)
         wanted = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else value.type
-        array = result.reshape((*count, *value.axes))
+        array = result.reshape(-1, *value.axes[1:]) if imported.samples else result.reshape(value.axes)
         return array != 0 if wanted == np.bool_ else array.astype(wanted)
 
     def _plan(self, arrays: Mapping[str, Array]) -> tuple[Import, Model | None]:

@@ -26,6 +26,10 @@ from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 _SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
 #: Values of a tensor that a sample may have.
 MOST_ELEMENTS = 2**31
+#: Axes that ONNX's tensors may have.
+MOST_AXES = 16
+#: Samples for which shapes are worked out where a file leaves their number open: a prime that nothing else has.
+_SOME = 7
 #: How deep branches may lie within each other.
 _MOST_DEPTH = 20
 
@@ -56,10 +60,17 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     known = {item.name for item in graph.initializer}
     inputs = [item for item in graph.input if item.name not in known]
     check_sizes(graph, sizes or {}, subject)
-    shapes = {item.name: input_shape(item, sizes or {}, subject, samples=samples) for item in inputs}
     arrays = {item.name: item for item in graph.initializer} if samples else {}
     normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
-    imported = Import(model, subject, {}, shapes, samples=samples)
+    # With some number of samples, shapes say where these are; but not all files that leave it open mean it.
+    for count in (_SOME, 1) if samples else (0,):
+        shapes = {item.name: input_shape(item, sizes or {}, subject, count) for item in inputs}
+        try:
+            imported = Import(model, subject, {}, shapes, samples=samples)
+            break
+        except UnsupportedError:
+            if count <= 1:
+                raise
     tensors = {}
     for name, value in imported.outputs.items():
         if not isinstance(value, Tensor):
@@ -75,8 +86,8 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     return found
 
 
-def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tuple[int, ...]:
-    """The shape of an input of a file, the samples included where it has them.
+def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[int, ...]:
+    """The shape of an input of a file, with so many samples on axis 0 if that is open; 0 means that it must not be.
 
     Raises:
         OptionError: an axis has no size.
@@ -95,8 +106,8 @@ def input_shape(item: Any, sizes: Sizes, subject: str, *, samples: bool) -> tupl
     shape = []
     for axis, dimension in enumerate(dimensions):
         size: Any = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, 0)
-        if not is_int(size, 1) and axis == 0 and samples and not dimension.dim_value:
-            size = 1  # How many samples there are is not asked for.
+        if not is_int(size, 1) and axis == 0 and not dimension.dim_value:
+            size = samples
         if not is_int(size, 1):
             name = dimension.dim_param
             hint = f"load(..., sizes={{{name!r}: 224}}), say."
@@ -178,6 +189,12 @@ class Import:
         if missing:
             raise FileError(self.subject, "every output must be made by a node", missing=first_few(missing, 4))
         self.outputs = {item.name: values[item.name] for item in graph.output}
+        for name, value in self.outputs.items():
+            if self.samples and isinstance(value, Tensor) and not value.is_plain:
+                subject = f"{self.subject}, output {name}"
+                operation = Operation(name, "", self._version, {}, (), (), self._samples, subject)
+                shape = operation.shape_of(value)
+                operation.mixed("outputs must have the samples on axis 0, and nothing else", shape=shape)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
         types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in _SAMPLE_TYPES}
@@ -185,15 +202,16 @@ class Import:
             rule = "inputs must be numbers that a network computes with"
             known = ", ".join(_SAMPLE_TYPES)
             raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
-        axes = shape[int(self.samples) :]
-        if math.prod(shape) > MOST_ELEMENTS:
-            rule = f"a tensor must have at most {MOST_ELEMENTS:,} values"
+        at = 0 if self.samples else None
+        axes = (1, *shape[1:]) if self.samples else shape
+        if math.prod(shape) > MOST_ELEMENTS or len(shape) > MOST_AXES:
+            rule = f"a tensor must have at most {MOST_ELEMENTS:,} values, and {MOST_AXES} axes"
             raise UnsupportedError(f"{self.subject}, input {name}", rule, shape=shape)
         own = _layer_name(name, self._names)
         self._names.add(own)
-        node = Input.of(Shape(*node_sizes(axes)), name=own)()
+        node = Input.of(Shape(*node_sizes(axes, at)), name=own)()
         self._inputs[name] = node
-        return Tensor(node, axes, np.dtype(types[kind]))
+        return Tensor(node, axes, at, np.dtype(types[kind]))
 
     def _run(self, graph: Any, values: dict[str, Value], depth: int) -> None:
         """The values of all nodes that outputs need, beside those that are there."""
@@ -217,8 +235,8 @@ class Import:
                 raise FileError(_subject_of(node, self.subject), rule, missing=first_few(missing, 4))
             found = self._branch(node, values, depth) if node.op_type == "If" else self._build(node, values)
             for name, value in zip(node.output, found, strict=False):
-                if isinstance(value, Tensor) and math.prod(value.axes) > MOST_ELEMENTS:
-                    rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample"
+                if isinstance(value, Tensor) and (math.prod(value.axes) > MOST_ELEMENTS or len(value.axes) > MOST_AXES):
+                    rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample, and {MOST_AXES} axes"
                     raise UnsupportedError(_subject_of(node, self.subject), rule, shape=value.axes)
                 if name:
                     values[name] = value
@@ -270,7 +288,7 @@ class Import:
             raise
         except BlobnetError as error:
             raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=error) from error
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # Attributes and constants are whatever the file says.
             rule = "its attributes and constants must be such as ONNX allows"
             raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.initializers import GIVEN
 from blobnet.layers import Node
 from blobnet.onnx.operation import HUGE, Operation
-from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes, own_axes, parts_of
 
 #: More runs of indexes than this are taken by a matrix.
 _MOST_RUNS = 12
@@ -58,7 +58,7 @@ def names_of(count: int) -> list[str]:
 def readable(op: Operation, tensor: Tensor) -> Tensor:
     """The tensor, with a node whose sizes its axes are parts of."""
     if parts_of(tensor.axes, tensor.node.shape.dimensions) is None:
-        return Tensor(op.shaped(tensor), tensor.axes, tensor.type)
+        return replace(tensor, node=op.shaped(tensor))
     return tensor
 
 
@@ -84,6 +84,8 @@ def gathered(
     out: Sequence[str],
     term: str,
     *,
+    at: int | None,
+    outer: int = 1,
     aggregation: str = "+",
     bounds: Sequence[str] = (),
     trained: Mapping[str, Array] | None = None,
@@ -100,6 +102,8 @@ def gathered(
         axes: the sizes of the result's axes.
         out: an index for each of them.
         term: with the names of parameters as they are.
+        at: the result's axis of the samples.
+        outer: see Tensor.
         aggregation: of the language.
         bounds: constraints.
         trained: parameters with their values.
@@ -108,7 +112,7 @@ def gathered(
         sizes: of the node, that the axes are parts of.
     """
     tensors = [readable(op, tensor) for tensor in tensors]
-    target = node_sizes(axes) if sizes is None else sizes
+    target = node_sizes(axes, at) if sizes is None else sizes
     written = cell(axes, target, out)
     maps = [cell(tensor.axes, tensor.node.shape.dimensions, own) for tensor, own in zip(tensors, indexes, strict=True)]
     heads = [f"I{place}[N, {_listed(tensor.node.shape.dimensions)}]" for place, tensor in enumerate(tensors)]
@@ -118,7 +122,7 @@ def gathered(
     text = f"function ({', '.join(heads)}) -> (O) {{ O[n, {written} : N, {_listed(target)}]"
     text += f" = {aggregation}({term.format(*reads)}){limits}; }}"
     node = contraction(op, text, *(tensor.node for tensor in tensors), trained=trained, given=given, key=key)
-    return Tensor(node, tuple(axes))
+    return Tensor(node, tuple(axes), at, outer=outer)
 
 
 def _limits(bounds: Sequence[str], *maps: Map) -> str:
@@ -148,48 +152,60 @@ def elementwise(
     Numbers are written out, other arrays are parameters that are not trained; ``parameter`` is the name of a vector
     that is.
     """
-    rank = max(len(op.shape_of(value)) for value in values)
+    shapes = [op.shape_of(value) for value in values]
+    rank = max(map(len, shapes))
+    # Shapes go together from the end, and so must the samples.
     tensors = [value for value in values if isinstance(value, Tensor)]
-    if op.samples is not None and any(len(op.shape_of(tensor)) < rank for tensor in tensors):
-        op.mixed("tensors must have the samples as their first axis", shapes=[op.shape_of(value) for value in values])
+    behind = {(len(tensor.axes) - tensor.at, tensor.outer) for tensor in tensors if tensor.at is not None}
+    if len(behind) > 1:
+        op.mixed("tensors must have the samples on the same axis", shapes=shapes)
+    end, outer = behind.pop() if behind else (0, 1)
+    at = rank - end if end else None
     operands: list[Tensor | Array | str] = []
     for value in values:
         if isinstance(value, Tensor):
             operands.append(value)
-        elif value.size == 1 and value.ndim <= rank:
+        elif value.size == 1:
             operands.append(number_text(value.reshape(()).item()))
         else:
-            operands.append(op.array_of_samples(value) if value.ndim == rank and op.lead else value)
-    sizes = [operand.axes if isinstance(operand, Tensor) else np.shape(operand) for operand in operands]
-    sizes = [() if isinstance(operand, str) else own for operand, own in zip(operands, sizes, strict=True)]
+            own = None if at is None else value.ndim - (rank - at)
+            operands.append(op.array_of_sample(value, own, outer) if own is not None and own >= 0 else value)
+    sizes = [
+        () if isinstance(item, str) else item.axes if isinstance(item, Tensor) else item.shape for item in operands
+    ]
     try:
         axes = np.broadcast_shapes(*sizes)
     except ValueError:
-        op.require(False, "the inputs' shapes must go together", shapes=[op.shape_of(value) for value in values])
-    axes = (1,) * (rank - op.lead - len(axes)) + axes
-    found = _expression(op, text, operands, axes, parameter)
-    return Tensor(found, axes, np.dtype(np.bool_ if boolean else np.float32))
+        op.require(False, "the inputs' shapes must go together", shapes=shapes)
+    axes = (1,) * (rank - len(axes)) + axes
+    found = _expression(op, text, operands, axes, at, parameter)
+    return Tensor(found, axes, at, np.dtype(np.bool_ if boolean else np.float32), outer)
 
 
 def _expression(
-    op: Operation, text: str, operands: Sequence[Tensor | Array | str], axes: tuple[int, ...], parameter: str | None
+    op: Operation,
+    text: str,
+    operands: Sequence[Tensor | Array | str],
+    axes: tuple[int, ...],
+    at: int | None,
+    parameter: str | None,
 ) -> Node:
     """The node of an expression of operands that are repeated to ``axes``."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
     padded = [(1,) * (len(axes) - array.ndim) + array.shape for array in arrays]
     is_vector = parameter is not None and [max(shape) for shape in padded] == [array.size for array in arrays]
-    of_units = is_vector and all(shape[0] == axes[0] for shape in padded)
-    whole = all(tensor.axes == axes for tensor in tensors)
-    if whole and not (arrays and not (of_units and len(arrays) == 1)):
+    first = next(iter(own_axes(axes, at)), None)
+    units = 1 if first is None else axes[first]
+    of_units = is_vector and len(arrays) == 1 and first is not None and padded[0][first] == units
+    if all(tensor.axes == axes for tensor in tensors) and (not arrays or of_units):
         # The same at all places, whatever the node's shape is: a step that a layer before it may do.
-        units = (axes or (1,))[0]
         same = len({tensor.node.shape for tensor in tensors}) == 1
         same = same and (not arrays or tensors[0].node.shape.units == units)
         nodes = [tensor.node if same else op.shaped(tensor) for tensor in tensors]
         if not arrays or nodes[0].shape.units == units:
             distinct = list(dict.fromkeys(nodes))
-            reads = iter(f"I{distinct.index(node)}[n, c, ...]" for node in nodes)
+            reads = iter([f"I{distinct.index(node)}[n, c, ...]" for node in nodes])
             whole_terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
             heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{parameter}[C]"] * len(arrays)
             whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*whole_terms)}); }}"
@@ -213,7 +229,7 @@ def _expression(
             terms.append(f"{name}[{', '.join(cell for cell in cells if cell != '0')}]")
     trained = {name: values for name, values in parameters.items() if name == parameter}
     given = {name: values for name, values in parameters.items() if name != parameter}
-    return gathered(op, tensors, indexes, axes, names, text.format(*terms), trained=trained, given=given).node
+    return gathered(op, tensors, indexes, axes, names, text.format(*terms), at=at, trained=trained, given=given).node
 
 
 def _read(operand: Tensor | Array | str, reads: Iterator[str], vector: str) -> str:
@@ -223,12 +239,12 @@ def _read(operand: Tensor | Array | str, reads: Iterator[str], vector: str) -> s
 
 
 def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
-    """The product of a matrix (new size, size) with the vectors along an axis of a sample."""
+    """The product of a matrix (new size, size) with the vectors along an axis."""
     names = names_of(len(tensor.axes))
     axes = (*tensor.axes[:axis], len(matrix), *tensor.axes[axis + 1 :])
     reads = [*names[:axis], "k", *names[axis + 1 :]]
     term = f"value[{names[axis]}, k] * {{0}}"
-    return gathered(op, [tensor], [reads], axes, names, term, given={"value": matrix})
+    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, outer=tensor.outer, given={"value": matrix})
 
 
 def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:
@@ -251,7 +267,7 @@ def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:
 
 
 def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> Tensor:
-    """The elements at ``indexes`` along an axis of a sample; -1 stands for a 0."""
+    """The elements at ``indexes`` along an axis; -1 stands for a 0."""
     size = tensor.axes[axis]
     rule = "indexes must be within the axis, and there must be some"
     # Of a range the ends say all.
@@ -264,17 +280,17 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
     pieces = [indexes] if isinstance(indexes, range) else runs(indexes)
     sizes = tensor.node.shape.dimensions
     only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
-    if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.axes:
+    if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.sizes:
         part = (only.start, only.stop, only.step) if only.step > 1 else (only.start, only.start + len(only))
-        node = op.layer(layers.Slice((*(None,) * axis, part)), tensor.node)
-        return Tensor(node, axes, tensor.type)
+        before = own_axes(tensor.axes, tensor.at).index(axis)
+        node = op.layer(layers.Slice((*(None,) * before, part)), tensor.node)
+        return replace(tensor, node=node, axes=axes)
     if len(pieces) > _MOST_RUNS:
         matrix = np.zeros((len(indexes), size), np.float32)
         for row, index in enumerate(indexes):
             matrix[row, index] = index >= 0
-        found = applied(op, tensor, axis, matrix)
-        return Tensor(found.node, found.axes, tensor.type)
-    names, target = names_of(len(axes)), node_sizes(axes)
+        return replace(applied(op, tensor, axis, matrix), type=tensor.type)
+    names, target = names_of(len(axes)), node_sizes(axes, tensor.at)
     statements: list[str] = []
     terms: list[str] = []
     first = 0
@@ -292,15 +308,15 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
             statements.append(f"{terms[-1]}[n, {written} : N, {_listed(target)}] = +(I[n, {reads}]){limits};")
         first += count
     text = f"function (I[N, {_listed(sizes)}]) -> (O) {{ {' '.join(statements)} O = {' + '.join(terms)}; }}"
-    return Tensor(contraction(op, text, tensor.node), axes, tensor.type)
+    return replace(tensor, node=contraction(op, text, tensor.node), axes=axes)
 
 
 def joined(op: Operation, tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors one behind the other along an axis of a sample."""
+    """Tensors one behind the other along an axis."""
     tensors = [readable(op, tensor) for tensor in tensors]
     first = tensors[0].axes
     axes = (*first[:axis], sum(tensor.axes[axis] for tensor in tensors), *first[axis + 1 :])
-    names, target = names_of(len(axes)), node_sizes(axes)
+    names, target = names_of(len(axes)), node_sizes(axes, tensors[0].at)
     heads, statements, begin = [], [], 0
     for place, tensor in enumerate(tensors):
         sizes, size = tensor.node.shape.dimensions, tensor.axes[axis]
@@ -314,4 +330,4 @@ def joined(op: Operation, tensors: Sequence[Tensor], axis: int) -> Tensor:
         begin += size
     total = " + ".join(f"T{place}" for place in range(len(tensors)))
     text = f"function ({', '.join(heads)}) -> (O) {{ {' '.join(statements)} O = {total}; }}"
-    return Tensor(contraction(op, text, *(tensor.node for tensor in tensors)), axes, tensors[0].type)
+    return replace(tensors[0], node=contraction(op, text, *(tensor.node for tensor in tensors)), axes=axes)

@@ -133,50 +133,54 @@ class Operation:
         self.require(array.size == 1, f"{name} must be one number", shape=array.shape)
         return array.reshape(()).item()
 
-    def tensor(self, place: int) -> Tensor:
-        """An input as a tensor; a known one becomes a Constant."""
+    def tensor(self, place: int, at: int = 0) -> Tensor:
+        """An input as a tensor; a known one becomes a Constant, with the samples on the axis ``at``."""
         value = self.value(place)
         if isinstance(value, Tensor):
             return value
-        own = self.array_of_samples(value)
-        node = self.layer(layers.Constant(np.asarray(own, np.float32).reshape(node_sizes(own.shape))), part="constant")
-        return Tensor(node, own.shape, value.dtype)
+        axis = None if self.samples is None else at
+        own = value if axis is None else self.array_of_sample(value, axis)
+        values = np.asarray(own, np.float32).reshape(node_sizes(own.shape, axis))
+        return Tensor(self.layer(layers.Constant(values), part="constant"), own.shape, axis, value.dtype)
 
-    def array_of_samples(self, value: Array) -> Array:
-        """What an array with an axis for the samples is for each of them.
+    def array_of_sample(self, value: Array, axis: int, outer: int = 1) -> Array:
+        """What an array with an axis for the samples, and perhaps more, is for each of them; ``outer`` as in Tensor.
 
         Raises:
             SamplesMixedError: it is not the same for all.
         """
-        if self.samples is None:
+        samples = self.samples or 1
+        if axis < value.ndim and value.shape[axis] == 1:
             return value
-        if value.ndim == 0 or (len(value) > 1 and (value != value[:1]).any()):
+        if axis >= value.ndim or value.shape[axis] % (outer * samples):
+            self.mixed("a constant must have the samples' axis, or 1 in its place", shape=value.shape, axis=axis)
+        parts = value.reshape(*value.shape[:axis], outer, samples, -1, *value.shape[axis + 1 :])
+        first = np.take(parts, [0], axis + 1)
+        if not np.array_equal(parts, np.broadcast_to(first, parts.shape)):
             self.mixed("a constant must be the same for all samples", shape=value.shape)
-        own: Array = np.asarray(value[0])
-        return own
+        return first.reshape(*value.shape[:axis], -1, *value.shape[axis + 1 :])
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """The shape that ONNX sees."""
-        if isinstance(value, Tensor):
-            return value.axes if self.samples is None else (self.samples, *value.axes)
-        return value.shape
+        if not isinstance(value, Tensor):
+            return value.shape
+        return tuple(size * (self.samples or 1) if axis == value.at else size for axis, size in enumerate(value.axes))
 
-    @property
-    def lead(self) -> int:
-        """Axes of ONNX before those of a sample."""
-        return int(self.samples is not None)
-
-    def axis(self, axis: int, rank: int) -> int:
-        """Which axis of a sample ONNX's ``axis`` is, of ``rank``, negative ones from the end.
+    def axis(self, axis: int, tensor: Tensor) -> int:
+        """ONNX's ``axis`` of a tensor, negative ones from the end.
 
         Raises:
             SamplesMixedError: it is that of the samples.
         """
+        rank = len(tensor.axes)
         self.require(-rank <= axis < rank, "an axis must be one of the tensor's", axis=axis, axes=rank)
-        own = axis % rank - self.lead
-        if own < 0:
-            self.mixed("the operator must leave the samples' axis 0 alone", axis=axis)
-        return own
+        if axis % rank == tensor.at:
+            self.mixed("the operator must leave the axis of the samples alone", axis=axis)
+        return axis % rank
+
+    def of_samples(self, node: Node) -> Tensor:
+        """A node as a tensor whose axis 0 are the samples."""
+        return Tensor(node, (1, *node.shape.dimensions), 0)
 
     # -- layers ------------------------------------------------------------------------------------------------------
 
@@ -223,22 +227,25 @@ class Operation:
 
     def shaped(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Node:
         """The node of a tensor in the shape of its axes, or in another one of as many values."""
-        wanted = tuple(node_sizes(tensor.axes) if sizes is None else sizes)
+        wanted = tuple(node_sizes(tensor.axes, tensor.at) if sizes is None else sizes)
         if tensor.node.shape.dimensions == wanted:
             return tensor.node
         layer: Layer = layers.Flatten() if len(wanted) == 1 else layers.Reshape(wanted)
         return self.layer(layer, tensor.node, part="shape")
 
+    def plain(self, place: int = 0) -> Tensor:
+        """An input whose axis 0 has the samples, and nothing else."""
+        tensor = self.tensor(place)
+        if not tensor.is_plain:
+            self.mixed("the operator must see samples on axis 0", shape=self.shape_of(tensor))
+        return tensor
+
     def spatial(self, place: int = 0) -> tuple[Node, tuple[int, ...]]:
         """An input that has units and spatial axes: its node, and the sizes of the latter."""
-        tensor = self.value(place)
-        if not isinstance(tensor, Tensor):
-            tensor = self.tensor(place)
-        if self.samples is None:
-            self.mixed("the operator must see samples", shape=self.shape_of(tensor))
+        tensor = self.plain(place)
         rule = "the operator must have samples, units and one to three spatial axes"
-        self.require(2 <= len(tensor.axes) <= 4, rule, shape=self.shape_of(tensor))
-        return self.shaped(tensor), tensor.axes[1:]
+        self.require(2 <= len(tensor.sizes) <= 4, rule, shape=self.shape_of(tensor))
+        return self.shaped(tensor), tensor.sizes[1:]
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """What the values of an ONNX graph are here: arrays, which are known, and tensors, which a network computes.
 
-One rule says where the axes of a tensor are. Either axis 0 of all of them are the samples of a batch, and a sample
-has the axes behind it; or all of a tensor is one sample (``load(samples=False)``). What an ONNX operator does along the
-axes of a sample is the same in both, and what it does along the samples' axis it can do in the second case alone.
+One rule says where the samples are. Either axis 0 of all inputs and outputs are the samples of a batch, and each tensor
+knows on which of its axes they are, alone or among other things (a reshape may give 2 samples of 5 rows an axis of
+10); or all of a tensor is one sample (``load(samples=False)``). What an operator does along other axes is the same in
+both, and what it does along the samples' axis it can do in the second case alone.
 
 A sample in blobnet has 1 to 4 axes, (units[[[, depth], height], width]), and one in ONNX any number. So a tensor knows
 ONNX's axes, and its node has the same values, in the same order, in a shape that may be another one: operators that
@@ -27,7 +28,6 @@ Array: TypeAlias = npt.NDArray[Any]
 #: Axes that a sample may have in blobnet.
 MOST_AXES = 4
 
-
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -37,22 +37,43 @@ class Tensor:
 
     Attributes:
         node: that gives it.
-        axes: the sizes of ONNX's axes, without that of the samples.
+        axes: the sizes of ONNX's axes for a single sample.
+        at: the axis that the samples are on; None where all of the tensor is one.
+        outer: where that axis has more than the samples, how many of its values lie before them: it has the size
+            outer * samples * what is behind.
         type: what ONNX says that its elements are; on the device all are float32, and False and True 0 and 1.
     """
 
     node: Node
     axes: tuple[int, ...]
+    at: int | None
     type: Any = _FLOAT32
+    outer: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes that a sample has: all but one that has nothing but the samples."""
+        return tuple(self.axes[axis] for axis in own_axes(self.axes, self.at))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether axis 0 has the samples and nothing else."""
+        return self.at == 0 and self.axes[0] == 1
 
 
 Value: TypeAlias = "Tensor | Array"
 
 
-def node_sizes(axes: Sequence[int]) -> tuple[int, ...]:
+def own_axes(axes: Sequence[int], at: int | None) -> list[int]:
+    """The axes that a sample has: all but one that has nothing but the samples."""
+    return [axis for axis, size in enumerate(axes) if axis != at or size > 1]
+
+
+def node_sizes(axes: Sequence[int], at: int | None = None) -> tuple[int, ...]:
     """The sizes of a node for ONNX's axes: the same, where there are not too many, else the first ones in one."""
-    first = max(1, len(axes) - MOST_AXES + 1)
-    return (math.prod(axes[:first]), *axes[first:])
+    sizes = [axes[axis] for axis in own_axes(axes, at)]
+    first = max(1, len(sizes) - MOST_AXES + 1)
+    return (math.prod(sizes[:first]), *sizes[first:])
 
 
 def parts_of(axes: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:

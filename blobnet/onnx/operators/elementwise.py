@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, number_text
 from blobnet.onnx.operation import HUGE, Operation, operator
-from blobnet.onnx.values import Tensor, Value
+from blobnet.onnx.values import MOST_AXES, Tensor, Value
 
 #: Operators of one value that are an expression; those of several are below.
 _OF_ONE = {
@@ -72,7 +73,7 @@ def _expression(text: str) -> Callable[[Operation], Tensor]:
 def activation(op: Operation, function: str, slope: float | None = None, limit: float | None = None) -> Tensor:
     """An Activation behind the first input."""
     tensor = op.tensor(0)
-    return Tensor(op.layer(layers.Activation(function, slope, limit), tensor.node), tensor.axes)
+    return replace(tensor, node=op.layer(layers.Activation(function, slope, limit), tensor.node))
 
 
 def _activation(function: str) -> Callable[[Operation], Tensor]:
@@ -118,16 +119,17 @@ def _sum(op: Operation) -> Value:
 def _joined(op: Operation, values: list[Value], text: str, parameter: str) -> Tensor:
     """The sum or product of values: a layer, where they are tensors of as many axes."""
     tensors = [value for value in values if isinstance(value, Tensor)]
-    ranks = {len(tensor.axes) for tensor in tensors}
+    ranks = {(len(tensor.axes), tensor.at) for tensor in tensors}
     distinct = {tensor.node for tensor in tensors}
-    if len(tensors) < len(values) or len(distinct) < len(values) or len(ranks) > 1 or max(ranks) > 4:
+    few = len(tensors) == len(distinct) == len(values) and len(ranks) == 1
+    if not few or max(len(tensor.sizes) for tensor in tensors) > MOST_AXES:
         return elementwise(op, text, *values, parameter=parameter)
     try:
         axes = np.broadcast_shapes(*(tensor.axes for tensor in tensors))
     except ValueError:
         op.require(False, "the inputs' shapes must go together", shapes=[op.shape_of(tensor) for tensor in tensors])
     layer = layers.Multiply() if op.kind == "Mul" else layers.Add()
-    return Tensor(op.layer(layer, *(op.shaped(tensor) for tensor in tensors)), axes)
+    return replace(tensors[0], node=op.layer(layer, *(op.shaped(tensor) for tensor in tensors)), axes=axes)
 
 
 @operator("Max", "Min")
@@ -175,12 +177,12 @@ def _leaky_relu(op: Operation) -> Tensor:
 @operator("PRelu")
 def _prelu(op: Operation) -> Tensor:
     tensor, slope = op.tensor(0), op.value(1)
-    units = (*tensor.axes[:1], *(1,) * (len(tensor.axes) - 1))
-    if op.samples is not None and not isinstance(slope, Tensor) and tensor.node.shape.dimensions == tensor.axes:
+    units = (*tensor.sizes[:1], *(1,) * (len(tensor.sizes) - 1))
+    if tensor.is_plain and not isinstance(slope, Tensor) and tensor.node.shape.dimensions == tensor.sizes:
         shape = slope.shape[slope.ndim - len(units) :] if slope.ndim > len(units) else slope.shape
-        if shape == units and slope.size == tensor.axes[0]:
+        if shape == units and slope.size == tensor.sizes[0]:
             weights = {"slope": slope.ravel()}
-            return Tensor(op.layer(layers.PReLU(), tensor.node, weights=weights, key=op.sources_of(1)), tensor.axes)
+            return replace(tensor, node=op.layer(layers.PReLU(), tensor.node, weights=weights, key=op.sources_of(1)))
     return elementwise(op, "({0} > 0 ? {0} : {1} * {0})", tensor, slope, parameter="slope")
 
 
@@ -247,7 +249,7 @@ def _cast(op: Operation) -> Value:
     if wanted == np.bool_:
         return value if value.type == wanted else elementwise(op, "({0} != 0 ? 1 : 0)", value, boolean=True)
     op.require(wanted.kind == "f", "a tensor can become float or bool: networks compute in float32", to=wanted.name)
-    return Tensor(value.node, value.axes)
+    return replace(value, type=np.dtype(np.float32))
 
 
 @operator("Identity")
@@ -263,5 +265,5 @@ def _dropout(op: Operation) -> list[Value]:
     op.require(not trains or rate == 0, rule, ratio=rate, hint="export the network in evaluation mode.")
     found = value
     if isinstance(value, Tensor) and 0 < rate < 1:
-        found = Tensor(op.layer(layers.Dropout(rate), value.node), value.axes, value.type)
+        found = replace(value, node=op.layer(layers.Dropout(rate), value.node))
     return [found, np.ones(op.shape_of(value), np.bool_)] if any(op.outputs[1:]) else [found]

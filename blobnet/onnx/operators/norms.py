@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,26 +17,34 @@ from blobnet.onnx.values import Array, Tensor, Value
 
 def _units_first(op: Operation, tensor: Tensor) -> tuple[int, ...]:
     """The sizes of a node for a tensor whose units are their own axis."""
-    units, *rest = tensor.axes or (1,)
+    units, *rest = tensor.sizes or (1,)
     return (units, *rest) if len(rest) <= 3 else (units, *rest[:2], math.prod(rest[2:]))
+
+
+def _last_axes(op: Operation, tensor: Tensor, axis: int) -> int:
+    """The first of the axes from ``axis`` to the last; the samples must be on none of them."""
+    first = op.axis(axis, tensor)
+    if tensor.at is not None and first < tensor.at:
+        op.mixed("the operator must leave the axis of the samples alone", axis=axis, shape=op.shape_of(tensor))
+    return first
 
 
 @operator("BatchNormalization")
 def _batch_normalization(op: Operation) -> Value | Sequence[Value]:
-    tensor = op.tensor(0)
     op.require(op.get("spatial", 1) == 1, "there must be one mean for each unit", spatial=0)
     epsilon, momentum = float(op.get("epsilon", 1e-5)), float(op.get("momentum", 0.9))
     if op.get("training_mode", 0):
-        return _over_samples(op, tensor, epsilon, momentum)
+        return _over_samples(op, op.tensor(0), epsilon, momentum)
     names = ("scale", "shift", "running_mean", "running_variance")
     weights = {name: op.array(1 + place) for place, name in enumerate(names)}
     if op.samples is None:
-        return _over_samples(op, tensor, epsilon, momentum)
+        return _over_samples(op, op.tensor(0), epsilon, momentum)
+    tensor = op.plain()
     node = op.shaped(tensor, _units_first(op, tensor))
     fits = all(values.shape == (node.shape.units,) for values in weights.values())
     op.require(fits, "there must be a number for each unit", units=node.shape.units)
     layer = layers.BatchNorm(momentum=min(1.0, max(0.0, 1 - momentum)), epsilon=max(epsilon, 1e-30))
-    return Tensor(op.layer(layer, node, weights=weights, key=op.sources_of(1, 2, 3, 4)), tensor.axes)
+    return replace(tensor, node=op.layer(layer, node, weights=weights, key=op.sources_of(1, 2, 3, 4)))
 
 
 def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float) -> list[Value]:
@@ -47,7 +56,7 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
     axes = [axis for axis in range(rank) if axis != 1]
 
     def columns(value: Value) -> Value:
-        return Tensor(value.node, shape) if isinstance(value, Tensor) else value.reshape(shape)
+        return Tensor(value.node, shape, None) if isinstance(value, Tensor) else value.reshape(shape)
 
     scale, shift, mean, variance = (columns(op.value(place)) for place in range(1, 5))
     outputs: list[Value] = []
@@ -57,7 +66,7 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
         spread = reduced(op, centred, axes, "{0} * {0} / COUNT")
         for old, new in ((mean, own), (variance, spread)):
             moved = elementwise(op, f"{momentum!r} * {{0}} + {1 - momentum!r} * {{1}}", old, new)
-            outputs.append(Tensor(moved.node, (tensor.axes[1],)))
+            outputs.append(Tensor(moved.node, (tensor.axes[1],), None))
         mean, variance = own, spread
     text = f"({{0}} - {{1}}) / sqrt({{2}} + {epsilon!r}) * {{3}} + {{4}}"
     return [elementwise(op, text, tensor, mean, variance, scale, shift), *outputs]
@@ -68,7 +77,7 @@ def _instance_normalization(op: Operation) -> Tensor:
     weights = {"scale": op.array(1), "shift": op.array(2)}
     node, _ = op.spatial()
     layer = layers.InstanceNorm(epsilon=float(op.get("epsilon", 1e-5)))
-    return Tensor(op.layer(layer, node, weights=weights, key=op.sources_of(1, 2)), node.shape.dimensions)
+    return op.of_samples(op.layer(layer, node, weights=weights, key=op.sources_of(1, 2)))
 
 
 @operator("GroupNormalization")
@@ -79,13 +88,13 @@ def _group_normalization(op: Operation) -> Tensor:
     if op.version < 21:  # A number for each group.
         weights = {name: np.repeat(values, units // groups) for name, values in weights.items()}
     layer = layers.GroupNorm(groups, epsilon=float(op.get("epsilon", 1e-5)))
-    return Tensor(op.layer(layer, node, weights=weights), node.shape.dimensions)
+    return op.of_samples(op.layer(layer, node, weights=weights))
 
 
 @operator("LayerNormalization", "RMSNormalization")
 def _layer_normalization(op: Operation) -> Sequence[Value]:
-    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
-    axis, epsilon = op.axis(int(op.get("axis", -1)), rank), float(op.get("epsilon", 1e-5))
+    tensor, epsilon = op.tensor(0), float(op.get("epsilon", 1e-5))
+    axis = _last_axes(op, tensor, int(op.get("axis", -1)))
     centres = op.kind == "LayerNormalization"
     parameters = {"scale": op.value(1), **({"shift": op.value(2)} if op.given(2) else {})}
     values = math.prod(tensor.axes[axis:])
@@ -96,7 +105,7 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
     rows = math.prod(tensor.axes[:axis])
     if rows == 1 and centres and "shift" in trained:
         node = op.layer(layers.LayerNorm(epsilon), op.shaped(tensor, (values,)), weights=trained)
-        return [Tensor(node, tensor.axes)]
+        return [replace(tensor, node=node)]
     heads = "".join(f", {name}[X]" for name in trained)
     shift = " + shift[x]" if "shift" in trained else ""
     centred = "I[n, r, x] - S[n, r] / X" if centres else "I[n, r, x]"
@@ -107,7 +116,7 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
       O[n, r, x] = +(D[n, r, x] / sqrt(V[n, r] / X + {epsilon!r}) * scale[x]{shift});
     }}"""
     node = contraction(op, text, op.shaped(tensor, (rows, values)), trained=trained, key=op.sources_of(1, 2))
-    return [Tensor(node, tensor.axes)]
+    return [replace(tensor, node=node)]
 
 
 def _written_out(op: Operation, tensor: Tensor, axis: int, epsilon: float, centres: bool) -> Sequence[Value]:
@@ -124,27 +133,25 @@ def _written_out(op: Operation, tensor: Tensor, axis: int, epsilon: float, centr
 
 @operator("LRN")
 def _local_response(op: Operation) -> Tensor:
-    tensor, size = op.tensor(0), int(op.get("size", 1))
-    if op.samples is None:
-        op.mixed("the operator must see samples", shape=op.shape_of(tensor))
+    tensor, size = op.plain(), int(op.get("size", 1))
     alpha, beta, bias = float(op.get("alpha", 1e-4)), float(op.get("beta", 0.75)), float(op.get("bias", 1.0))
     node = op.shaped(tensor, _units_first(op, tensor))
     if size % 2:
-        return Tensor(op.layer(layers.LocalResponseNorm(size, alpha, beta, bias), node), tensor.axes)
+        return replace(tensor, node=op.layer(layers.LocalResponseNorm(size, alpha, beta, bias), node))
     # ONNX begins one unit later than the layer.
     square = " * ".join([f"I[n, c + k - {(size - 1) // 2}, ...]"] * 2)
     text = f"""function (I[N, C, ...]) -> (O) {{
       S[n, c, ... : N, C, ...] = +({square}), k < {size};
       O = I / pow({bias!r} + {alpha / size!r} * S, {beta!r});
     }}"""
-    return Tensor(contraction(op, text, node), tensor.axes)
+    return replace(tensor, node=contraction(op, text, node))
 
 
 @operator("Softmax", "LogSoftmax")
 def _softmax(op: Operation) -> Tensor:
-    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
-    old = op.version < 13
-    axis = op.axis(int(op.get("axis", 1 if old else -1)), rank)
+    tensor, old = op.tensor(0), op.version < 13
+    axis = int(op.get("axis", 1 if old else -1))
+    axis = _last_axes(op, tensor, axis) if old else op.axis(axis, tensor)
     # Older operator sets mean all axes from there on, as one.
     end = len(tensor.axes) if old else axis + 1
     rows, size, rest = (math.prod(sizes) for sizes in (tensor.axes[:axis], tensor.axes[axis:end], tensor.axes[end:]))
@@ -152,7 +159,7 @@ def _softmax(op: Operation) -> Tensor:
     if rows == 1 and not logarithm:
         whole = tensor.node.shape.dimensions
         sizes = whole if whole[0] == size and (len(whole) > 1) == (rest > 1) else (size, rest) if rest > 1 else (size,)
-        return Tensor(op.layer(layers.Activation("softmax"), op.shaped(tensor, sizes)), tensor.axes)
+        return replace(tensor, node=op.layer(layers.Activation("softmax"), op.shaped(tensor, sizes)))
     cell, group = "n, a, i, b", "n, a, b"
     result = f"X[{cell}] - log(Z[{group}])" if logarithm else f"E[{cell}] / Z[{group}]"
     # The greatest is no part of the result: rounded down, it has no derivative that could be computed in vain.
@@ -164,13 +171,13 @@ def _softmax(op: Operation) -> Tensor:
       Z[{group}] = +(E[{cell}]);
       O[{cell}] = +({result});
     }}"""
-    return Tensor(contraction(op, text, op.shaped(tensor, (rows, size, rest))), tensor.axes)
+    return replace(tensor, node=contraction(op, text, op.shaped(tensor, (rows, size, rest))))
 
 
 @operator("LpNormalization")
 def _lp_normalization(op: Operation) -> Tensor:
     tensor = op.tensor(0)
-    axis, power = op.axis(int(op.get("axis", -1)), len(op.shape_of(tensor))), int(op.get("p", 2))
+    axis, power = op.axis(int(op.get("axis", -1)), tensor), int(op.get("p", 2))
     sums = reduced(op, tensor, [axis], "{0} * {0}" if power == 2 else "abs({0})")
     norm = "sqrt({1})" if power == 2 else "{1}"
     return elementwise(op, f"({{1}} == 0 ? 0 : {{0}} / {norm})", tensor, sums)

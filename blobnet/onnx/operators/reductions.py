@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, gathered, names_of
@@ -25,60 +26,47 @@ _REDUCTIONS = {
 
 
 def reduced(op: Operation, tensor: Tensor, axes: Sequence[int], term: str, aggregation: str = "+") -> Tensor:
-    """An aggregation over some axes of a sample, which have the size 1 in the result; COUNT are their elements."""
+    """An aggregation over some axes, which have the size 1 in the result; COUNT are their elements."""
     names = names_of(len(tensor.axes))
-    kept = [axis for axis in range(len(names)) if axis not in axes]
-    reads = [name if axis in kept else f"k{name}" for axis, name in enumerate(names)]
-    count = math.prod(tensor.axes[axis] for axis in axes)
+    reads = [f"k{name}" if axis in axes else name for axis, name in enumerate(names)]
+    sizes = [1 if axis in axes else size for axis, size in enumerate(tensor.axes)]
+    term = term.replace("COUNT", str(math.prod(tensor.axes[axis] for axis in axes)))
     found = gathered(
-        op,
-        [tensor],
-        [reads],
-        [tensor.axes[axis] for axis in kept],
-        [names[axis] for axis in kept],
-        term.replace("COUNT", str(count)),
-        aggregation=aggregation,
+        op, [tensor], [reads], sizes, names, term, at=tensor.at, outer=tensor.outer, aggregation=aggregation
     )
-    return Tensor(found.node, tuple(size if axis in kept else 1 for axis, size in enumerate(tensor.axes)), tensor.type)
+    return replace(found, type=tensor.type)
 
 
-def reduced_axes(op: Operation, rank: int) -> list[int] | None:
-    """The axes of a sample that a reduction is over; None for none at all."""
+def reduced_axes(op: Operation, tensor: Tensor) -> list[int] | None:
+    """The axes that a reduction is over; None for none at all."""
     axes = op.numbers("axes", 1)
     if not axes:
         if op.get("noop_with_empty_axes", 0):
             return None
-        axes = range(rank)
-    return sorted({op.axis(axis, rank) for axis in axes})
+        axes = range(len(tensor.axes))
+    return sorted({op.axis(axis, tensor) for axis in axes})
 
 
 def without(tensor: Tensor, axes: Sequence[int], *, keep: bool) -> Tensor:
     """A reduced tensor, without the axes of size 1 that it was reduced over unless they are to be kept."""
     if keep:
         return tensor
-    return Tensor(tensor.node, tuple(size for axis, size in enumerate(tensor.axes) if axis not in axes), tensor.type)
+    at = None if tensor.at is None else tensor.at - sum(axis < tensor.at for axis in axes)
+    return replace(tensor, axes=tuple(size for axis, size in enumerate(tensor.axes) if axis not in axes), at=at)
 
 
 @operator(*_REDUCTIONS, "ReduceLogSumExp")
 def _reduce(op: Operation) -> Tensor:
     tensor, keep = op.tensor(0), bool(op.get("keepdims", 1))
     term, aggregation, behind = _REDUCTIONS.get(op.kind, ("", "", ""))
-    axes = reduced_axes(op, len(op.shape_of(tensor)))
+    axes = reduced_axes(op, tensor)
     if axes is None:
         text = (behind or "{0}").replace("{0}", f"({term.replace('COUNT', '1')})")
         return tensor if text == "({0})" else elementwise(op, text, tensor)
-    planes = list(range(1, len(tensor.axes)))
-    if (
-        axes == planes
-        and planes
-        and len(planes) <= 3
-        and op.samples is not None
-        and tensor.axes == op.shaped(tensor).shape.dimensions
-    ):
-        pool = {"ReduceMean": layers.GlobalAveragePool(), "ReduceMax": layers.GlobalMaxPool()}.get(op.kind)
-        if pool is not None:
-            node = op.layer(pool, op.shaped(tensor))
-            return without(Tensor(node, (tensor.axes[0], *(1,) * len(planes)), tensor.type), axes, keep=keep)
+    pool = {"ReduceMean": layers.GlobalAveragePool(), "ReduceMax": layers.GlobalMaxPool()}.get(op.kind)
+    if pool and tensor.is_plain and 3 <= len(tensor.axes) <= 5 and axes == list(range(2, len(tensor.axes))):
+        node = op.layer(pool, op.shaped(tensor))
+        return without(replace(tensor, node=node, axes=(*tensor.axes[:2], *(1,) * len(axes))), axes, keep=keep)
     if op.kind == "ReduceLogSumExp":
         most = reduced(op, tensor, axes, "{0}", ">")
         powers = elementwise(op, "exp({0} - {1})", tensor, most)

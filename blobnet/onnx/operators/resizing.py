@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from blobnet import layers
 from blobnet.onnx import host
 from blobnet.onnx.lowering import applied, elementwise, taken
 from blobnet.onnx.operation import Operation, operator
-from blobnet.onnx.values import Array, Tensor
+from blobnet.onnx.values import Array, Tensor, own_axes
 
 #: The attributes of Resize that concern a single axis.
 _OPTIONS = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode")
@@ -59,12 +60,12 @@ def _resized(op: Operation, factors: dict[int, float], sizes: dict[int, int], re
     matrices: dict[int, Array] = {}
     for axis, size in enumerate(shape):
         target = sizes.get(axis, int(np.floor(size * factors[axis])) if axis in factors else size)
-        if axis < op.lead:
+        if axis == tensor.at:
             op.require(target == size, "the samples' axis must keep its size", size=size, target=target)
             continue
         op.require(0 < target * size <= _MOST, "an axis must keep a size that can be computed", sizes=(size, target))
         if target != size or axis in regions or factors.get(axis, 1) != 1:
-            matrices[axis - op.lead] = _matrix(op, size, target, factors.get(axis), regions.get(axis), options)
+            matrices[axis] = _matrix(op, size, target, factors.get(axis), regions.get(axis), options)
     outside = {axis: ~matrix.any(axis=1) for axis, matrix in matrices.items()}
     found = _repeated(op, tensor, matrices)
     if found is None:
@@ -82,7 +83,7 @@ def _resized(op: Operation, factors: dict[int, float], sizes: dict[int, int], re
         mask = np.zeros(found.axes, np.bool_)
         for axis, rows in outside.items():
             mask |= rows.reshape([-1 if place == axis else 1 for place in range(mask.ndim)])
-        extra = (mask * np.float32(value))[(None,) * op.lead]
+        extra = mask * np.float32(value)
         found = elementwise(op, "{0} + {1}", found, extra)
     return found
 
@@ -91,22 +92,24 @@ def _repeated(op: Operation, tensor: Tensor, matrices: dict[int, Array]) -> Tens
     """The same as an Upsample layer, if it is one."""
     scales: list[int] = []
     modes: set[str] = set()
-    for axis, size in enumerate(tensor.axes):
+    for place, axis in enumerate(own_axes(tensor.axes, tensor.at)):
+        size = tensor.axes[axis]
         matrix = matrices.get(axis, np.eye(size, dtype=np.float32))
         scale, left = divmod(len(matrix), size)
-        if left or (axis == 0 and scale != 1):
+        if left or (place == 0 and scale != 1):
             return None
         points = np.clip((np.arange(len(matrix)) + 0.5) / scale - 0.5, 0, size - 1)
         linear = np.maximum(0, 1 - np.abs(points[:, None] - np.arange(size)))
         found = {"nearest"} if np.array_equal(matrix, np.repeat(np.eye(size), scale, axis=0)) else set()
         found |= {"bilinear"} if np.allclose(matrix, linear, atol=1e-6) else set()
-        modes = found if axis == 0 else modes & found
+        modes = found if place == 0 else modes & found
         scales.append(scale)
     if not modes or not 1 < len(scales) <= 4 or max(scales) == 1:
         return None
     mode = "nearest" if "nearest" in modes else "bilinear"
     node = op.layer(layers.Upsample(tuple(scales[1:]), mode), op.shaped(tensor))
-    return Tensor(node, node.shape.dimensions)
+    axes = tuple(len(matrices[axis]) if axis in matrices else size for axis, size in enumerate(tensor.axes))
+    return replace(tensor, node=node, axes=axes)
 
 
 def _matrix(op: Operation, size: int, target: int, factor: float | None, region: Any, options: Any) -> Array:

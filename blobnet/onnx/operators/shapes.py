@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -11,16 +12,28 @@ import numpy as np
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, gathered, joined, names_of, taken
 from blobnet.onnx.operation import HUGE, Operation, operator
-from blobnet.onnx.values import Array, Tensor, Value, node_sizes, parts_of
+from blobnet.onnx.operators.reductions import without
+from blobnet.onnx.values import Array, Tensor, Value, node_sizes, own_axes, parts_of
 
 
 def reshaped(op: Operation, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """The same values in another shape of ONNX."""
     before = op.shape_of(tensor)
     op.require(math.prod(shape) == math.prod(before), "the shape must hold the same values", shape=shape, input=before)
-    if op.samples is not None and (not shape or shape[0] != op.samples):
-        op.mixed("the new shape must keep the samples as its first axis", input=before, shape=tuple(shape))
-    return Tensor(tensor.node, tuple(shape[op.lead :]), tensor.type)
+    if tensor.at is None or op.samples is None:
+        return replace(tensor, axes=tuple(shape))
+    # The samples are on the axis that has as many values before them: a place for them alone, if there is one.
+    first = math.prod(tensor.axes[: tensor.at]) * tensor.outer
+    places = {}
+    for place, size in enumerate(shape):
+        outer, rest = divmod(first, math.prod(shape[:place]))
+        if not rest and size % (outer * op.samples) == 0:
+            places[place] = outer
+    if not places:
+        op.mixed("the new shape must keep the samples together", input=before, shape=tuple(shape))
+    at = min(places, key=lambda place: (shape[place] != op.samples, places[place] != 1))
+    axes = tuple(size // op.samples if place == at else size for place, size in enumerate(shape))
+    return replace(tensor, axes=axes, at=at, outer=places[at])
 
 
 @operator("Reshape")
@@ -50,31 +63,26 @@ def _flatten(op: Operation) -> Tensor:
 
 @operator("Squeeze")
 def _squeeze(op: Operation) -> Tensor:
-    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
+    tensor = op.tensor(0)
     axes = op.numbers("axes", 1)
     if axes is None:
         # Without axes, the samples are none to drop.
-        axes = [axis for axis, size in enumerate(shape) if size == 1 and axis >= op.lead]
-    gone = {axis + len(shape) if axis < 0 else axis for axis in axes}
-    op.require(
-        all(0 <= axis < len(shape) and shape[axis] == 1 for axis in gone), "axes must have the size 1", axes=axes
-    )
-    if op.lead and 0 in gone:
-        op.mixed("the samples' axis must stay", axes=axes)
-    return reshaped(op, tensor, [size for axis, size in enumerate(shape) if axis not in gone])
+        axes = [axis for axis, size in enumerate(tensor.axes) if size == 1 and axis != tensor.at]
+    gone = {op.axis(axis, tensor) for axis in axes}
+    op.require(all(tensor.axes[axis] == 1 for axis in gone), "axes must have the size 1", axes=axes)
+    return without(tensor, sorted(gone), keep=False)
 
 
 @operator("Unsqueeze")
 def _unsqueeze(op: Operation) -> Tensor:
-    tensor, shape = op.tensor(0), op.shape_of(op.value(0))
-    axes = op.numbers("axes", 1, ())
-    rank = len(shape) + len(axes)
+    tensor, axes = op.tensor(0), op.numbers("axes", 1, ())
+    rank = len(tensor.axes) + len(axes)
     new = {axis + rank if axis < 0 else axis for axis in axes}
     op.require(len(new) == len(axes) and all(0 <= axis < rank for axis in new), "axes must be new ones", axes=axes)
-    if op.lead and 0 in new:
-        op.mixed("the samples' axis must stay the first one", axes=axes)
-    sizes = iter(shape)
-    return reshaped(op, tensor, [1 if axis in new else next(sizes) for axis in range(rank)])
+    old = [axis for axis in range(rank) if axis not in new]
+    sizes = dict(zip(old, tensor.axes, strict=True))
+    at = None if tensor.at is None else old[tensor.at]
+    return replace(tensor, axes=tuple(sizes.get(axis, 1) for axis in range(rank)), at=at)
 
 
 @operator("Shape")
@@ -89,21 +97,23 @@ def _size(op: Operation) -> Array:
 
 
 def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Sequence[int] | None = None) -> Tensor:
-    """The axes of a sample in another order; ``sizes`` are those that the node should have."""
+    """The axes of a tensor in another order; ``sizes`` are those that the node should have."""
     axes = tuple(tensor.axes[axis] for axis in order)
+    at = None if tensor.at is None else list(order).index(tensor.at)
     long = [axis for axis in order if tensor.axes[axis] > 1]
     if long == sorted(long):
-        return Tensor(tensor.node, axes, tensor.type)
-    dimensions = tensor.node.shape.dimensions
-    if dimensions == tensor.axes:
-        return Tensor(op.layer(layers.Permute(tuple(order)), tensor.node), axes, tensor.type)
+        return replace(tensor, axes=axes, at=at)
+    dimensions, own = tensor.node.shape.dimensions, own_axes(tensor.axes, tensor.at)
+    if dimensions == tensor.sizes:
+        node = op.layer(layers.Permute(tuple(own.index(axis) for axis in order if axis in own)), tensor.node)
+        return replace(tensor, node=node, axes=axes, at=at)
     if sizes is None:
         # Planes that stay planes need no other shape behind this one.
-        sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes)
+        sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes, at)
     names = names_of(len(axes))
     reads = [names[list(order).index(axis)] for axis in range(len(axes))]
-    found = gathered(op, [tensor], [reads], axes, names, "{0}", sizes=sizes)
-    return Tensor(found.node, axes, tensor.type)
+    found = gathered(op, [tensor], [reads], axes, names, "{0}", at=at, sizes=sizes)
+    return replace(tensor, node=found.node, axes=axes, at=at)
 
 
 @operator("Transpose")
@@ -111,9 +121,7 @@ def _transpose(op: Operation) -> Tensor:
     tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
     order = op.numbers("perm", default=tuple(reversed(range(rank))))
     op.require(sorted(order) == list(range(rank)), "perm must have each axis once", perm=order, axes=rank)
-    if op.lead and order[0] != 0:
-        op.mixed("the samples' axis must stay the first one", perm=order)
-    return transposed(op, tensor, [axis - op.lead for axis in order[op.lead :]])
+    return transposed(op, tensor, order)
 
 
 @operator("DepthToSpace")
@@ -122,11 +130,10 @@ def _depth_to_space(op: Operation) -> Tensor:
     block, units = int(op.get("blocksize", 0)), node.shape.units
     op.require(block > 0 and units % block**2 == 0, "blocksize^2 must divide the units", blocksize=block, units=units)
     if op.get("mode", "DCR") == "CRD":
-        node = op.layer(layers.DepthToSpace(block), node)
-        return Tensor(node, node.shape.dimensions)
+        return op.of_samples(op.layer(layers.DepthToSpace(block), node))
     sizes = (units // block**2, height * block, width * block)
-    view = Tensor(node, (block, block, sizes[0], height, width))
-    return Tensor(transposed(op, view, (2, 3, 0, 4, 1), sizes).node, sizes)
+    view = Tensor(node, (1, block, block, sizes[0], height, width), 0)
+    return replace(transposed(op, view, (0, 3, 4, 1, 5, 2), sizes), axes=(1, *sizes))
 
 
 @operator("SpaceToDepth")
@@ -136,17 +143,20 @@ def _space_to_depth(op: Operation) -> Tensor:
     fits = block > 0 and height % block == 0 and width % block == 0
     op.require(fits, "blocksize must divide height and width", blocksize=block, planes=(height, width))
     sizes = (units * block**2, height // block, width // block)
-    view = Tensor(node, (units, sizes[1], block, sizes[2], block))
-    order = (0, 2, 4, 1, 3) if op.get("mode", "DCR") == "CRD" else (2, 4, 0, 1, 3)
-    return Tensor(transposed(op, view, order, sizes).node, sizes)
+    view = Tensor(node, (1, units, sizes[1], block, sizes[2], block), 0)
+    order = (0, 1, 3, 5, 2, 4) if op.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return replace(transposed(op, view, order, sizes), axes=(1, *sizes))
 
 
 @operator("Concat")
 def _concat(op: Operation) -> Value:
     values = [value for value in op.inputs if value is not None]
-    rank = len(op.shape_of(values[0]))
-    axis = op.axis(int(op.get("axis", 0)), rank)
-    tensors = [op.tensor(place) for place in range(len(values)) if 0 not in op.shape_of(values[place])]
+    at = next((value.at for value in values if isinstance(value, Tensor)), None)
+    tensors = [op.tensor(place, at or 0) for place in range(len(values)) if 0 not in op.shape_of(values[place])]
+    op.require(bool(tensors), "there must be something to join", shapes=[op.shape_of(value) for value in values])
+    axis = op.axis(int(op.get("axis", 0)), tensors[0])
+    if len({(tensor.at, tensor.outer) for tensor in tensors}) > 1:
+        op.mixed("all inputs must have the samples on the same axis")
     others = {tensor.axes[:axis] + tensor.axes[axis + 1 :] for tensor in tensors}
     rule = "the inputs must have the same sizes along all other axes"
     op.require(len(others) == 1, rule, shapes=[op.shape_of(value) for value in values])
@@ -155,14 +165,14 @@ def _concat(op: Operation) -> Value:
     axes = (*tensors[0].axes[:axis], sum(tensor.axes[axis] for tensor in tensors), *tensors[0].axes[axis + 1 :])
     if math.prod(axes[:axis]) == 1:
         nodes = [op.shaped(tensor, node_sizes(tensor.axes[axis:])) for tensor in tensors]
-        return Tensor(op.layer(layers.Concat(), *nodes), axes, tensors[0].type)
+        return replace(tensors[0], node=op.layer(layers.Concat(), *nodes), axes=axes)
     return joined(op, tensors, axis)
 
 
 @operator("Split")
 def _split(op: Operation) -> Sequence[Value]:
-    tensor, rank = op.tensor(0), len(op.shape_of(op.value(0)))
-    axis = op.axis(int(op.get("axis", 0)), rank)
+    tensor = op.tensor(0)
+    axis = op.axis(int(op.get("axis", 0)), tensor)
     size, count = tensor.axes[axis], len(op.outputs)
     parts = op.numbers("split", 1)
     if parts is None:
@@ -188,9 +198,9 @@ def _slice(op: Operation) -> Value:
     op.require(same, "there must be a start, an end and a step that is not 0 for each axis", axes=axes, steps=steps)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         op.require(-len(shape) <= axis < len(shape), "an axis must be one of the tensor's", axis=axis, input=shape)
-        if op.lead and axis % len(shape) == 0 and (start, step) == (0, 1) and end >= 2**31 - 1:
+        if axis % len(shape) == tensor.at and (start, step) == (0, 1) and end >= 2**31 - 1:
             continue
-        own = op.axis(axis, len(shape))
+        own = op.axis(axis, tensor)
         part = range(tensor.axes[own])[start:end:step]
         if not part:
             return _nothing(op, tensor, own)
@@ -200,7 +210,8 @@ def _slice(op: Operation) -> Value:
 
 def _nothing(op: Operation, tensor: Tensor, axis: int) -> Array:
     """No element along an axis: all is known of that, its shape."""
-    return np.zeros((*op.shape_of(tensor)[: op.lead], *tensor.axes[:axis], 0, *tensor.axes[axis + 1 :]), np.float32)
+    shape = op.shape_of(tensor)
+    return np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), np.float32)
 
 
 @operator("Pad")
@@ -212,12 +223,13 @@ def _pad(op: Operation) -> Tensor:
     op.require(len(pads) == 2 * len(axes), "pads must be two numbers for each axis", pads=pads, axes=list(axes))
     op.require(mode in ("constant", "reflect", "edge", "wrap"), "the mode must be known", mode=mode)
     sides = {axis % rank: (pads[place], pads[len(axes) + place]) for place, axis in enumerate(axes)}
-    own = {op.axis(axis, rank): pair for axis, pair in sides.items() if pair != (0, 0)}
-    is_zero = mode == "constant" and value == 0 and min(pads, default=0) >= 0 and 0 not in own
-    if is_zero and own and tensor.node.shape.dimensions == tensor.axes:
-        padding = tuple(own.get(axis, (0, 0)) for axis in range(1, len(tensor.axes)))
-        node = op.layer(layers.Pad(padding), tensor.node)
-        return Tensor(node, node.shape.dimensions, tensor.type)
+    own = {op.axis(axis, tensor): pair for axis, pair in sides.items() if pair != (0, 0)}
+    units, *planes = own_axes(tensor.axes, tensor.at) or [0]
+    is_zero = mode == "constant" and value == 0 and min(pads, default=0) >= 0 and units not in own
+    if is_zero and own and tensor.node.shape.dimensions == tensor.sizes:
+        node = op.layer(layers.Pad(tuple(own.get(axis, (0, 0)) for axis in planes)), tensor.node)
+        axes = tuple(size + sum(own.get(axis, (0, 0))) for axis, size in enumerate(tensor.axes))
+        return replace(tensor, node=node, axes=axes)
     mask = np.zeros(tensor.axes, np.float32)
     for axis, (before, after) in own.items():
         size = tensor.axes[axis]
@@ -232,20 +244,20 @@ def _pad(op: Operation) -> Tensor:
             widths = [grown if place == axis else (0, 0) for place in range(mask.ndim)]
             mask = np.pad(mask, widths, constant_values=max(-HUGE, min(HUGE, value)))
     if mode == "constant" and value:
-        return elementwise(op, "{0} + {1}", tensor, mask[(None,) * op.lead])
+        return elementwise(op, "{0} + {1}", tensor, mask)
     return tensor
 
 
 @operator("Gather")
 def _gather(op: Operation) -> Tensor:
     tensor, indexes = op.tensor(0), op.array(1)
-    shape = op.shape_of(tensor)
-    axis = op.axis(int(op.get("axis", 0)), len(shape))
+    axis = op.axis(int(op.get("axis", 0)), tensor)
     size = tensor.axes[axis]
     places = [int(index) + size * (index < 0) for index in indexes.ravel()]
     op.require(all(0 <= place < size for place in places), "indexes must be within the axis", size=size)
     found = taken(op, tensor, axis, places)
-    return Tensor(found.node, (*tensor.axes[:axis], *indexes.shape, *tensor.axes[axis + 1 :]), tensor.type)
+    at = tensor.at if tensor.at is None or tensor.at < axis else tensor.at + indexes.ndim - 1
+    return replace(found, axes=(*tensor.axes[:axis], *indexes.shape, *tensor.axes[axis + 1 :]), at=at)
 
 
 @operator("Expand")
@@ -256,16 +268,16 @@ def _expand(op: Operation) -> Tensor:
         shape = np.broadcast_shapes(before, wanted)
     except ValueError:
         op.require(False, "the shapes must go together", input=before, shape=wanted)
-    if op.lead and (len(shape) > len(before) or shape[0] != op.samples):
+    more = len(shape) - len(before)
+    at = None if tensor.at is None else tensor.at + more
+    if at is not None and shape[at] != before[at - more]:
         op.mixed("the samples' axis must stay as it is", input=before, shape=wanted)
-    axes = shape[op.lead :]
+    axes = tuple(tensor.axes[axis - more] if axis == at else size for axis, size in enumerate(shape))
     if math.prod(axes) == math.prod(tensor.axes):
-        return Tensor(tensor.node, axes, tensor.type)
+        return replace(tensor, axes=axes, at=at)
     names = names_of(len(axes))
-    own = names[len(names) - len(tensor.axes) :]
-    reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, own, strict=True)]
-    found = gathered(op, [tensor], [reads], axes, names, "{0}")
-    return Tensor(found.node, axes, tensor.type)
+    reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, names[more:], strict=True)]
+    return replace(tensor, node=gathered(op, [tensor], [reads], axes, names, "{0}", at=at).node, axes=axes, at=at)
 
 
 @operator("Tile")
@@ -273,12 +285,12 @@ def _tile(op: Operation) -> Tensor:
     tensor, repeats = op.tensor(0), op.numbers("repeats", 1)
     shape = op.shape_of(tensor)
     op.require(len(repeats) == len(shape) and min(repeats, default=1) > 0, "there must be a number for each axis")
-    if op.lead and repeats[0] != 1:
+    if tensor.at is not None and repeats[tensor.at] != 1:
         op.mixed("the samples' axis must stay as it is", repeats=repeats)
-    own = repeats[op.lead :]
     # Each axis is two: which repetition, and which element.
-    axes = [size for pair in zip(own, tensor.axes, strict=True) for size in pair]
+    axes = [size for pair in zip(repeats, tensor.axes, strict=True) for size in pair]
     names = names_of(len(axes))
-    sizes = node_sizes([most * size for most, size in zip(own, tensor.axes, strict=True)])
-    found = gathered(op, [tensor], [names[1::2]], axes, names, "{0}", sizes=sizes)
-    return Tensor(found.node, tuple(most * size for most, size in zip(own, tensor.axes, strict=True)), tensor.type)
+    whole = tuple(most * size for most, size in zip(repeats, tensor.axes, strict=True))
+    sizes = node_sizes(whole, tensor.at)
+    found = gathered(op, [tensor], [names[1::2]], axes, names, "{0}", at=None, sizes=sizes)
+    return replace(tensor, node=found.node, axes=whole)

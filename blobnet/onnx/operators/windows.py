@@ -116,7 +116,7 @@ def _conv(op: Operation) -> Tensor:
         bias=op.given(2),
     )
     node = op.layer(layer, node, weights=weights, key=op.sources_of(1, 2))
-    return Tensor(node, node.shape.dimensions)
+    return op.of_samples(node)
 
 
 @operator("ConvTranspose")
@@ -162,17 +162,17 @@ def _conv_transpose(op: Operation) -> Tensor:
     node = op.layer(layer, node, weights=weights, key=op.sources_of(1, 2))
     if node.shape.dimensions[1:] != tuple(crops):
         node = op.layer(layers.Slice((None, *((0, size) for size in crops))), node)
-    return Tensor(node, node.shape.dimensions)
+    return op.of_samples(node)
 
 
 def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: str) -> Tensor:
     """An aggregation over windows of any kind; in ``term`` {0} is an element."""
     node, _ = op.spatial()
-    names, counts = names_of(1 + len(windows)), [item.count for item in windows]
-    taps = [f"k{name}" for name in names[1:]]
+    names, counts = names_of(2 + len(windows)), [item.count for item in windows]
+    taps = [f"k{name}" for name in names[2:]]
     reads = [
         f"{item.axis.stride}*{name} + {item.axis.dilation}*{tap} - {item.axis.padding[0]}"
-        for item, name, tap in zip(windows, names[1:], taps, strict=True)
+        for item, name, tap in zip(windows, names[2:], taps, strict=True)
     ]
     bounds = [f"{tap} < {item.axis.kernel}" for tap, item in zip(taps, windows, strict=True)]
     given = {}
@@ -180,11 +180,18 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
         term = "{0}"
         for place, item in enumerate(windows):
             given[f"value{place}"] = 1 / _lengths(item, bool(op.get("count_include_pad", 0)))
-            term += f" * value{place}[{names[1 + place]}]"
-    tensor = Tensor(node, node.shape.dimensions)
-    axes = (node.shape.units, *counts)
+            term += f" * value{place}[{names[2 + place]}]"
     return gathered(
-        op, [tensor], [[names[0], *reads]], axes, names, term, aggregation=aggregation, bounds=bounds, given=given
+        op,
+        [op.of_samples(node)],
+        [[*names[:2], *reads]],
+        (1, node.shape.units, *counts),
+        names,
+        term,
+        at=0,
+        aggregation=aggregation,
+        bounds=bounds,
+        given=given,
     )
 
 
@@ -219,7 +226,7 @@ def _max_pool(op: Operation) -> Tensor:
         _padding(windows, beyond=True),
     )
     node = op.layer(layer, node)
-    return Tensor(node, node.shape.dimensions)
+    return op.of_samples(node)
 
 
 @operator("AveragePool")
@@ -236,7 +243,7 @@ def _average_pool(op: Operation) -> Tensor:
         count_include_pad=padded,
     )
     node = op.layer(layer, node)
-    return Tensor(node, node.shape.dimensions)
+    return op.of_samples(node)
 
 
 @operator("LpPool")
@@ -252,4 +259,4 @@ def _lp_pool(op: Operation) -> Tensor:
 def _global_pool(op: Operation) -> Tensor:
     node, sizes = op.spatial()
     layer = layers.GlobalMaxPool() if op.kind == "GlobalMaxPool" else layers.GlobalAveragePool()
-    return Tensor(op.layer(layer, node), (node.shape.units, *(1,) * len(sizes)))
+    return Tensor(op.layer(layer, node), (1, node.shape.units, *(1,) * len(sizes)), 0)

@@ -1,0 +1,188 @@
+"""Where samples are among the axes of tensors, and tensors with more axes than blobnet's samples have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import helper
+from onnx_graphs import graph_of, saved
+
+import blobnet as bn
+
+
+def _runtime(path: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    runtime = pytest.importorskip("onnxruntime")
+    return runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)
+
+
+@pytest.mark.parametrize("batch", ["N", 1, 2])
+def test_attention_that_moves_the_samples_and_merges_them_with_heads(batch: str | int, tmp_path: Path) -> None:
+    """As PyTorch exports it: (samples, places, units) to (places, samples * heads, units / heads), and back."""
+    random = np.random.default_rng(0)
+    places, units, heads = 5, 12, 3
+    constants = {
+        "w": random.standard_normal((units, units)).astype(np.float32),
+        "b": random.standard_normal(units).astype(np.float32),
+        "apart": np.array([places, -1, units // heads]),
+        "together": np.array([places, -1, units]),
+    }
+    swap = {"perm": [1, 0, 2]}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], "first", **swap),
+        helper.make_node("MatMul", ["a", "w"], ["b0"], "product"),
+        helper.make_node("Add", ["b0", "b"], ["c"], "bias"),
+        helper.make_node("Reshape", ["c", "apart"], ["d"], "apart"),
+        helper.make_node("Transpose", ["d"], ["e"], "heads", **swap),
+        helper.make_node("Transpose", ["e"], ["f"], "keys", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["e", "f"], ["g"], "scores"),
+        helper.make_node("Softmax", ["g"], ["h"], "softmax", axis=-1),
+        helper.make_node("MatMul", ["h", "e"], ["i"], "values"),
+        helper.make_node("Transpose", ["i"], ["j"], "back", **swap),
+        helper.make_node("Reshape", ["j", "together"], ["k"], "together"),
+        helper.make_node("Transpose", ["k"], ["y"], "last", **swap),
+    ]
+    model = graph_of(nodes, {"x": (batch, places, units)}, {"y": (batch, places, units)}, constants)
+    path = saved(tmp_path, model)
+    net = bn.onnx.load(path)
+    x = random.standard_normal((3, places, units)).astype(np.float32)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    (wanted,) = _runtime(saved(tmp_path, model), {"x": x})
+    np.testing.assert_allclose(net.predict(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", ["N", 2])
+def test_rows_with_the_samples_within_them(batch: str | int, tmp_path: Path) -> None:
+    """(places, samples, units) to (places * samples, units) for a product, and back."""
+    random = np.random.default_rng(5)
+    constants = {
+        "rows": np.array([-1, 6]),
+        "w": random.standard_normal((6, 4)).astype(np.float32),
+        "b": random.standard_normal(4).astype(np.float32),
+        "back": np.array([5, -1, 4]),
+    }
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], "first", perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["a", "rows"], ["c"], "rows"),
+        helper.make_node("Gemm", ["c", "w", "b"], ["d"], "product"),
+        helper.make_node("Tanh", ["d"], ["e"], "tanh"),
+        helper.make_node("Reshape", ["e", "back"], ["f"], "back"),
+        helper.make_node("Transpose", ["f"], ["y"], "last", perm=[1, 0, 2]),
+    ]
+    model = graph_of(nodes, {"x": (batch, 5, 6)}, {"y": (batch, 5, 4)}, constants)
+    net = bn.onnx.load(saved(tmp_path, model))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    x = random.standard_normal((3, 5, 6)).astype(np.float32)
+    (wanted,) = _runtime(saved(tmp_path, model), {"x": x})
+    np.testing.assert_allclose(net.predict(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 4, 2, 5, 3), (0, 3, 5, 1, 2, 4), (0, 4, 1, 2, 3, 5)])
+def test_six_axes(order: tuple[int, ...], tmp_path: Path) -> None:
+    """A sample of five axes in another order, and what comes before and behind it."""
+    random = np.random.default_rng(1)
+    sizes = (2, 3, 2, 4, 5)
+    constants = {"six": np.array([0, *sizes]), "three": np.array([0, 6, -1])}
+    nodes = [
+        helper.make_node("Reshape", ["x", "six"], ["a"], "six"),
+        helper.make_node("Transpose", ["a"], ["b"], "order", perm=list(order)),
+        helper.make_node("Softmax", ["b"], ["c"], "softmax", axis=3),
+        helper.make_node("ReduceMax", ["c"], ["d"], "most", axes=[2], keepdims=0),
+        helper.make_node("Neg", ["d"], ["e"], "minus"),
+        helper.make_node("Concat", ["e", "d"], ["f"], "both", axis=2),
+        helper.make_node("Slice", ["f", "start", "end", "axis", "step"], ["y"], "back"),
+    ]
+    constants |= {"start": np.array([-1]), "end": np.array([-(2**31)]), "axis": np.array([2]), "step": np.array([-1])}
+    model = graph_of(nodes, {"x": ("N", 12, 4, 5)}, {"y": None}, constants)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(1, [None] * 5))
+    path = saved(tmp_path, model)
+    x = random.standard_normal((3, 12, 4, 5)).astype(np.float32)
+    (wanted,) = _runtime(path, {"x": x})
+    found = bn.onnx.load(path).predict(x)
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_several_outputs_and_heads_of_sigmoids(tmp_path: Path) -> None:
+    """A detector's end: boxes and scores of several planes, one behind the other, and a mask."""
+    random = np.random.default_rng(2)
+    nodes, constants, parts = [], {"flat": np.array([0, 6, -1])}, []
+    for level, stride in enumerate((1, 2)):
+        constants[f"w{level}"] = random.standard_normal((6, 3, 3, 3)).astype(np.float32)
+        nodes += [
+            helper.make_node("Conv", ["image", f"w{level}"], [f"c{level}"], strides=[stride] * 2, pads=[1] * 4),
+            helper.make_node("Reshape", [f"c{level}", "flat"], [f"r{level}"]),
+        ]
+        parts.append(f"r{level}")
+    nodes += [
+        helper.make_node("Concat", parts, ["all"], axis=2),
+        helper.make_node("Split", ["all"], ["places", "raw"], axis=1, num_outputs=2),
+        helper.make_node("Sigmoid", ["raw"], ["scores"]),
+        helper.make_node("Transpose", ["places"], ["boxes"], perm=[0, 2, 1]),
+        helper.make_node("Resize", ["c1", "", "scales"], ["mask"], mode="nearest"),
+    ]
+    constants["scales"] = np.array([1, 1, 2, 2], np.float32)
+    outputs: dict[str, Any] = {"boxes": ("N", 45, 3), "scores": ("N", 3, 45), "mask": ("N", 6, 6, 6)}
+    model = graph_of(nodes, {"image": ("N", 3, 6, 6)}, outputs, constants, opset=18)
+    path = saved(tmp_path, model)
+    x = random.standard_normal((2, 3, 6, 6)).astype(np.float32)
+    found = bn.onnx.load(path).predict(x)
+    assert list(found) == list(outputs)
+    for name, wanted in zip(outputs, _runtime(path, {"image": x}), strict=True):
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_layers_with_the_same_initializers_are_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    constants = {"w": random.standard_normal((3, 3, 3, 3)).astype(np.float32), "b": np.ones(3, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["c"], "relu"),
+        helper.make_node("Conv", ["c", "w", "b"], ["y"], "second", pads=[1] * 4),
+    ]
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, 5, 5)}, {"y": ("N", 3, 5, 5)}, constants))
+    model = bn.onnx.load(path)
+    assert set(model.graph.trainable) == {"first/weight", "first/bias"}
+    x = random.standard_normal((2, 3, 5, 5)).astype(np.float32)
+    np.testing.assert_allclose(model.predict(x), _runtime(path, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_backend_keeps_a_network_for_each_size_and_few_of_them() -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    entries = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["a", "b"]),
+        helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, ["c"]),
+    ]
+    ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["d", "e"])]
+    model = helper.make_model(
+        helper.make_graph([node], "g", entries, ends), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    prepared = bn.onnx.Backend.prepare(model)
+    for width in (2, 3, 4, 3, 2, 5, 6, 7, 8, 9, 10, 11):
+        x = np.random.default_rng(width).standard_normal((4, width)).astype(np.float32)
+        for shape in ((width, 4), (-1, 2)):
+            (found,) = prepared.run([x, np.array(shape)])
+            np.testing.assert_array_equal(found, x.reshape(shape))
+    assert len(prepared._plans) == 8
+    with pytest.raises(bn.errors.OptionError, match=r"there must be an array for each input. Received inputs=x, shape"):
+        prepared.run([x])
+
+
+def test_run_node() -> None:
+    x = np.random.default_rng(4).standard_normal((2, 3, 4)).astype(np.float32)
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=1)
+    (found,) = bn.onnx.Backend.run_node(node, [x])
+    powers = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+    (found,) = bn.onnx.Backend.run_node(node, [x], opset_version=11)
+    np.testing.assert_allclose(found, powers / powers.sum((1, 2), keepdims=True), rtol=1e-5)
+    assert bn.onnx.Backend.supports_device("CPU")
+    assert not bn.onnx.Backend.supports_device("no such device")
