@@ -133,7 +133,10 @@ def _moves(plan: Plan) -> dict[str, str]:
     kinds: dict[str, list[tuple[bool, int]]] = {}
     for phase, call in plan.calls:
         if call.moves:
-            kinds.setdefault(call.moves, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
+            # Names within a generated kernel say nothing without the layer.
+            is_named = call.source.is_generated and call.vertex is not None
+            of = f" ({plan.graph.vertices[call.vertex or 0].layer.kind})" if is_named else ""
+            kinds.setdefault(f"{call.moves}{of}", []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
     def counted(launches: Sequence[tuple[bool, int]]) -> str:
         parts = []

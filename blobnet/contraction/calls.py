@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from blobnet.blob import FLOAT32, BlobLayout, Halo
-from blobnet.contraction.form import Affine, Expression, Number, Program, Read, Statement, Tensor
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule
@@ -289,7 +289,15 @@ def _access(table: Table, name: str) -> str:
 
 def _moves(table: Table) -> str | None:
     """What a table does that only moves data."""
-    copies = isinstance(table.expression, Load) and not table.accumulates and not table.reductions
+    copies = _is_load(table.expression) and not table.accumulates and not table.reductions
     if not copies or any(store.expression != Value() for store in table.stores):
         return None
-    return f"copying {table.loads[0].name}"
+    return f"copying {', '.join(dict.fromkeys(load.name for load in table.loads))}"
+
+
+def _is_load(expression: Expression) -> bool:
+    """Whether a term is a value as it is: where the indexes alone say which, one of several."""
+    if isinstance(expression, Apply) and expression.function == "select":
+        condition, *chosen = expression.arguments
+        return not any(isinstance(node, Load) for node in condition.walk()) and all(map(_is_load, chosen))
+    return isinstance(expression, Load)

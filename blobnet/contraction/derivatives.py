@@ -137,10 +137,22 @@ class _Differentiation:
             value = select(apply("equal", self.place(statement), self.helper(statement, self.first)), value, ZERO)
         elif statement.aggregation == "*":
             value = pulled(statement.expression, read, product(delta, self.helper(statement, self.others)))
+        if value == delta and self.is_same(statement, read):
+            self.begun.add(read.tensor.name)
+            self.names[read.tensor.name] = delta.tensor.name
+            return
         output = Read(self.delta(read.tensor), read.map)
         again = read.tensor.name in self.begun
         self.begun.add(read.tensor.name)
         self.statements.append(replace(statement, output=output, aggregation="+", expression=value, accumulates=again))
+
+    def is_same(self, statement: Statement, read: Read) -> bool:
+        """Whether what the statement reads has the delta of its result, cell by cell, and from nowhere else."""
+        output, tensor = statement.output, read.tensor
+        same = statement.is_cellwise and read.map == output.map and tensor.shape == output.tensor.shape
+        made = any(other.output.tensor == tensor for other in self.forward.statements)
+        readers = [item for other in self.forward.statements for item in other.reads if item.tensor == tensor]
+        return same and made and len(readers) == 1 and tensor not in self.forward.outputs
 
     def helper(self, statement: Statement, make: Callable[[Statement], Read]) -> Read:
         """What ``make`` makes for a statement, once."""

@@ -247,6 +247,14 @@ class Statement:
         return tuple(name for name, _ in self.ranges if name in moving)
 
     @property
+    def is_cellwise(self) -> bool:
+        """Whether every cell of the output tensor has one term: the output's map is an index for each axis."""
+        names = [form.indexes[0] for form in self.output.map if form == Affine.index(*form.indexes[:1] or "?")]
+        spans = [self.box[name] for name in dict.fromkeys(names)]
+        whole = spans == list(map(range, self.output.tensor.shape))
+        return whole and not self.reduction_indexes and not self.constraints
+
+    @property
     def reduction_indexes(self) -> tuple[str, ...]:
         """The indexes that do not move the output's element, in the order of the ranges."""
         moving = set(self.output_indexes)

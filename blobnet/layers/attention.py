@@ -92,8 +92,7 @@ class Tokens(Lowered):
         column = " + ".join(f"{step}*{axis}" for step, axis in zip(steps, axes, strict=True))
         text = f"""function (I[N, E, ...], token[E], position[T, E]) -> (O) {{
           P[n, e, {column} + 1 : N, E, T] = +(I[n, e, ...]);
-          C[t, e : T, E] = +(token[e]), t < 1;
-          O[n, e, t] = +(P[n, e, t] + C[t, e] + position[t, e]);
+          O[n, e, t] = +(P[n, e, t] + (t < 1 ? token[e] : 0.0) + position[t, e]);
         }}"""
         return function(text, shape, T=1 + shape.positions)
 

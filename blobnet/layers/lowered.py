@@ -32,7 +32,7 @@ from blobnet.contraction import Function
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function as parsed
 from blobnet.contraction.derivatives import delta_names
-from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Tensor
+from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
@@ -310,8 +310,7 @@ def _of_single_values(layer: Lowered, inputs: tuple[Shape, ...]) -> str | None:
     bound = layer.bound(inputs)
     (statement, *more), shape = bound.program.statements, bound.output.shape
     place = statement.output.map
-    cells = [statement.box[form.indexes[0]] for form in place if form == Affine.index(*form.indexes[:1] or "?")]
-    if more or statement.reduction_indexes or statement.constraints or cells != list(map(range, shape)):
+    if more or not statement.is_cellwise:
         return None
     for read in statement.reads:
         is_input = read.tensor.name in bound.inputs

@@ -106,8 +106,7 @@ class Interleave(Lowered):
         first, second = inputs
         self._require_shape(first == second, "both inputs must have the same shape", inputs=f"{first} {second}")
         text = """function (A[N, C, ...], B[N, C, ...]) -> (O) {
-          F[k : 2] = +(1), k < 1;
-          O[n, 2*c + k, ... : N, 2*C, ...] = +(F[k] > 0 ? A[n, c, ...] : B[n, c, ...]), k < 2;
+          O[n, 2*c + k, ... : N, 2*C, ...] = +(k < 1 ? A[n, c, ...] : B[n, c, ...]), k < 2;
         }"""
         return function(text, first)
 

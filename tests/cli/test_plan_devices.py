@@ -250,6 +250,15 @@ def test_report_counts_what_there_is() -> None:
     assert every_storage <= shown
 
 
+def test_report_names_layers_that_move_values() -> None:
+    start = layers.Input(4, 6, 5)()
+    first, second = layers.split(layers.Conv2D(8, 3, padding=1)(start), [4, 4])
+    plan = make_plan(graph.from_nodes(start, layers.Interleave()([second, first])), 2)
+    assert plan.copies == []
+    size = readable(2 * 4 * 2 * 8 * 30)
+    assert f"\n  copying A, B (Interleave)  1, {size}\n" in str(report(plan))
+
+
 def test_report_counts_what_is_fused() -> None:
     start = layers.Input(1, 4, 6)()
     node = layers.Conv2D(1, 3, padding=1, activation="relu")(start)

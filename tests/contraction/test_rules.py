@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,6 +245,36 @@ def test_derivatives_recompute_no_more_than_they_read() -> None:
     assert names == ["S", "d_S", "d_B"]
     linear = function("function (A[N, K], B[K]) -> (O) { O[n : N] = +(A[n, k] * B[k]) }")
     assert len(linear.gradient_program(**shapes).statements) == 2
+
+
+def test_a_sum_passes_its_delta_on_without_a_copy() -> None:
+    shapes = {"A": (4, 3), "W": (5, 3), "B": (5,)}
+    head, product = "function (A[N, K], W[M, K], B[M]) -> (O)", "S[n, m : N, M] = +(A[n, k] * W[m, k]);"
+    sums = {
+        # What S gets is what O got, and nothing else: d_S is d_O.
+        "T = S * 2; O[n, m] = +(T[n, m] + B[m]);": ["d_S", "d_A", "d_W", "d_B"],
+        "O[n, m] = +(S[n, m] + B[m]);": ["d_A", "d_W", "d_B"],
+        # Two readers add up, a part has zeros besides, and other cells are other cells.
+        "O[n, m] = +(S[n, m] + S[n, m] * B[m]);": ["d_S", "d_A", "d_W", "d_B"],
+        "T[n] = +(S[n, m]); O[n, m] = +(S[n, m] + B[m] * T[n]);": ["d_T", "d_S", "d_S", "d_A", "d_W", "d_B"],
+        "O[n, m : N, 3] = +(S[n, m] + B[m]);": ["d_S", "d_A", "d_W", "d_B"],
+        "O[n, m : N, M] = +(S[n, 4 - m] + B[m]);": ["d_S", "d_A", "d_W", "d_B"],
+    }
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+    for text, wanted in sums.items():
+        f = function(f"{head} {{ {product} {text} }}")
+        program = f.gradient_program(**shapes)
+        made = [one.output.tensor.name for one in program.statements if one.output.tensor.name.startswith("d_")]
+        assert sorted(made) == sorted(wanted), text
+        delta = random.standard_normal(f.reference(**arrays)["O"].shape)
+        found = f.reference_gradients(arrays, {"O": delta})
+        for name in shapes:
+
+            def loss(values: np.ndarray, f: Any = f, name: str = name, delta: np.ndarray = delta) -> float:
+                return float((f.reference(**{**arrays, name: values})["O"] * delta).sum())
+
+            np.testing.assert_allclose(found[name], numerical_gradient(loss, arrays[name]), atol=1e-6)
 
 
 def test_names_of_deltas_give_way() -> None:
