@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         schedules,
     )
     from blobnet.model import Model, Sequential, load
+    from blobnet.onnx.from_torch import from_torch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "contraction",
     "datasets",
     "errors",
+    "from_torch",
     "layers",
     "load",
     "losses",
@@ -47,7 +49,8 @@ __all__ = [
     "plots",
     "schedules",
 ]
-_OF_MODEL = ("Model", "Sequential", "load")
+#: Names that are not modules, and where they stand.
+_WITHIN = {"Model": "model", "Sequential": "model", "load": "model", "from_torch": "onnx.from_torch"}
 
 
 def __getattr__(name: str) -> Any:
@@ -56,8 +59,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module("blobnet.model" if name in _OF_MODEL else f"blobnet.{name}")
-    value = getattr(module, name) if name in _OF_MODEL else module
+    module = importlib.import_module(f"blobnet.{_WITHIN.get(name, name)}")
+    value = getattr(module, name) if name in _WITHIN else module
     globals()[name] = value
     return value
 

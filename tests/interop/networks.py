@@ -12,6 +12,9 @@ from blobnet.command_line.model_argument import find_model
 #: Sides of samples for networks that do not take 64.
 SIDES = {"alexnet": 67, "vgg": 32, "inception_v3": 107}
 
+#: Networks that others of their family stand for: they differ in the number of convolutions, and are large.
+STOOD_FOR = ("densenet161", "resnet101", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16_bn", "vgg19", "vgg19_bn")
+
 
 def small_network(name: str, classes: int = 10) -> bn.Model:
     """A network of blobnet.models for samples that are smaller than its own."""

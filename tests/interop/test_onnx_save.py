@@ -23,7 +23,7 @@ from blobnet.errors import FileError, OptionError
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.onnx.forms import FORMS
-from tests.interop.networks import random_weights, samples, small_network
+from tests.interop.networks import STOOD_FOR, random_weights, samples, small_network
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 
 onnx = pytest.importorskip("onnx")
@@ -198,7 +198,7 @@ def run_onnx(path: Path, x: Any) -> list[Any]:
     return session.run(None, x if isinstance(x, dict) else {names[0]: x})
 
 
-def check(model: bn.Model, path: Path, x: dict[str, Any], device: Any, tolerance: float = 1e-4) -> Any:
+def check(model: bn.Model, path: Path, x: dict[str, Any], device: Any, *, loads: bool = True) -> Any:
     """Writes the model; ONNX's runtime must give what it predicts."""
     bn.onnx.save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
@@ -207,9 +207,9 @@ def check(model: bn.Model, path: Path, x: dict[str, Any], device: Any, tolerance
     for values, wanted in zip(run_onnx(path, x), expected, strict=True):
         assert values.shape == wanted.shape
         scale = max(1.0, float(np.abs(wanted).max()))
-        np.testing.assert_allclose(values, wanted, atol=tolerance * scale, rtol=tolerance)
+        np.testing.assert_allclose(values, wanted, atol=1e-4 * scale, rtol=1e-4)
     proto = onnx.load(path)
-    if not any(node.op_type in NOT_LOADED for node in proto.graph.node):
+    if loads and not any(node.op_type in NOT_LOADED for node in proto.graph.node):
         check_loaded(bn.onnx.load(path), model, x, expected, device)
     return proto
 
@@ -259,7 +259,7 @@ def test_networks(device: Any, tmp_path: Path, name: str) -> None:
     random = np.random.default_rng(0)
     statistics = {name for name, spec in model.graph.named_parameters.items() if not spec.trainable}
     model.set_weights({item: random.uniform(0.5, 1.5, model.graph.named_parameters[item].shape) for item in statistics})
-    check(model, tmp_path / "model.onnx", samples(model, 2), device)
+    check(model, tmp_path / "model.onnx", samples(model, 2), device, loads=name not in STOOD_FOR)
 
 
 def test_several_inputs_outputs_and_shared_layers(device: Any, tmp_path: Path) -> None:

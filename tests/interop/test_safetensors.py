@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import torch_names
-from tests.interop.networks import random_weights, samples
+from tests.interop.networks import STOOD_FOR, random_weights, samples
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -79,10 +79,6 @@ def test_names_and_shapes_of_published_networks(published_name: str) -> None:
         state = published(published_name, 7).state_dict()
     wanted = {name: tuple(values.shape) for name, values in state.items() if not name.endswith(torch_names.COUNTS)}
     assert {entry.name: entry.shape for entry in torch_names.entries(built(published_name, 7).graph)} == wanted
-
-
-#: Networks that others of their family stand for: they differ in the number of convolutions, and are large.
-STOOD_FOR = ("densenet161", "resnet101", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16_bn", "vgg19", "vgg19_bn")
 
 
 def test_published_networks_into_ours_and_back(device: Any, tmp_path: Path, published_name: str) -> None:

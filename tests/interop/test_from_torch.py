@@ -1,0 +1,116 @@
+"""Modules of PyTorch as models."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet.errors import OptionError
+from blobnet.optimizers import SGD
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnx")
+
+
+class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A residual network with a norm, gates, and a dense layer behind a flattened plane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn = torch.nn
+        self.stem, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.inner = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU())
+        self.gates = nn.Linear(4, 4)
+        self.pool, self.head = nn.MaxPool2d(2), nn.Linear(4 * 3 * 4, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = x + self.inner(x)
+        x = x * torch.sigmoid(self.gates(x.mean((2, 3))))[:, :, None, None]
+        return self.head(self.pool(x).flatten(1))
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    module = Net()
+    with torch.no_grad():
+        module.norm.running_mean.normal_()
+        module.norm.running_var.uniform_(0.5, 2)
+        module.norm.weight.normal_()
+    return module
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_module_becomes_a_model_that_trains(device: Any, count: int) -> None:
+    module = net().train()
+    model = bn.from_torch(module, torch.zeros(count, 2, 6, 8))
+    assert module.training
+    assert module.norm.training
+    x = np.random.default_rng(0).normal(size=(5, 2, 6, 8)).astype(np.float32)
+    with torch.no_grad():
+        expected = module.eval()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model.predict(x, device=device), expected, atol=1e-5)
+    # Layers have the modules' names, and their weights.
+    weights = model.weights
+    np.testing.assert_array_equal(weights["stem/weight"], module.stem.weight.detach().numpy())
+    np.testing.assert_array_equal(weights["inner.0/weight"], module.inner[0].weight.detach().numpy())
+    np.testing.assert_array_equal(weights["norm/running_mean"], module.norm.running_mean.numpy())
+    np.testing.assert_array_equal(weights["head/weight"], module.head.weight.detach().numpy())
+
+    # A step of training is PyTorch's step: the norm runs as in training.
+    y = np.arange(5)
+    loss = torch.nn.functional.cross_entropy(module.train()(torch.from_numpy(x)), torch.from_numpy(y))
+    loss.backward()
+    with torch.no_grad():
+        after = (module.stem.weight - 0.1 * module.stem.weight.grad).numpy()
+    model.fit(x, y, batch_size=5, epochs=1, optimizer=SGD(0.1), device=device)
+    np.testing.assert_allclose(model.weights["stem/weight"], after, atol=1e-5)
+    np.testing.assert_allclose(model.weights["norm/running_mean"], module.norm.running_mean.numpy(), atol=1e-5)
+
+
+class Two(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def forward(self, left: Any, right: Any) -> Any:
+        return torch.cat([left, right], 1) * 2
+
+
+def test_several_inputs(device: Any) -> None:
+    model = bn.from_torch(Two(), (torch.zeros(1, 3, 4), torch.zeros(1, 2, 4)))
+    given = [np.full((2, units, 4), units, np.float32) for units in (3, 2)]
+    x = dict(zip(model.graph.inputs, given, strict=True))
+    np.testing.assert_array_equal(model.predict(x, device=device), 2 * np.concatenate(given, 1))
+
+
+class Depends(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+class Sorted(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.det(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "message"),
+    [
+        (Depends(), torch.zeros(2, 3), r"from_torch: PyTorch must be able to export the module\. Received cause="),
+        (Sorted(), torch.zeros(2, 3, 3), r"every operator must be one that blobnet has .* operator=Det"),
+        (len, torch.zeros(2, 3), r"it takes a torch\.nn\.Module, and a tensor of samples.* module=builtin_function"),
+        (torch.nn.ReLU(), np.zeros((2, 3)), r"it takes a torch\.nn\.Module, .*example=\['ndarray'\]"),
+        (torch.nn.ReLU(), torch.zeros(3), r"it takes a torch\.nn\.Module, .*example=\['Tensor'\]"),
+    ],
+)
+def test_what_cannot_be_taken(module: Any, example: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        bn.from_torch(module, example)
+
+
+def test_without_onnxscript(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(OptionError, match=r"PyTorch and onnxscript must be installed.* Hint: pip install torch onnx"):
+        bn.from_torch(torch.nn.ReLU(), torch.zeros(2, 3))
