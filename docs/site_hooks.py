@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from mkdocs.plugins import event_priority
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""The code of the pages for users runs as it stands, and draws the pages' pictures; each public name has a reference."""
+"""The code of the pages for users runs as it stands and draws their pictures; each public name has a reference."""
 
 from __future__ import annotations
 
