@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from blobnet.blob import FLOAT32, BlobLayout, Halo
+from blobnet.contraction.costs import predict
 from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
-from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
 from blobnet.contraction.table import Load, Table, Value, loads_of, rewritten
@@ -61,17 +62,26 @@ def calls(
         ShapeError: a tensor does not have its operand's shape.
         KernelError: an operand is missing, or an output lies over a part of another operand.
     """
-    aliases = _aliases(program, operands, label)
-    tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
-    places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
-    broken = frozenset(fault.way for fault in tuning.choices.broken if fault.way.variant == _VARIANT)
-    lowered = _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
+    lowered, _ = _lowered_for(program, operands, label, batch, tuning, accumulate)
     known = dict(operands)
     for name, elements in lowered.elements.items():
         if any(name in step.kernel.buffers for step in lowered.steps):
             own = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
             known[name] = replace(own, type=lowered.types.get(name, FLOAT32))
     return launches(lowered, known, label)
+
+
+def cycles(
+    program: Program,
+    operands: Mapping[str, Operand],
+    *,
+    label: str,
+    batch: int,
+    tuning: Tuning,
+    accumulate: Collection[str] = (),
+) -> float:
+    """What the launches of :func:`calls` should take in all, in cycles of a compute unit (costs.py)."""
+    return _lowered_for(program, operands, label, batch, tuning, accumulate)[1]
 
 
 def launches(lowered: Lowered, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
@@ -221,6 +231,22 @@ def _own(memory: Callable[[str, int, int], Array], name: str, elements: int, bat
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
+def _lowered_for(
+    program: Program,
+    operands: Mapping[str, Operand],
+    label: str,
+    batch: int,
+    tuning: Tuning,
+    accumulate: Collection[str],
+) -> tuple[Lowered, float]:
+    """A program for where its operands lie, and the cycles that its launches should take."""
+    aliases = _aliases(program, operands, label)
+    tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
+    places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
+    broken = frozenset(fault.way for fault in tuning.choices.broken if fault.way.variant == _VARIANT)
+    return _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
+
+
 @lru_cache(maxsize=4096)
 def _lowered(
     program: Program,
@@ -228,11 +254,15 @@ def _lowered(
     aliases: tuple[tuple[str, str], ...],
     model: DeviceModel,
     broken: frozenset[Way],
-) -> Lowered:
-    def choose(table: Table) -> Schedule:
-        return Schedule() if _way(table) in broken else best_schedule(table, model)
+) -> tuple[Lowered, float]:
+    predicted: list[float] = []
 
-    return lower(program, choose, dict(places), dict(aliases))
+    def choose(table: Table) -> Schedule:
+        schedule = Schedule() if _way(table) in broken else best_schedule(table, model)
+        predicted.append(predict(prepared(table, schedule), schedule, model).cycles)
+        return schedule
+
+    return lower(program, choose, dict(places), dict(aliases)), sum(predicted)
 
 
 def _way(table: Table) -> Way:

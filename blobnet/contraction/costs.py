@@ -28,7 +28,7 @@ from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
 
 #: Cycles of a vector from the first cache; what more it takes from the second, and where it begins anywhere.
-VECTOR_LOAD, FAR, UNALIGNED = 1.0, 1.2, 1.0
+VECTOR_LOAD, FAR, UNALIGNED = 1.0, 1.2, 1.6
 #: Cycles of a scalar that is spread, of one that comes from the second cache, and of an add after another.
 SCALAR_LOAD, LATENCY = 1.0, 4
 #: Cycles for each register that there is not.
@@ -64,6 +64,10 @@ STAYING, SAME_LINES = 0.2, 60.0
 _PAGE, _MANY_PAGES = 4096, 32
 #: Rows far apart that memory brings as fast as one, and cycles of beginning a block without a loop.
 STREAMS, SHORT_START = 8, 15
+#: Pages whose places a processor remembers.
+PAGES = 1024
+#: Bytes that the last cache, and memory, would bring while they begin with a run of neighbours.
+RUN_STARTS = 64, 512
 #: Lanes of a vector that a GPU's work-item loads at once; cycles of a barrier, and of what is read behind it.
 MOST_WIDE, COMBINE_START = 4, 60
 #: Cycles of a vector of every second element, besides those of its two halves.
@@ -161,6 +165,8 @@ class Model:
         # Where no loop is left, scalars stay in registers for all blocks along some index.
         is_written_out = len(unrolled) == self.long_reductions
         vectors_of = max(1, blocks.get(vector, lanes) // lanes)
+        looped = [name for name in self.reductions if name not in (*unrolled, vector) and self.extents[name] > 1]
+        innermost = looped[-1] if looped else ""
         for key, strides in self.strides.items():
             step = strides.get(vector, 0) if lanes > 1 else 0
             if key in packed and step:
@@ -197,6 +203,9 @@ class Model:
             live += held
             if step == 0:
                 cost += each * (STAYING if stays else SCALAR_LOAD)
+                afar = self.device.cache_line <= 4 * abs(strides.get(innermost, 0))
+                if afar and self.footprint(key, spans, False, vector) / parts > first_cache:
+                    cost += FAR * lines(strides, dict.fromkeys(spans, 1) | dict(blocks))
                 continue
             if step not in (1, 2):
                 cost += each * lanes
@@ -503,6 +512,8 @@ class Model:
     ) -> tuple[float, float]:
         """Bytes that operands bring from the last cache, and from memory."""
         spans = {name: blocks.get(name, size) for name, size in sizes.items()}
+        kept = {key: strides for key, strides in self.strides.items() if key not in schedule.packed}
+        kept |= {"=": self.store_strides}
         moving = {key: set(self.strides[key]) for key in self.operands} | {"=": set(self.store_strides)}
 
         def touched(key: str, spans: Mapping[str, int]) -> float:
@@ -512,23 +523,57 @@ class Model:
 
         parts = schedule.split[1]
         # Bytes within one step of an index, the fastest first: what tiles before left in a cache is not fetched again.
-        steps: list[tuple[str, dict[str, float], dict[str, float]]] = []
+        steps: list[tuple[str, dict[str, float], dict[str, float], bool]] = []
         inside = {key: touched(key, spans) for key in moving}
         first = dict(inside)
         for name in reversed([name for name in outputs if tiles[name] > 1]):
+            is_known = sum(pages(strides, spans) for strides in kept.values()) <= PAGES
             spans[name] = sizes[name]
             whole = {key: touched(key, spans) if name in indexes else inside[key] for key, indexes in moving.items()}
-            steps.append((name, inside, whole))
+            steps.append((name, inside, whole, is_known))
             inside = whole
+        spans = {name: blocks.get(name, size) for name, size in sizes.items()}
+        runs = {key: self.run_starts(key, schedule, spans, tiles, outputs) for key in moving}
         found = []
-        for cache in self.caches[1:]:
+        for cache, start in zip(self.caches[1:], RUN_STARTS, strict=True):
             brought = dict(first)
-            for name, before, after in steps:
-                fits = sum(before.values()) <= cache * CACHE_PART
+            for name, before, after, is_known in steps:
+                fits = is_known and sum(before.values()) <= cache * CACHE_PART
                 for key in moving:
                     brought[key] *= after[key] / before[key] if fits else tiles[name]
-            found.append(parts * sum(brought.values()))
+            found.append(parts * sum(size * (1 + start * runs[key]) for key, size in brought.items()))
         return found[0], found[1]
+
+    def run_starts(
+        self,
+        key: str,
+        schedule: Schedule,
+        spans: Mapping[str, int],
+        tiles: Mapping[str, int],
+        outputs: Sequence[str],
+    ) -> float:
+        """How often a run of neighbours begins for each byte, of what is stored ("=") or of an operand.
+
+        Tiles one after another go on with runs, unless there are too many side by side.
+        """
+        if key in schedule.packed:
+            return 0.0
+        line = self.device.cache_line // FLOAT32.itemsize
+        strides = self.store_strides if key == "=" else self.strides[key]
+        run, apart = line, 1
+        for stride, span in sorted((abs(stride), spans[name]) for name, stride in strides.items()):
+            if stride <= run:
+                run += stride * (span - 1)
+            else:
+                apart *= span
+        for name in reversed(outputs):
+            if tiles[name] == 1 or name not in strides:
+                continue
+            step = abs(strides[name]) * spans[name]
+            if apart > STREAMS or step > run + line:
+                break
+            run = max(run, step * tiles[name])
+        return 1 / (FLOAT32.itemsize * run)
 
 
 def _different(spans: Mapping[int, int]) -> int:
@@ -550,6 +595,11 @@ def elements(strides: Mapping[str, int], sizes: Mapping[str, int]) -> float:
     for name, stride in strides.items():
         spans[abs(stride)] = spans.get(abs(stride), 1) + sizes[name] - 1
     return float(math.prod(spans.values()))
+
+
+def pages(strides: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """Pages of memory that are touched."""
+    return lines(strides, sizes, _PAGE // FLOAT32.itemsize)
 
 
 def lines(strides: Mapping[str, int], sizes: Mapping[str, int], line: int = 16) -> float:

@@ -63,8 +63,12 @@ def _solved(statement: Statement, axis: int, own: frozenset[str]) -> list[tuple[
     free = {name: factor for name, factor in form.terms if name not in own}
     if ranges.tells_apart([Affine.of(free)], box):
         return [(statement, own | set(free))]
-    # The longest index: what is left to sum over are the taps, and their edges stay out of the constraints.
-    pivot = max((name for name in box if name in free), key=lambda name: len(box[name]))
+    # The longest index: what is left to sum over are the taps, and their edges stay out of the constraints. Few strided
+    # positions, which come before taps, may reach further than these all the same.
+    named = [name for name in box if name in free]
+    pivot = max(named, key=lambda name: len(box[name]))
+    if len(box[named[0]]) * abs(form.coefficient(named[0])) > len(box[pivot]):
+        pivot = named[0]
     stride = form.coefficient(pivot)
     splits = {name: abs(stride) // math.gcd(stride, factor) for name, factor in form.terms if name != pivot}
     found = []

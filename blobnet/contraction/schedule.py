@@ -17,6 +17,7 @@ Its text is a list of settings, of which each may be missing:
     wide W I        operands of which neighbours that the innermost loop reads one by one are loaded as vectors
     local I W       operands that pass through local memory
     pack W          operands that a kernel before lays out so that the lanes of the vector lie side by side
+    ahead 8         vectors that the innermost loop reads so many steps later are asked for, where each step's lie afar
     split n 4       a reduction index in so many parts (the last may be shorter, or fewer), whose partial results a
                     second kernel combines
     order n o y x i a b   outputs, the index of work-groups that changes fastest last; then reductions, innermost last.
@@ -108,6 +109,7 @@ class Schedule:
     cuts: Mapping[str, int] = field(default_factory=dict)
     shared: tuple[str, int] = ("", 1)
     wide: tuple[str, ...] = ()
+    ahead: int = 0
     rows: Side | None = None
     columns: Side | None = None
     depth: tuple[str, ...] = ()
@@ -149,6 +151,7 @@ class Schedule:
         lists = ("unroll", self.unrolled), ("wide", self.wide), ("local", self.local), ("pack", self.packed)
         for word, names in lists:
             parts += [f"{word} {' '.join(names)}"] if names else []
+        parts += [f"ahead {self.ahead}"] if self.ahead else []
         parts += [f"split {self.split[0]} {self.split[1]}"] if self.split[1] > 1 else []
         parts += [f"order {' '.join(self.order)}"] if self.order else []
         parts += [f"{word} {side}" for word, side in (("rows", self.rows), ("columns", self.columns)) if side]
@@ -210,9 +213,12 @@ def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
     if word == "along":
         (name,) = names
         return replace(made, along=name)
+    if word == "ahead":
+        (size,) = names
+        return replace(made, ahead=number(size))
     fields = {"unroll": "unrolled", "wide": "wide", "local": "local", "pack": "packed", "order": "order"}
     if word not in fields or not names:
-        known = [*fields, *sized, "peel", "join", "tile", "rows", "columns", "depth", "along"]
+        known = [*fields, *sized, "ahead", "peel", "join", "tile", "rows", "columns", "depth", "along"]
         raise _bad(f"{word!r} is no setting", hint=near_matches(word, known))
     return replace(made, **{fields[word]: tuple(names)})  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
-from blobnet.contraction.schedule import Schedule, Tile, can_peel, constrained, prepared
+from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
 from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, period_of
 from blobnet.device_model import DeviceModel
 
@@ -26,6 +26,8 @@ _UNROLL, _STATEMENTS = 11, 110
 _MOST_PARTS = 64
 #: Lanes of a vector at least: compilers make nothing of fewer.
 _LEAST_LANES = 4
+#: Steps of a loop that what it reads from afar is asked for ahead, and steps from which on that is worth it.
+_AHEAD, _LEAST_STEPS = 8, 32
 #: Cycles that a group should take at least, and groups that each compute unit should have.
 _GROUP_CYCLES, _GROUPS = 20000, 8
 
@@ -127,7 +129,7 @@ def _chain(chains: list[tuple[str, ...]], name: str) -> tuple[str, ...]:
 
 def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     """Indexes that lanes may be, how many, and the operands that have to be packed for it."""
-    tied = constrained(table)
+    tied, widest = constrained(table), min(device.lanes, LANES[-1])
     model = Model(table, device)
     yield "", 1, ()
     if device.lanes == 1 or device.items_are_lanes:
@@ -139,7 +141,7 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
             continue
         moved = [key for key, strides in model.strides.items() if name in strides]
         steps = {model.strides[key][name] for key in moved}
-        lanes = 1 << (min(index.extent, device.lanes).bit_length() - 1)
+        lanes = 1 << (min(index.extent, widest).bit_length() - 1)
         if not index.is_output:
             if steps <= {1, 2} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
                 while lanes >= _LEAST_LANES:
@@ -152,7 +154,7 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
             continue
         can_pack = all(_has_own_axis(model, key, name) for key in moved)
         if can_pack and table.reductions:
-            width = min(device.lanes, 1 << (index.extent - 1).bit_length())
+            width = min(widest, 1 << (index.extent - 1).bit_length())
             yield name, width, tuple(moved)
 
 
@@ -273,9 +275,19 @@ def _parts(extent: int) -> list[int]:
     return found[1:]
 
 
+def _ahead(model: Model, schedule: Schedule) -> int:
+    """Steps of the innermost loop that vectors are asked for ahead: processors see coming what lies in one row."""
+    loops = [name for name in schedule.order if name in model.reductions and model.extents[name] > 1]
+    if not loops or model.extents[loops[-1]] < _LEAST_STEPS or schedule.vector not in model.outputs:
+        return 0
+    moved = [strides for strides in model.strides.values() if strides.get(schedule.vector) == 1]
+    return _AHEAD if any(strides.get(loops[-1], 0) > schedule.lanes for strides in moved) else 0
+
+
 def _walked(table: Table, model: Model, schedule: Schedule) -> Schedule:
     """Tiles one after another along the fastest index, so that groups are large enough to be worth it."""
     outputs = [name for name in schedule.order if name in model.outputs]
+    schedule = replace(schedule, ahead=_ahead(model, schedule))
     if not outputs:
         return schedule
     fastest = outputs[-1]

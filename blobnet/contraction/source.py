@@ -37,11 +37,23 @@ typedef float{0} loose{0}_t __attribute__((aligned(4)));
 """
 
 
+#: What has something brought near that is read later; a function of OpenCL C would be a call (kernels/vector.h).
+_PREFETCH = """\
+#ifdef TAKES_PREFETCH
+#define PREFETCH(pointer) __builtin_prefetch((__global const void *)(pointer))
+#else
+#define PREFETCH(pointer)
+#endif
+"""
+
+
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
     lanes = sorted({lanes for kernel in kernels for lanes in (kernel.lanes, *kernel.widths)} - {1})
-    return "\n".join([*map(_VECTORS.format, lanes), *(kernel.text for kernel in kernels)])
+    texts = [kernel.text for kernel in kernels]
+    asks = [_PREFETCH] * any("PREFETCH(" in text for text in texts)
+    return "\n".join([*map(_VECTORS.format, lanes), *asks, *texts])
 
 
 def generate(

@@ -228,6 +228,16 @@ class Terms(Addresses):
             text = f"{name}.s{lane:x}"
             loaded[operand, first + lane] = text if type_ == "float" else f"(({type_})({text}))"
 
+    @property
+    def innermost(self) -> str:
+        """The index of the innermost loop."""
+        return next((name for name in reversed(self.loops) if name not in self.schedule.unrolled), "")
+
+    def steps_afar(self, operand: Operand) -> bool:
+        """Whether what the innermost loop reads next of an operand in memory is to be asked for ahead."""
+        near = self.schedule.lanes
+        return self.schedule.ahead > 0 and operand not in self.tiles and operand.stride(self.innermost) > near
+
     def text_of(
         self,
         type_: str,
@@ -250,6 +260,9 @@ class Terms(Addresses):
                 loads = "LOAD_ALIGNED" if tile and tile.aligned else "LOAD_LOCAL" if tile else self.loads(operand.name)
                 value = self.load_text(self.pointers[operand], offset, stride(vector) if vector else 0, lanes, loads)
                 name = self.name(f"{self.buffers[operand.name]}_{offset}".replace("-", "m"))
+                if vector and stride(vector) == 1 and self.steps_afar(operand):
+                    later = offset + self.schedule.ahead * stride(self.innermost)
+                    self.put(f"PREFETCH({self.pointers[operand]} + {later});")
                 self.put(f"const {type_} {name} = {value};")
                 loaded[operand, offset] = name
             return loaded[operand, offset]
