@@ -11,6 +11,7 @@ from functools import lru_cache
 from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
+from blobnet.contraction.remembered import remembered
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
 from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, period_of
 from blobnet.device_model import DeviceModel
@@ -59,7 +60,7 @@ def _renamed(table: Table, names: Mapping[str, str]) -> Table:
 
 @lru_cache(maxsize=1024)
 def _best(table: Table, device: DeviceModel) -> Schedule:
-    return search(table, device)[0][1]
+    return remembered(table, device, lambda: search(table, device)[0][1])
 
 
 def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:
@@ -301,4 +302,5 @@ def _walked(table: Table, model: Model, schedule: Schedule) -> Schedule:
     along = -(-table.extents[fastest] // tile.block)
     walk = max(1, min(along, int(_GROUP_CYCLES / block), count // (_GROUPS * model.device.compute_units)))
     walk = -(-along // -(-along // walk))
-    return replace(schedule, tiles={**schedule.tiles, fastest: replace(tile, walk=walk)})
+    tiles = {**schedule.tiles, fastest: replace(tile, walk=walk)}
+    return replace(schedule, tiles={name: tile for name, tile in tiles.items() if tile != Tile()})

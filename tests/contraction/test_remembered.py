@@ -1,0 +1,79 @@
+"""Schedules that are kept on disk from process to process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobnet.contraction import remembered as kept
+from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.table import Table
+from tests.contraction.test_schedule import CPU, table_of
+
+FOUND = Schedule.parse("tile i 1x1x4; order i k")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    yield tmp_path / "blobnet" / "schedules"
+    forget()
+
+
+def forget() -> None:
+    """As a new process."""
+    kept._known.cache_clear()
+    kept._path.cache_clear()
+
+
+def product(size: int) -> Table:
+    return table_of(f"R[i : {size}] = +(A[i, k] * B[k])", A=(size, 5), B=(5,))
+
+
+def never() -> Schedule:
+    raise AssertionError("it is known")
+
+
+def test_what_was_found_is_known_to_the_next_process(folder: Path) -> None:
+    assert kept.remembered(product(8), CPU, lambda: FOUND) == FOUND
+    assert kept.remembered(product(8), CPU, never) == FOUND
+    forget()
+    assert kept.remembered(product(8), CPU, never) == FOUND
+    for table, device in ((product(9), CPU), (product(8), replace(CPU, lanes=4))):
+        assert kept.remembered(table, device, Schedule) == Schedule()
+    (path,) = folder.iterdir()
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_lines_that_were_not_written_to_their_end_do_not_count(folder: Path) -> None:
+    kept.remembered(product(8), CPU, lambda: FOUND)
+    (path,) = folder.iterdir()
+    whole = path.read_text()
+    for text in (whole[:-3], whole.replace("1x1x4", "1x1x2"), "nonsense\n", ""):
+        path.write_text(text)
+        forget()
+        with pytest.raises(AssertionError, match="it is known"):
+            kept.remembered(product(8), CPU, never)
+    path.write_text(whole)
+    forget()
+    assert kept.remembered(product(8), CPU, never) == FOUND
+
+
+def test_those_of_another_compiler_are_deleted(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "123456789abc.txt").write_text("old\n")
+    kept.remembered(product(8), CPU, lambda: FOUND)
+    (path,) = folder.iterdir()
+    assert path.name != "123456789abc.txt"
+
+
+def test_without_a_folder_every_process_searches(tmp_path: Path) -> None:
+    (tmp_path / "blobnet").write_text("no folder")
+    assert kept.remembered(product(8), CPU, lambda: FOUND) == FOUND
+    forget()
+    assert kept.remembered(product(8), CPU, Schedule) == Schedule()
