@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,16 +99,14 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
         found = tuple(int(size) for size in given)  # type: ignore[union-attr]
         fits = len(found) == len(dimensions)
         for own, dimension in zip(found, dimensions, strict=False):
-            fits = fits and (not dimension.HasField("dim_value") or dimension.dim_value in (0, own))
+            fits = fits and _fixed(dimension) in (0, own)
         if not fits or min(found, default=1) < 1:
             rule = "the sizes of an input must be those that the file says"
             raise OptionError(f"{subject}, input {item.name}", rule, sizes=found, file=_shown_axes(dimensions))
         return found
     shape = []
     for axis, dimension in enumerate(dimensions):
-        size: Any = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, 0)
-        if not is_int(size, 1) and axis == 0 and not dimension.dim_value:
-            size = samples
+        size: Any = _fixed(dimension) or sizes.get(dimension.dim_param, samples if axis == 0 else 0)
         if not is_int(size, 1):
             name = dimension.dim_param
             hint = f"load(..., sizes={{{name!r}: 224}}), say."
@@ -119,8 +118,13 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
     return tuple(shape)
 
 
+def _fixed(dimension: Any) -> int:
+    """The size of an axis, or 0 if it is open, for which some exporters write 0 or -1."""
+    return max(0, int(dimension.dim_value))
+
+
 def _shown_axes(dimensions: Any) -> str:
-    return f"({', '.join(str(item.dim_param or item.dim_value or '?') for item in dimensions)})"
+    return f"({', '.join(str(item.dim_param or _fixed(item) or '?') for item in dimensions)})"
 
 
 def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:
@@ -166,7 +170,7 @@ class Import:
         self._shared: dict[Any, Layer] = {}
         self._inputs: dict[str, Node] = {}
         self._initializers: set[str] = set()
-        self._lone_readers: dict[str, Any] = {}
+        self._reads = reads(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
         if len(counts) > 1 or 0 in counts:
             rule = "axis 0 of all inputs must be the samples, as many in each"
@@ -277,6 +281,7 @@ class Import:
             shared=self._shared,
             names=self._names,
             sources=[name if name in self._initializers else None for name in node.input],
+            alone=[self._reads[name] == 1 for name in node.input],
         )
         try:
             found = OPERATORS[node.op_type](operation)
@@ -332,6 +337,17 @@ def check_operators(graph: Any, subject: str) -> None:
         hint += "one for each operator."
         first = lacking[0]
         raise UnsupportedError(_subject_of(first, subject), rule, operator=_kind(first), all_that_lack=kinds, hint=hint)
+
+
+def reads(graph: Any) -> Counter[str]:
+    """How often each value is read: by nodes, also those of branches, and as an output."""
+    found = Counter(item.name for item in graph.output)
+    for node in graph.node:
+        found.update(node.input)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                found.update(reads(inner))
+    return found
 
 
 def depended(nodes: Sequence[Node]) -> set[Node]:

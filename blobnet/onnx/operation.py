@@ -64,6 +64,7 @@ class Operation:
         shared: the layers of other nodes with the same parameters.
         names: of all layers, to which this node adds its own.
         sources: the names of the initializers that inputs are.
+        alone: whether this node alone reads an input, and once.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Operation:
     shared: dict[Any, Layer] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     sources: Sequence[str | None] = ()
+    alone: Sequence[bool] = ()
 
     # -- what the node says ------------------------------------------------------------------------------------------
 

@@ -155,3 +155,42 @@ def test_operators_without_a_layer_train_too(tmp_path: Path) -> None:
     assert all(np.array_equal(after[name], values) for name, values in given.items())
     model.save(tmp_path / "model.h5")
     np.testing.assert_array_equal(bn.load(tmp_path / "model.h5").predict(x), model.predict(x))
+
+
+@pytest.mark.parametrize("order", ["product first", "bias first"])
+def test_a_bias_that_a_sum_adds_is_the_layers_own(tmp_path: Path, order: str) -> None:
+    rng = np.random.default_rng(7)
+    constants = {"w": rng.standard_normal((3, 4)).astype(np.float32), "b": rng.standard_normal(4).astype(np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], "head"),
+        helper.make_node("Add", ["product", "b"] if order == "product first" else ["b", "product"], ["y"], "bias"),
+    ]
+    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": ("N", 3)}, {"y": ("N", 4)}, constants)))
+    assert set(model.weights) >= {"head/weight", "head/bias"}
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    np.testing.assert_allclose(model.predict(x), x @ constants["w"] + constants["b"], rtol=1e-5, atol=1e-6)
+    assert model.with_classes(7).predict(x).shape == (5, 7)
+
+
+def test_a_product_that_others_read_too_stays_without_a_bias(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    constants = {"w": rng.standard_normal((3, 4)).astype(np.float32), "b": rng.standard_normal(4).astype(np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], "head"),
+        helper.make_node("Add", ["product", "b"], ["sum"], "bias"),
+        helper.make_node("Mul", ["sum", "product"], ["y"], "gate"),
+    ]
+    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": ("N", 3)}, {"y": ("N", 4)}, constants)))
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    product = x @ constants["w"]
+    np.testing.assert_allclose(model.predict(x), (product + constants["b"]) * product, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_sizes_that_exporters_write_for_open_axes(tmp_path: Path, size: int) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    path = saved(tmp_path, graph_of(nodes, {"x": (size, 3, size)}, {"y": (size, 3, size)}))
+    with pytest.raises(bn.errors.OptionError, match=r"must have a size of at least 1"):
+        bn.onnx.load(path)
+    x = np.random.default_rng(0).standard_normal((4, 3, 6)).astype(np.float32)
+    np.testing.assert_array_equal(bn.onnx.load(path, sizes={"x": (1, 3, 6)}).predict(x), np.maximum(x, 0))

@@ -11,6 +11,7 @@ import numpy as np
 from blobnet import layers
 from blobnet.onnx.lowering import elementwise, number_text
 from blobnet.onnx.operation import HUGE, Operation, operator
+from blobnet.onnx.operators.products import with_bias
 from blobnet.onnx.values import MOST_AXES, Tensor, Value
 
 #: Operators of one value that are an expression; those of several are below.
@@ -99,6 +100,8 @@ def _not(op: Operation) -> Tensor:
 
 @operator(*_ARITHMETIC)
 def _arithmetic(op: Operation) -> Value:
+    if op.kind == "Add" and (dense := with_bias(op)):
+        return dense
     text, parameter = _ARITHMETIC[op.kind]
     if op.kind in ("Add", "Mul"):
         return _joined(op, [op.value(0), op.value(1)], text, parameter)

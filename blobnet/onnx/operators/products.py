@@ -60,6 +60,24 @@ def _matmul(op: Operation) -> Tensor:
     return _product(op, first, second)
 
 
+def with_bias(op: Operation) -> Tensor | None:
+    """A Dense layer that only this sum reads, with the numbers that the sum adds as its bias, if it is that."""
+    for place in (0, 1):
+        tensor, bias = op.value(place), op.value(1 - place)
+        if isinstance(bias, Tensor) or not isinstance(tensor, Tensor) or not op.alone[place]:
+            continue
+        layer = tensor.node.layer
+        if not isinstance(layer, layers.Dense) or layer.bias or layer in op.shared.values():
+            continue
+        if bias.shape not in ((layer.units,), (1, layer.units)):
+            continue
+        op.require(bool(np.isfinite(bias).all()), "every number of a constant must be one", input=1 - place)
+        node = replace(layer, bias=True)(*tensor.node.inputs)
+        weights = {**tensor.node.weights, "bias": np.ascontiguousarray(bias.reshape(-1), np.float32)}
+        return replace(tensor, node=replace(node, weights=weights))
+    return None
+
+
 @dataclass(frozen=True)
 class _Factor:
     """A factor of a product of stacks of matrices.
