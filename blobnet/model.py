@@ -311,7 +311,8 @@ class Model:
     ) -> Model:
         """The same layers and weights, but for the last one with weights: it has ``classes`` outputs, and starts anew.
 
-        What the input layer does to samples stays, also for those of another size.
+        What the input layer does to samples stays, also for those of another size. A softmax or sigmoid at the end goes:
+        losses take logits, of which predict_proba gives probabilities.
 
         Args:
             classes: outputs of the new model.
@@ -340,6 +341,8 @@ class Model:
             replaced[start.name] = Input.of(Shape(now[0], *size), name=start.name)
         nodes = self.graph.nodes(self._weights, replaced)
         output = nodes[self.graph.output.name]
+        if output.layer.gives_probabilities:
+            (output,) = output.inputs
         if output.shape.units != classes:
             rule = "the model's outputs must be those of its last layer with weights"
             raise ShapeError("with_classes", rule, layer=head.name, output=output.shape, classes=classes)

@@ -190,8 +190,8 @@ def is_model_file(text: str) -> bool:
     return text.endswith((".h5", ".hdf5", _ONNX))
 
 
-def open_model(path: str | os.PathLike[str]) -> Model:
-    """The model in a file: one of blobnet's, or ONNX.
+def open_model(path: str | os.PathLike[str], sample: Sequence[int] | None = None) -> Model:
+    """The model in a file: one of blobnet's, or ONNX, for samples of this shape where the file leaves their sizes open.
 
     Raises:
         FileError: there is no such file, or it is damaged.
@@ -199,7 +199,7 @@ def open_model(path: str | os.PathLike[str]) -> Model:
     """
     if not os.fspath(path).endswith(_ONNX):
         return load(path)
-    return onnx.load(path)
+    return onnx.load(path, sizes=sample)
 
 
 def build_or_load(text: str, size: int | None) -> Model:

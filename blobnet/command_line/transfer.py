@@ -39,7 +39,8 @@ class FileSource:
         Raises:
             ShapeError: its layers do not take that size.
         """
-        model, sample = open_model(self.path), tuple(input_shape)
+        sample = tuple(input_shape)
+        model = open_model(self.path, sample)
         before = model.graph.input.shape
         if len(sample) != len(before.dimensions) or sample[1:] == before.dimensions[1:]:
             return model.with_classes(classes, class_names, seed=seed)

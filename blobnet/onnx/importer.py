@@ -38,7 +38,7 @@ _MOST_DEPTH = 20
 Sizes = Mapping[str, "int | Sequence[int]"]
 
 
-def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: bool = True) -> Model:
+def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = None, samples: bool = True) -> Model:
     """The model in an ONNX file (docs/onnx.md): trainable, with the file's weights.
 
     Inputs and outputs keep their names and order. What does not depend on samples is computed once, here; no device is
@@ -47,7 +47,8 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     Args:
         path: the file.
         sizes: for axes that the file leaves open: {"height": 224} by the name of an axis, or {"image": (1, 3, 224,
-            224)} for all axes of an input. How many samples there are (axis 0) stays open.
+            224)} for all axes of an input. How many samples there are (axis 0) stays open. Or the shape of a sample,
+            (3, 224, 224), for a file with one input, of which the axes that the file leaves open count.
         samples: whether axis 0 of all inputs and outputs are the samples of a batch. If not, all of a tensor is one
             sample: a model for arrays with one more axis in front.
 
@@ -60,6 +61,8 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     graph, subject = model.graph, str(path)
     known = {item.name for item in graph.initializer}
     inputs = [item for item in graph.input if item.name not in known]
+    if sizes is not None and not isinstance(sizes, Mapping):
+        sizes = _of_sample(inputs, sizes, subject, samples=samples)
     check_sizes(graph, sizes or {}, subject)
     arrays = {item.name: item for item in graph.initializer} if samples else {}
     normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
@@ -85,6 +88,24 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | None = None, samples: b
     if len(found.graph.exits) == 1:
         found.class_names = class_names(model, found.graph.output.shape.units)
     return found
+
+
+def _of_sample(inputs: Sequence[Any], sample: Sequence[int], subject: str, *, samples: bool) -> Sizes:
+    """The sizes of the only input, for samples of this shape where the file leaves them open.
+
+    Raises:
+        OptionError: there are several inputs, or samples have another number of axes.
+    """
+    if len(inputs) != 1:
+        names = [item.name for item in inputs]
+        hint = "sizes={NAME: (1, ...), ...} has them for each."
+        raise OptionError(f"{subject}, sizes", "the shape of a sample is that of one input", inputs=names, hint=hint)
+    axes = inputs[0].type.tensor_type.shape.dim
+    shape = (1, *sample) if samples else tuple(sample)
+    if len(shape) != len(axes):
+        rule = "a sample must have as many axes as the file says"
+        raise OptionError(f"{subject}, sizes", rule, sample=tuple(sample), file=_shown_axes(axes))
+    return {inputs[0].name: tuple(_fixed(axis) or int(own) for axis, own in zip(axes, shape, strict=True))}
 
 
 def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[int, ...]:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet import layers
 from blobnet.command_line.model_argument import find_model
 from tests.cli.test_init_from import arrays
 from tests.interop.networks import random_weights, samples
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("safetensors")
 
 NET = "net.py:net"
@@ -164,3 +165,21 @@ def test_fine_tuning_an_onnx_file(run, saved) -> None:
     assert run("convert", "a-tuned.h5", "tuned.onnx").status == 0
     result = run("train", NET, "--init-from", "a.onnx", "--dataset", "four.npz", "--epochs", 1, "--output", "own.h5")
     assert "init    weights of a.onnx; new: dense_1\n" in result.err
+
+
+def test_sizes_that_a_file_leaves_open_are_those_of_the_data(run) -> None:
+    images = layers.Input(1, 12, 10)()
+    pooled = layers.GlobalAveragePool(name="pool")(layers.Conv2D(4, 3, padding=1, name="first")(images))
+    logits = layers.Dense(3, name="head")(pooled)
+    bn.onnx.save(bn.Model(images, layers.Activation("softmax")(logits)), "a.onnx")
+    proto = onnx.load("a.onnx")
+    for axis in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+        axis.Clear()
+    onnx.save(proto, "open.onnx")
+    assert "every axis but that of the samples must have a size" in run("plan", "open.onnx").err
+    result = run("train", "--init-from", "open.onnx", "--freeze-until", "first", "--dataset", "digits", "--epochs", "1")
+    assert result.status == 0, result.err
+    assert "logits" not in result.err  # The softmax at the end, of which a training would be told, has gone.
+    tuned = bn.load("open-tuned.h5")
+    assert (tuned.graph.input.shape.dimensions, tuned.graph.output.shape.units) == ((1, 8, 8), 10)
+    np.testing.assert_array_equal(tuned.weights["first/weight"], bn.onnx.load("a.onnx").weights["first/weight"])

@@ -194,3 +194,15 @@ def test_sizes_that_exporters_write_for_open_axes(tmp_path: Path, size: int) -> 
         bn.onnx.load(path)
     x = np.random.default_rng(0).standard_normal((4, 3, 6)).astype(np.float32)
     np.testing.assert_array_equal(bn.onnx.load(path, sizes={"x": (1, 3, 6)}).predict(x), np.maximum(x, 0))
+
+
+def test_sizes_of_a_sample(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, "width")}, {"y": ("N", 3, "width")}))
+    assert bn.onnx.load(path, sizes=(9, 6)).graph.input.shape.dimensions == (3, 6)  # 3 units are the file's.
+    with pytest.raises(bn.errors.OptionError, match=r"as many axes as the file says\. Received sample=\(3, 6, 6\)"):
+        bn.onnx.load(path, sizes=(3, 6, 6))
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"], "sum")]
+    path = saved(tmp_path, graph_of(nodes, {"a": ("N", "k"), "b": ("N", "k")}, {"y": ("N", "k")}))
+    with pytest.raises(bn.errors.OptionError, match=r"the shape of a sample is that of one input"):
+        bn.onnx.load(path, sizes=(3,))

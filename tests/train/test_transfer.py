@@ -346,6 +346,14 @@ def test_with_classes_gives_a_new_last_layer() -> None:
     assert Model(images, pooled).with_classes(5).graph.output.shape.units == 5
 
 
+@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
+def test_with_classes_leaves_probabilities_to_the_loss(function: str) -> None:
+    images = layers.Input(2, 4, 4)()
+    logits = layers.Dense(3, name="head")(layers.GlobalAveragePool()(images))
+    other = Model(images, layers.Activation(function)(logits)).with_classes(5)
+    assert (other.graph.output.name, other.graph.output.shape.units) == ("head", 5)
+
+
 @pytest.mark.parametrize("size", [(4,), (5, 7), (3, 6, 2)], ids=str)
 def test_with_classes_of_another_size_keeps_what_is_done_to_samples(device: Device, size: tuple[int, ...]) -> None:
     """On any number of axes; the numbers are those of the same layers with that size from the start."""
