@@ -311,8 +311,8 @@ class Model:
     ) -> Model:
         """The same layers and weights, but for the last one with weights: it has ``classes`` outputs, and starts anew.
 
-        What the input layer does to samples stays, also for those of another size. A softmax or sigmoid at the end goes:
-        losses take logits, of which predict_proba gives probabilities.
+        What the input layer does to samples stays, also for those of another size. A softmax or sigmoid at the end
+        goes: losses take logits, of which predict_proba gives probabilities.
 
         Args:
             classes: outputs of the new model.
