@@ -501,7 +501,7 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
     ("arguments", "message"),
     [
         (["conv", "resnet5"], "SUBJECT: it must be a suite, a network, or a shape such as 64x56x56:64k3p1. Received "
-                              "name=resnet5. Hint: did you mean 'resnet50'"),
+                              "name=resnet5. Hint: did you mean 'resnet56' or 'resnet50'"),
         (["conv", "anchor"], "did you mean 'anchors'"),
         (["cnov"], "argument WHAT: unknown name 'cnov': did you mean 'conv'?"),
         (["conv", "64x5x5:norm"], "SUBJECT: these layers are not of the kind to measure. Received layers="
