@@ -16,6 +16,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import keras_files
+from tests.interop.damage import refusals
 from tests.interop.networks import random_weights, samples
 
 #: Keras and NumPy 2 disagree on how arrays are made.
@@ -412,22 +413,7 @@ def test_storage_that_lies(tmp_path: Path) -> None:
 
 def test_truncated_and_changed_files(tmp_path: Path) -> None:
     path = written(tmp_path)
-    whole, model, random = path.read_bytes(), small(), np.random.default_rng(0)
-    for length in sorted({0, 8, *random.integers(0, len(whole), 25).tolist()}):
-        path.write_bytes(whole[:length])
-        with pytest.raises(FileError):
-            model.load_keras_weights(path)
-    failed = 0
-    for _ in range(300):
-        changed = bytearray(whole)
-        for place in random.integers(0, len(whole), 5):
-            changed[place] = random.integers(256)
-        path.write_bytes(changed)
-        try:
-            model.load_keras_weights(path)
-        except (FileError, ShapeError, OptionError):
-            failed += 1
-    assert failed > 30
+    assert refusals(path, small().load_keras_weights, cuts=25, lengths=[0, 8], places=5) > 30
 
 
 def keras_2(path: Path, layers_: dict[str, dict[str, Any]]) -> Path:
