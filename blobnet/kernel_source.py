@@ -44,6 +44,9 @@ _INCLUDE = r'^#include "([^"]+)"'
 #: What the default of a tunable depends on: whether a device vectorizes the loops within a work-item, or runs
 #: work-items as lanes (blobnet.device_model.DeviceModel.items_are_lanes).
 LOOPS, LANES = "loops", "lanes"
+#: Tunables whose defaults for loops are those of the processors with most: by name, the fact of a device's model that
+#: they follow, and what it is there (AVX-512). Where there is less they are in proportion, or sums leave the registers.
+_FITTED = {"MAXIMUM_LANES": ("lanes", 16), "MAXIMUM_ACCUMULATORS": ("registers", 32)}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class Tunable:
 
     defaults: Mapping[str, int]
     choices: tuple[int, ...]
+
+    def within(self, most: float) -> int:
+        """The largest legal value that is not above the default for loops, nor ``most``; the least if there is none."""
+        return max(
+            (item for item in self.choices if item <= min(most, self.defaults[LOOPS])), default=min(self.choices)
+        )
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,9 @@ class KernelSource:
             rule = f"a kernel's tunables must have defaults for '{kind}' on devices whose work-items are lanes"
             raise KernelError(f"kernel {self.name}", rule, device=model.name, hint=hint)
         values = {name: tunable.defaults[kind] for name, tunable in self.tunables.items()}
+        for name in _FITTED.keys() & values.keys() if kind == LOOPS else ():
+            fact, full = _FITTED[name]
+            values[name] = self.tunables[name].within(values[name] * getattr(model, fact) / full)
         for name, value in model.tunables.get(self.name, {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
                 raise KernelError(

@@ -31,6 +31,7 @@ class Implementation(ABC):
         families: of operations: ``convolution``, ``dense``.
         lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
         variants: of its ways: as a rule one, with the file's name.
+        precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
     """
 
@@ -38,6 +39,7 @@ class Implementation(ABC):
     families: ClassVar[tuple[str, ...]] = ("convolution",)
     lanes: ClassVar[bool | None]
     variants: ClassVar[tuple[str, ...]]
+    precision: ClassVar[str] = "fp32"
     is_last_resort: ClassVar[bool] = False
 
     def __init__(self, operation: Operation, tile: Any = "") -> None:
@@ -94,11 +96,6 @@ class Implementation(ABC):
     def is_guess(self) -> bool:
         """Whether nothing like it was measured, on any device: only tuning chooses it."""
         return getattr(self.tile, "is_guess", False)
-
-    @property
-    def precision(self) -> str:
-        """What its products round their factors to, one of PRECISIONS."""
-        return getattr(self.tile, "precision", "fp32")
 
     def of(self, operation: Operation) -> Implementation:
         """The same way for an operation of the same geometry."""

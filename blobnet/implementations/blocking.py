@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from blobnet.kernel_call import power_of_two
 from blobnet.kernel_source import Macro
 
+#: What a vector costs, in multiply-adds, however few lanes it has: costs are those of processors with so many.
+VECTOR_COST = 16
 #: What a load costs, in multiply-adds.
 LOAD_COST = 0.5
 #: Elements that a CPU's second cache holds beside what else is read, and what it costs to read one from beyond it, in
@@ -58,7 +60,10 @@ class Block:
 
 
 def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[Block]:
-    """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first."""
+    """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first.
+
+    Sums may take three quarters of a work-item's registers: a row of the vectors and a unit's factor lie beside them.
+    """
 
     def cost(block_units: int, block_vectors: int) -> float:
         work = rounded_up(units, block_units) * rounded_up(vectors, block_vectors)
@@ -68,7 +73,7 @@ def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: i
         Block(cost(block_units, block_vectors), block_units, block_vectors)
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
-        if block_units * block_vectors <= sums
+        if block_units * block_vectors <= sums and (block_units + 1) * block_vectors < sums * 4 / 3
     )
 
 
@@ -77,14 +82,12 @@ def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 
 
     ``stride`` is how far the weights of a unit are from the next one's, which are read side by side.
     """
-    most = tunables["MAXIMUM_LANES"]
-    lanes = power_of_two(run, most)
+    lanes = power_of_two(run, tunables["MAXIMUM_LANES"])
     vectors = runs * -(-run // lanes)
     limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
 
     def cost(block: Block) -> float:
-        # A vector that holds less than the most lanes takes as long.
-        return block.cost * most * (1 if stride % WAY_ELEMENTS or block.units <= WAYS else CONFLICT_COST)
+        return block.cost * VECTOR_COST * (1 if stride % WAY_ELEMENTS or block.units <= WAYS else CONFLICT_COST)
 
     found = [
         Block(cost(block), block.units, block.vectors, lanes, -(-vectors // block.vectors))

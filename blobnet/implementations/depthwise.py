@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blobnet.implementations.base import FORWARD, Implementation
-from blobnet.implementations.blocking import rounded_up
+from blobnet.implementations.blocking import VECTOR_COST, rounded_up
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -46,8 +46,7 @@ class Depthwise(Implementation):
         vectors = rounded_up(output.height, rows) * -(-output.width // self.width) * output.units * operation.batch_size
         loads = (rows - 1) * operation.vertical.stride + operation.vertical.span
         steps = operation.taps + loads * operation.horizontal.kernel / rows + STORE_COST
-        # A vector that holds less than the most lanes takes as long.
-        return SUM_COST * vectors * self.tunables(operation)["MAXIMUM_LANES"] * steps / operation.cores
+        return SUM_COST * vectors * VECTOR_COST * steps / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, output = self.operation, self.operation.output.shape

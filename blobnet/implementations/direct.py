@@ -11,6 +11,7 @@ from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import (
     READ_COST,
+    VECTOR_COST,
     Block,
     blocks,
     reads,
@@ -28,6 +29,8 @@ SPLIT_ELEMENTS = 2**21
 #: What it costs to copy a value when the input is split into phases, and to store one where vectors are not whole, in
 #: multiply-adds.
 COPY_COST, STORE_COST = 40, 50
+#: Vectors of a row from which on storing them costs no more than elsewhere: the last alone overlaps the one before.
+LONG_ROW = 4
 #: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
 SPLIT_ACCUMULATORS = 20
 #: What forward takes of what is counted, but for the copy, where stores weigh most: its results go from registers
@@ -105,6 +108,11 @@ class Direct(Implementation):
         operation = self.operation
         return operation.direction == FORWARD and self.pitch != operation.result.layout.unit_memory_width
 
+    @staticmethod
+    def _is_long(part: Part) -> bool:
+        """Whether it makes long rows of the result's own, which are stored as they are."""
+        return not part.flat and part.phase.horizontal.size >= LONG_ROW * part.tile.lanes
+
     def _reads(self, part: Part) -> Pair:
         """:func:`reads` of the tiles."""
         operation, tile = self.operation, part.tile
@@ -118,7 +126,8 @@ class Direct(Implementation):
         cost = (sums + READ_COST * sum(min(self._reads(part)) for part in self.parts)) * operation.groups
         # NOTE: also where the copy's pitch spares that: batches of small planes are slower than panels nonetheless.
         is_widened = self.copies and self.pitch > self.layout.unit_width
-        cost += STORE_COST * elements * (self._moves or is_widened)
+        if (self._moves or is_widened) and not all(self._is_long(part) for part in self.parts):
+            cost += STORE_COST * elements
         if operation.direction == FORWARD and operation.taps == 1:
             cost *= ONE_TAP_FORWARD_COST
         return self._with_copy(cost)
@@ -179,11 +188,10 @@ class _Gradient(Direct):
     @property
     def cost(self) -> float:
         operation, most = self.operation, self.tunables(self.operation)["MAXIMUM_LANES"]
-        # A vector that holds less than the most lanes takes as long.
         vectors = (
             self.runs * -(-self.run // power_of_two(self.run, most)) * (ONE_TAP_COST if operation.taps == 1 else 1)
         )
-        cost = self._with_copy(self.tile.cost * vectors * most * operation.groups)
+        cost = self._with_copy(self.tile.cost * vectors * VECTOR_COST * operation.groups)
         return cost + WEIGHT_COST * operation.weights / operation.cores
 
     def calls(self) -> list[KernelCall]:

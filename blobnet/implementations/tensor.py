@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.blocking import rounded_up
@@ -23,7 +22,6 @@ class WarpTile(Tile):
     """
 
     stages: int
-    precision: ClassVar[str] = "tf32"
 
     @property
     def items(self) -> int:
@@ -60,10 +58,12 @@ class Tensor(Tiled):
     The packed weights lie in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl).
     """
 
+    precision = "tf32"
+
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
-        return tiles if operation.tuning.precision == "tf32" else ()
+        return tiles if operation.tuning.precision == cls.precision else ()
 
     @property
     def depth_rows(self) -> int:

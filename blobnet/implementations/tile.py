@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import ClassVar
 
 from blobnet.blob import FLOAT32
 from blobnet.device_model import DeviceModel
@@ -40,7 +39,6 @@ class Tile:
     overhead: int = field(default=0, kw_only=True)
     totals: bool = field(default=False, kw_only=True)
     is_guess: bool = field(default=False, kw_only=True)
-    precision: ClassVar[str] = "fp32"
 
     @property
     def items(self) -> int:

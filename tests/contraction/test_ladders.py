@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from blobnet.bench import shapes
+from blobnet.checkup.reference import convolution as reference
 from blobnet.contraction.execution import Compiled, compiled
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule, check, prepared
 from blobnet.device import Device
 from blobnet.device_model import GENERIC
 from tests.bench import schedules
-from tests.reference import convolution as reference
 from tests.reference.compare import assert_close
 
 #: For each seed: units that no block divides, odd widths, strides, dilations, paddings; and a bias and an activation.

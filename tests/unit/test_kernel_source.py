@@ -10,8 +10,9 @@ import pytest
 
 from blobnet import kernel_source
 from blobnet.blob import BlobLayout, Shape
-from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.errors import KernelError
+from blobnet.implementations.blocking import vector_tiles
 from blobnet.kernel_source import Definition, KernelSource, all_kernels, load, parse
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -55,6 +56,23 @@ def test_header() -> None:
     assert source.tunables["TILE"].choices == (1, 2, 16)
     assert source.tunables["TILE"].defaults == {"loops": 16, "lanes": 1}
     assert dict(source.dimensions) == {"width": "columns", "units": "units * COUNT"}
+
+
+@pytest.mark.parametrize(
+    ("width", "machine", "lanes", "sums"),
+    [(16, "x86_64", 16, 24), (8, "x86_64", 8, 12), (4, "x86_64", 4, 12), (8, "aarch64", 8, 24), (4, "aarch64", 4, 24)],
+)
+def test_tiles_of_sums_fit_the_registers_of_a_processor(width: int, machine: str, lanes: int, sums: int) -> None:
+    model = model_of(Answers("cpu", is_host=True, compute_units=2, vector_width=width, machine=machine))
+    values = load("convolution/forward_flat").tuning(model)
+    assert (values["MAXIMUM_LANES"], values["MAXIMUM_ACCUMULATORS"]) == (lanes, sums)
+    tiles = vector_tiles(values, 64, 1000)
+    assert {tile.lanes for tile in tiles} == {lanes}
+    assert max(tile.units * tile.vectors for tile in tiles) == sums
+    # A row of vectors and a weight lie in registers beside them.
+    assert all(tile.units * tile.vectors + tile.vectors + 1 <= model.registers for tile in tiles)
+    own = replace(model, tunables={"convolution/forward_flat": {"MAXIMUM_LANES": 2}})
+    assert load("convolution/forward_flat").tuning(own)["MAXIMUM_LANES"] == 2
 
 
 def test_headers_of_includes_are_listed_behind_the_kernels_own() -> None:
