@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         plots,
         schedules,
     )
+    from blobnet.checkup.doctor import doctor
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
 
@@ -37,6 +38,7 @@ __all__ = [
     "callbacks",
     "contraction",
     "datasets",
+    "doctor",
     "errors",
     "from_torch",
     "layers",
@@ -50,7 +52,13 @@ __all__ = [
     "schedules",
 ]
 #: Names that are not modules, and where they stand.
-_WITHIN = {"Model": "model", "Sequential": "model", "load": "model", "from_torch": "onnx.from_torch"}
+_WITHIN = {
+    "Model": "model",
+    "Sequential": "model",
+    "load": "model",
+    "doctor": "checkup.doctor",
+    "from_torch": "onnx.from_torch",
+}
 
 
 def __getattr__(name: str) -> Any:

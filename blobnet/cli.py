@@ -142,6 +142,19 @@ columns:
 """
 
 
+_DOCTOR_EPILOG = """\
+Runs each way to compute convolutions and dense layers, in each direction, and
+other layers on small random odd shapes, in memory full of traps, and compares
+with float64 references. What crashes or hangs a driver does so in a process of
+its own. Status 1: something is wrong; plans do without it from now on.
+
+columns:
+  error    the worst of all numbers, over the root mean square of their array
+  verdict  ok; wrong (numbers); stray write (outside of what is the kernel's);
+           not repeatable (two runs differ); not built; crashed; hung; failed
+           (the driver says so); not here (nothing of that kind to check)
+  ms       of the check's launches
+"""
 _CONVERT_EPILOG = """\
 kinds of files:
   .h5            a model of blobnet's, with its classes and training; or weights
@@ -261,6 +274,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_show(command("show", "WHAT [options]", "draw a data set or a model", _SHOW_EPILOG))
     devices = command("devices", "[--facts]", "list the OpenCL devices and mark the default one")
     devices.add_argument("--facts", action="store_true", help="show what is known of each, and where it comes from")
+    _add_doctor(command("doctor", "[options]", "check that blobnet computes rightly on a device", _DOCTOR_EPILOG))
     _add_plan(command("plan", "MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG))
     _add_bench(command("bench", "WHAT [SUBJECT] [options]", "time kernels and networks", _BENCH_EPILOG))
     _add_tune(command("tune", "MODEL [options]", "find the fastest kernels for a model on a device", _TUNE_EPILOG))
@@ -419,6 +433,11 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--check", action="store_true", help="check every launch for writes where it must not write (slow)"
     )
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="first check the ways to compute that were never used on this device and driver, as 'blobnet doctor' does",
+    )
 
 
 def _add_evaluate(parser: Parser) -> None:
@@ -511,6 +530,23 @@ def _add_plan(parser: Parser) -> None:
     )
     _add_picture(parser, "--plot", "draw what holds memory, launch by launch")
     _add_device(parser)
+
+
+def _add_doctor(parser: Parser) -> None:
+    parser.add_argument(
+        "--device", metavar="DEVICE", help="check this device alone, not all: part of its name, or its address"
+    )
+    parser.add_argument("--thorough", action="store_true", help="check on more layers, and all that was tuned: minutes")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument(
+        "--seed", metavar="N", type=option_types.seed, default=0, help="of shapes, memory and data (default: 0)"
+    )
+    parser.add_argument(
+        "--limit", metavar="S", type=option_types.count, default=60, help="seconds for a check (default: 60)"
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="check nothing: let plans use again what earlier checks denied them"
+    )
 
 
 def _add_convert(parser: Parser) -> None:

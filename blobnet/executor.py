@@ -25,6 +25,8 @@ from blobnet.task import Fault
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300
+#: What was said of what is denied, by the device's name: models may be planned anew many times.
+DENIALS_TOLD: set[tuple[str, Fault]] = set()
 #: Programs that may be needed beside those of a plan: an optimizer's, sums', averages'. NOTE: were there room for one
 #: less than are bound in turn, each would be forgotten right before it is asked for again.
 _OTHER_PROGRAMS = 32
@@ -178,7 +180,20 @@ def plan_for(
     if failures:
         with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
             device.tunings.mark_broken(*failures)
+    _tell_denied(device, plan)
     return plan
+
+
+def _tell_denied(device: Device, plan: Plan) -> None:
+    """Warns, once a process, of what a plan does without since a check of it failed."""
+    kinds = {(getattr(call.owner, "family", ""), call.direction) for _, call in plan.calls}
+    for fault, verdict in device.tunings.denied.items():
+        key = device.info.name, fault
+        if (fault.family, fault.direction) in kinds and key not in DENIALS_TOLD:
+            DENIALS_TOLD.add(key)
+            rule = f"{device.info.name} must compute rightly by this variant, which is left out: a check of it failed"
+            hint = "'blobnet doctor' checks variants again, 'blobnet doctor --clear' has all of them used again."
+            warn(str(fault), rule, verdict=verdict, hint=hint)
 
 
 def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from blobnet.building import announced
 from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.datasets.source import Source, runs
-from blobnet.device import Device, choose
+from blobnet.device import Device, check_process, choose
 from blobnet.device_model import GENERIC, HOST
 from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
@@ -399,6 +400,7 @@ class Model:
 
         Functions that take a model and a ``device=`` get theirs here, so that a model stays on one.
         """
+        check_process()
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
@@ -430,6 +432,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
         debug: bool | None = None,
+        verify: bool = False,
         verbose: bool = True,
     ) -> dict[str, list[float]]:
         """Trains the model, from its weights of now.
@@ -482,6 +485,9 @@ class Model:
             precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
                 stay fp32) for the tensor cores of NVIDIA GPUs.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
+            verify: before the first step, check each way to compute a convolution or a dense layer that was never
+                checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is
+                left out, with a warning.
             verbose: show progress bars, and how far kernels are built; on a terminal.
 
         Returns:
@@ -522,6 +528,7 @@ class Model:
         held_out = None if validation is None else LabelledData(self.graph, losses, *validation, subject="validation")
         note_losses(data.heads, self.graph)
         self._note_scale(data.sources, training=True)
+        check_process()  # Else their lock may never open.
         self._evaluators.clear()  # They would only hold memory that training needs.
         if freeze is not None or state is None:
             frozen = frozen_parameters(self.graph, freeze or ())
@@ -536,7 +543,8 @@ class Model:
         of_classes = self._class_weights(class_weights, data)
         if accumulate > 1:
             _check_accumulate(data.heads, of_classes, changes)
-        step = TrainingStep(
+        make_step = partial(
+            TrainingStep,
             self.device_for(device).at(precision),
             self.graph,
             self._weights,
@@ -554,6 +562,12 @@ class Model:
             augmented=augmented,
             debug=debug,
         )
+        step = make_step()
+        if verify:
+            from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.
+
+            while verify_plan(step.device, step.plan):
+                step = make_step()
         trainer = Trainer(step, accumulate)
         if state is not None:
             trainer.restore(state)

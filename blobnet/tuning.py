@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.cache import cache_folder, locked, write_atomically
+from blobnet.cache import cache_folder, locked, make_folder, write_atomically
 from blobnet.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
@@ -75,17 +75,29 @@ def _winners_text(winners: Mapping[Task, Winner]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class _Content:
-    """What a file holds of a device: winners by task, what its driver breaks, and SPEEDS."""
+    """What a file holds of a device: winners by task, what its driver breaks, and SPEEDS.
+
+    ``denied`` are the faults that a check has found, with its verdict, and ``verified`` the ways that passed one.
+    """
 
     tasks: dict[Task, Winner] = field(default_factory=dict)
     broken: set[Fault] = field(default_factory=set)
     speeds: dict[str, float] = field(default_factory=dict)
+    denied: dict[Fault, str] = field(default_factory=dict)
+    verified: set[Fault] = field(default_factory=set)
 
     def add(self, other: _Content) -> None:
         """Takes in what another holds."""
         self.tasks |= other.tasks
         self.broken |= other.broken
         self.speeds |= other.speeds
+        self.denied |= other.denied
+        self.verified |= other.verified
+
+    def lift(self, faults: Collection[Fault]) -> None:
+        """Takes what is right after all off the list of what is denied."""
+        for fault in faults:
+            self.denied.pop(fault, None)
 
 
 class Tunings:
@@ -137,7 +149,33 @@ class Tunings:
     @property
     def broken(self) -> frozenset[Fault]:
         """What this driver does not build, or builds wrongly."""
-        return frozenset(self._measured.broken)
+        return frozenset(self._measured.broken | self.denied.keys())
+
+    @property
+    def denied(self) -> Mapping[Fault, str]:
+        """Of what is broken: what ``blobnet doctor``, or the check of a first use, has found, with its verdict."""
+        return self._measured.denied
+
+    @property
+    def verified(self) -> frozenset[Fault]:
+        """The ways that have passed a check here, as the faults that they are not."""
+        return frozenset(self._measured.verified)
+
+    def judge(self, denied: Mapping[Fault, str], verified: Iterable[Fault]) -> None:
+        """Keeps what checks have found: what must not be used, with the verdict, and what is right now.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        passed = set(verified) - denied.keys()
+        self._keep(_Content(denied=dict(denied), verified=passed), lifted=passed)
+
+    def clear_denied(self) -> int:
+        """Forgets all that was denied, and says how much that was; FileError if the file cannot be written."""
+        denied = dict(self.denied)
+        if denied:
+            self._keep(_Content(), lifted=denied)
+        return len(denied)
 
     def record(self, task: Task, winner: Winner) -> None:
         """Keeps the winner of a task, at once; FileError if the file cannot be written."""
@@ -192,22 +230,26 @@ class Tunings:
             raise FileError(str(path), "the file must be writable", cause=error) from error
         return path
 
-    def _keep(self, found: _Content) -> None:
+    def _keep(self, found: _Content, lifted: Collection[Fault] = ()) -> None:
         self._measured.add(found)
-        self._save(found)
+        self._measured.lift(lifted)
+        self._save(found, lifted)
 
-    def _save(self, found: _Content) -> None:
+    def _save(self, found: _Content, lifted: Collection[Fault] = ()) -> None:
         vars(self).pop("choices", None)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with locked(self.path.parent):
                 # What other processes have found meanwhile stays.
                 content = self._read(quiet=True)
                 content.add(found)
+                content.lift(lifted)
                 values = {
                     **self.identity,
                     "kernels": fingerprint(),
                     "broken": sorted(map(str, content.broken)),
+                    "denied": {str(fault): content.denied[fault] for fault in sorted(content.denied)},
+                    "verified": sorted(map(str, content.verified)),
                     "speeds": content.speeds,
                     "tasks": _winners_text(content.tasks),
                 }
@@ -227,7 +269,9 @@ class Tunings:
         try:
             values = json.loads(text)
             speeds = {name: float(values["speeds"][name]) for name in SPEEDS if name in values["speeds"]}
-            content = _Content(parse_winners(values), {Fault.parse(name) for name in values["broken"]}, speeds)
+            denied = {Fault.parse(name): str(verdict) for name, verdict in values.get("denied", {}).items()}
+            broken, verified = ({Fault.parse(name) for name in values.get(key, ())} for key in ("broken", "verified"))
+            content = _Content(parse_winners(values), broken, speeds, denied, verified - denied.keys())
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from blobnet.checkup.reference import convolution, dense, normalization, pooling
+from blobnet.checkup.reference.activation import named
 from blobnet.graph import Graph, Vertex
-from tests.reference import convolution, dense, dropout, joins, losses, normalization, pooling
-from tests.reference.activation import named
+from tests.reference import dropout, joins, losses
 
 Pair = tuple[int, int]
 Sides = tuple[Pair, Pair]

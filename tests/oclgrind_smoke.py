@@ -1,6 +1,6 @@
 """Runs every kernel on small odd shapes in Oclgrind (`python -m tests.oclgrind_smoke`): bounds, races, unset values.
 
-Layers run in hostile memory (tests/layers/layer_bench.py), with the tunables of CPUs and of GPUs; convolutions and
+Layers run in hostile memory (blobnet/checkup/bench.py), with the tunables of CPUs and of GPUs; convolutions and
 dense layers by each implementation in the registry, in each direction; losses, optimizers and what is left of kernels/
 after them; and 500 random contractions, compiled. What was run is counted against the registry and the files of
 kernels/: what was missed is a finding. ``--quick`` is CI's part: every kernel and implementation once, a few
@@ -32,10 +32,10 @@ import pytest
 from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
+    from blobnet.checkup.bench import Bench
     from blobnet.device import Device
     from blobnet.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
-    from tests.layers.layer_bench import Bench
     from tests.layers.test_every_implementation import Drawn
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
@@ -201,7 +201,7 @@ def layer_cases() -> Iterator[tuple[Any, Any, int]]:
 
 def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: Any, tuning: Tuning) -> None:
     """All phases of a layer."""
-    from tests.layers.layer_bench import Bench, make_problem
+    from blobnet.checkup.bench import Bench, make_problem
 
     run_bench(Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning))
 
@@ -232,15 +232,16 @@ def run_implementation(
     Weights lie in memory as blobs do.
     """
     from blobnet.blob import FLOAT32
+    from blobnet.checkup.bench import Bench, make_problem
+    from blobnet.checkup.checks import PHASE_OF
     from blobnet.implementations import IMPLEMENTATIONS
-    from tests.layers.layer_bench import Bench, make_problem
-    from tests.layers.test_every_implementation import FLOAT32_WEIGHTS, PHASES
+    from tests.layers.test_every_implementation import FLOAT32_WEIGHTS
 
     layer, shape, count = case
     types = {"storage": tuning.storage, "weights": FLOAT32 if name in FLOAT32_WEIGHTS else tuning.storage}
     bench = Bench(device, make_problem(layer, [shape], count=count, **types), arrangement, tuning)
     run_bench(bench)
-    for direction, phase in PHASES.items():
+    for direction, phase in PHASE_OF.items():
         used = {call.way.variant for call in bench.calls.get(phase, ()) if call.way}
         reached |= {(name, variant, direction) for variant in used & set(IMPLEMENTATIONS[name].variants)}
 
@@ -322,9 +323,9 @@ def cases(
     """
     from blobnet import layers, losses
     from blobnet.blob import FLOAT16, FLOAT32, Shape
+    from blobnet.checkup.bench import Arrangement
     from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.kernel_source import all_kernels, load
-    from tests.layers.layer_bench import Arrangement
     from tests.layers.test_every_implementation import FLOAT32_ALONE
     from tests.layers.test_every_kernel import compared_calls
 

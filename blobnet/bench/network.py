@@ -137,9 +137,11 @@ class NetworkBench:
         self.reader = IndexedReader(sources_for(model.graph, self.x, "x"))
         self.y = random_classes(model, batch_size)
         updates = self.optimizer.calls(self.step.parameters.table, device.model)
-        calls = [call for _, call in self.step.plan.calls]
-        self._launches: list[Launch] = self.step.executor.bind(calls, batch_size)
+        planned = [call for _, call in self.step.plan.calls]
+        self._launches: list[Launch] = self.step.executor.bind(planned, batch_size)
         self._launches += self.step.executor.bind(updates, 0)
+        #: What a training step launches, in order.
+        self.calls = [*planned, *updates]
 
     def train(self) -> None:
         """One training step, with the batch's way to the device; it may not have ended yet."""

@@ -26,6 +26,7 @@ from blobnet.bench.timing import (
     launch_seconds,
 )
 from blobnet.blob import AXES, FloatArray, Shape
+from blobnet.checkup.examination import TOLERANCES
 from blobnet.device import Device
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
@@ -47,11 +48,6 @@ _ROUNDS, _HOPEFUL = 7, 1.3
 _MARGIN = 0.02
 #: The longest run of a candidate on a GPU, in launches: its own clock needs no more.
 _LONGEST_RUN = 20
-#: What results may differ by at most, over their root mean square, by the precision of the candidate. In fp32: sums of
-#: another order, or products of another form. In tf32 a factor is off by at most 2^-11 of itself, a product by 2^-10.
-#: The numbers here have a mean of 0, so errors of products add up as the products do, to 2^-10 of the root mean square;
-#: hardly one of 1e8 results is off by more than six times that.
-TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10}
 #: Samples of the plan in which a candidate is checked on other planes, and of the batch.
 _ODD_BATCH, _ODD_COUNT = 3, 2
 #: Others that say something else until a candidate is wrong, and those that are asked: some may not build.

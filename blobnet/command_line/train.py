@@ -39,8 +39,8 @@ from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError, counted
-from blobnet.files import check_writable
-from blobnet.interrupt import Terminated
+from blobnet.files import check_writable, held
+from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
 from blobnet.sample_weights import ClassWeights
@@ -64,35 +64,33 @@ class _CtrlC:
     NOTE: Python swallows an exception that is raised while a weak reference dies, and h5py lives on those.
 
     Attributes:
-        is_patient: whether the first one waits for :meth:`deferred`; a second one does not.
+        waited_for: those whose first one waits for :meth:`deferred`; a second one does not.
         asked: what there was, if anything.
     """
 
     #: What is taken, where nobody else has plans with it.
-    _USUAL: ClassVar[dict[signal.Signals, Any]] = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-    }
+    _USUAL: ClassVar[tuple[Any, ...]] = (signal.SIG_DFL, *RUNNING.values())
 
     def __init__(self) -> None:
-        self.is_patient = False
+        self.waited_for: tuple[signal.Signals, ...] = ()
         self.asked: type[KeyboardInterrupt] | None = None
-        self._ours: list[signal.Signals] = []
+        self._before: dict[signal.Signals, Any] = {}
         self._waits = False
 
     def __enter__(self) -> None:
         # Who runs in the background, or in a thread, has no Ctrl-C to take.
         if threading.current_thread() is threading.main_thread():
-            self._ours = [each for each, usual in self._USUAL.items() if signal.getsignal(each) is usual]
-        for each in self._ours:
+            before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {each: handler for each, handler in before.items() if handler in self._USUAL}
+        for each in self._before:
             signal.signal(each, self._ask)
 
     def __exit__(self, *_: object) -> None:
-        for each in self._ours:
-            signal.signal(each, self._USUAL[each])
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
 
     def _ask(self, number: int, _: object) -> None:
-        waits = self._waits or (self.is_patient and self.asked is None)
+        waits = self._waits or (number in self.waited_for and self.asked is None)
         self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
         if not waits:
             raise self.asked
@@ -114,7 +112,7 @@ class _CtrlC:
 class _OutputFile(Checkpoint):
     """The output file; knows the epoch that it holds: the best one if something looks for it, else the last.
 
-    With files in the middle of epochs, the last one lies beside the best one.
+    In files of the middle of epochs, the last one lies beside the best one.
 
     Attributes:
         epoch: the finished epochs, behind which the file can be resumed.
@@ -133,16 +131,16 @@ class _OutputFile(Checkpoint):
 
     def step_end(self, progress: Progress) -> None:
         self.is_begun = True
-        if self.every_steps is None:
-            return
-        # From the first step on there is something to keep, so that Ctrl-C waits for the end of a step.
-        self.ctrl_c.is_patient = True
+        # From the first step on there is something to keep, so that they wait for the end of a step. Who presses
+        # Ctrl-C is there and can ask for files of steps; a machine that is shut down gives no second chance.
+        self.ctrl_c.waited_for = (signal.SIGTERM, *([signal.SIGINT] if self.every_steps else []))
         if self.ctrl_c.asked is None:
             super().step_end(progress)
-        else:
+        elif self.every_steps or self.ctrl_c.asked is Terminated:
             self._save_within(progress)
 
     def _save_within(self, progress: Progress) -> None:
+        self.keep_best = self.best is not None
         with self.ctrl_c.deferred():
             super()._save_within(progress)
             self.step = progress.trainer.step.number
@@ -190,7 +188,9 @@ def run(options: argparse.Namespace) -> int:
     patience = options.early_stopping or (options.epochs if options.save_best else None)
     file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
-        return _train(options, source, file)
+        with held(output):
+            _check_new(options, output)
+            return _train(options, source, file)
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(f"interrupted; {file.state}") from None
     except BlobnetError as error:
@@ -285,6 +285,7 @@ def _fit(
         resume=options.resume,
         precision=options.precision,
         debug=options.check or None,
+        verify=options.verify,
         **settings,
     )
 
@@ -366,6 +367,10 @@ def _check_paths(options: argparse.Namespace, output: Path) -> None:
         raise FileError(str(output), "--resume needs the file of the training to go on with", hint=hint)
     for path in paths:
         check_writable(written[path], 0)
+
+
+def _check_new(options: argparse.Namespace, output: Path) -> None:
+    """Refuses, before any work, to replace a file where nobody said so."""
     if output.exists() and not (options.resume or options.overwrite):
         hint = "--resume goes on with its training, --overwrite replaces it, --output writes another file."
         raise FileError(str(output), "there is such a file already", hint=hint)

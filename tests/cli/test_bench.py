@@ -19,6 +19,7 @@ from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.shapes import Work, parse
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement, Bench, make_problem
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device import Device
@@ -31,7 +32,6 @@ from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
 from blobnet.tables import floor_percent
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
+from blobnet.checkup.bench import Arrangement, Bench, Problem, bits, function_step, in_memory, make_problem, placed
+from blobnet.checkup.reference.activation import named
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
-from tests.layers.layer_bench import Arrangement, Bench, Problem, bits, function_step, in_memory, make_problem, placed
-from tests.reference.activation import named
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]

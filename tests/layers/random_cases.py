@@ -10,11 +10,12 @@ import numpy as np
 
 from blobnet import kernel_source
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement, Bench, make_problem
+from blobnet.checkup.checks import one_of
 from blobnet.device import Device
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
 
 #: What a case has, as (of what, which); a test wants a set of them from its cases.
 Traits = set[tuple[str, Any]]
@@ -46,11 +47,6 @@ class Case:
         """For its calls; nothing is built or run."""
         problem = make_problem(self.layer, [self.shape], count=self.count, seed=self.seed)
         return Bench(device, problem, self.arrangement, self.tuning)
-
-
-def one_of(generator: np.random.Generator, *choices: Any) -> Any:
-    """A random choice that stays a Python value."""
-    return choices[int(generator.integers(len(choices)))]
 
 
 def random_overrides(

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pytest
 
 from blobnet.blob import Shape
+from blobnet.checkup.bench import in_memory
+from blobnet.checkup.reference import activation as reference
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Placement
 from tests.kinds import kind_of, tuning_for
-from tests.layers.layer_bench import in_memory
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
-from tests.reference import activation as reference
 
 #: Every function, and those with numbers of their own.
 FUNCTIONS = (*ACTIVATIONS, "leaky_relu(0.3)", "leaky_relu(0)", "relu(1.5)")

@@ -20,6 +20,7 @@ import pytest
 
 from blobnet import Sequential, building, child_builds, layers, tuning
 from blobnet.cache import cache_folder
+from blobnet.child import Child
 from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.planning import make_plan
@@ -233,9 +234,9 @@ def test_where_no_child_works_programs_are_built_here(
 
 def test_ctrl_c_ends_the_children(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     children = []
-    start = child_builds._Child.__init__
+    start = Child.__init__
 
-    def noted(self: child_builds._Child, *arguments: object) -> None:
+    def noted(self: Child, *arguments: object) -> None:
         start(self, *arguments)
         children.append(self._process)
 
@@ -243,7 +244,7 @@ def test_ctrl_c_ends_the_children(fresh: Device, monkeypatch: pytest.MonkeyPatch
         if done:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(child_builds._Child, "__init__", noted)
+    monkeypatch.setattr(Child, "__init__", noted)
     make_faulty(monkeypatch, "'= 41;' in source or '= 42;' in source", "import time; time.sleep(1000)")
     with pytest.raises(KeyboardInterrupt):
         fresh.build_ahead([source(number) for number in range(40, 50)], interrupt)
@@ -307,9 +308,9 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Non
     if not folder.is_dir():
         pytest.skip("looks at files in /proc")
     files: set[Path] = set()
-    start = child_builds._Child.__init__
+    start = Child.__init__
 
-    def noted(self: child_builds._Child, *arguments: object) -> None:
+    def noted(self: Child, *arguments: object) -> None:
         start(self, *arguments)
         for file in (self._process.stdin, self._process.stdout, self._words):
             files.add((folder / str(file.fileno())).readlink())
@@ -322,7 +323,7 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Non
                 found.add(item.readlink())
         return found & files
 
-    monkeypatch.setattr(child_builds._Child, "__init__", noted)
+    monkeypatch.setattr(Child, "__init__", noted)
     child_builds._IDLE.close()
     fresh.build_ahead([source(60)])
     assert len(files) == 3

@@ -11,6 +11,9 @@ import pytest
 
 from blobnet import Sequential
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement, Bench, finishing
+from blobnet.checkup.checks import one_of
+from blobnet.checkup.layer_references import arguments, reference_of, sides
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.graph import from_nodes
@@ -21,12 +24,8 @@ from blobnet.layers import Activation, Conv1D, Conv2D, Input
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, only, tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, finishing
 from tests.layers.layer_contract import (
     ContractReport,
-    Float64Array,
-    Inputs,
-    Parameters,
     Run,
     check_central_differences,
     run_layer_contract,
@@ -34,57 +33,15 @@ from tests.layers.layer_contract import (
 from tests.layers.random_cases import (
     Case,
     Traits,
-    one_of,
     random_arrangement,
     random_overrides,
     traits_of_call,
 )
-from tests.reference import convolution as reference
 
 Pair = tuple[int, int]
 KERNELS = [f"convolution/{name}" for name in ("forward_flat", "backward_weight", "backward_data")]
 FUSIBLE = [name for name in ACTIVATIONS if name != "softmax"]
 BIASES: list[Any] = [False, True, "position"]
-
-
-# -- the reference, from a layer's arguments ---------------------------------------------------------------------------
-
-
-def as_pair(value: Any, rank: int) -> Pair:
-    """(vertical, horizontal) of an argument."""
-    if rank == 1:
-        return 1, value
-    return value if isinstance(value, tuple) else (value, value)
-
-
-def sides(layer: Conv1D | Conv2D, shape: Shape) -> tuple[Pair, Pair]:
-    """((top, bottom), (left, right)) of the layer's padding."""
-    padding: Any = layer.padding
-    if padding == "valid":
-        return (0, 0), (0, 0)
-    if padding == "same":
-        kernel, stride, dilation = arguments(layer)
-        found = []
-        for axis, size in enumerate((shape.height, shape.width)):
-            outputs = (size + stride[axis] - 1) // stride[axis]
-            span = dilation[axis] * (kernel[axis] - 1) + 1
-            total = max(0, (outputs - 1) * stride[axis] + span - size)
-            found.append((total // 2, total - total // 2))
-        return found[0], found[1]
-    if layer.rank == 1:
-        return (0, 0), padding if isinstance(padding, tuple) else (padding, padding)
-    if isinstance(padding, int):
-        return (padding, padding), (padding, padding)
-    if isinstance(padding[0], int):
-        return (padding[0], padding[0]), (padding[1], padding[1])
-    top_bottom, left_right = padding
-    return top_bottom, left_right
-
-
-def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
-    """Kernel size, stride and dilation."""
-    kernel = as_pair(layer.kernel_size, layer.rank)
-    return kernel, as_pair(layer.stride, layer.rank), as_pair(layer.dilation, layer.rank)
 
 
 def direct(tuning: Tuning) -> Tuning:
@@ -103,37 +60,13 @@ def contract(
 
     ``options`` are those of run_layer_contract.
     """
-    _, stride, dilation = arguments(layer)
-    settings: Any = {
-        "stride": stride,
-        "padding": sides(layer, shape),
-        "dilation": dilation,
-        "groups": layer.groups,
-    }
-
-    def unpacked(parameters: Parameters) -> tuple[Float64Array, Float64Array | None]:
-        weight, bias = parameters["weight"], parameters.get("bias")
-        if layer.rank == 1:
-            weight = weight[:, :, None, :]
-            bias = bias[:, None, :] if bias is not None and bias.ndim == 2 else bias
-        return weight, bias
-
-    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
-        return reference.conv2d(inputs[0], *unpacked(parameters), **settings)
-
-    def backward(
-        inputs: Inputs, parameters: Parameters, delta: Float64Array
-    ) -> tuple[list[Float64Array], dict[str, Float64Array]]:
-        found = reference.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings)
-        gradients = {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
-        return [found[0]], gradients
-
+    reference = reference_of(layer, [shape])
     return run_layer_contract(
         device,
         layer,
         [shape],
-        reference_forward=forward,
-        reference_backward=backward,
+        reference_forward=reference.forward,
+        reference_backward=reference.backward,
         arrangements=arrangements,
         **{"fused": (), "relative": 2e-5, "absolute": 2e-5, "tuning": direct(device.tuning), **options},
     )

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement
 from blobnet.device import Device
 from blobnet.layers import Conv1D, Conv2D
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement
 from tests.layers.test_convolution import contract
 
 Case = tuple[Conv1D | Conv2D, Shape, int]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from blobnet.blob import Shape
+from blobnet.checkup import bench as layer_bench
 from blobnet.device import Device
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from tests.kinds import tuning_for
-from tests.layers import layer_bench
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract
 
@@ -63,7 +63,7 @@ def test_every_arrangement(device: Device) -> None:
 def test_several_panels_and_chunks_of_units(device: Device) -> None:
     """Local memory for a part of the source's units, and of the result's."""
     layer, shape = Conv2D(35, 3, padding=1), Shape(33, 6, 7)
-    tuning = tuning_for("cpu", only=PANELS.choices.only, local_memory=4 * 20 * 48)
+    tuning = tuning_for("cpu", only=PANELS.choices.only, local_memory=4 * 20 * 48, lanes=16, registers=32)
     report = contract(device, layer, shape, ["own pitches"], count=3, absolute=4e-5, tuning=tuning)
     (run,) = report.runs.values()
     check_kernels(layer, shape, run)

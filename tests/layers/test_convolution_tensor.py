@@ -14,6 +14,7 @@ import pytest
 
 from blobnet import layers
 from blobnet.blob import Shape
+from blobnet.checkup.reference.convolution import conv2d, conv2d_backward
 from blobnet.device import Device, check_precision
 from blobnet.errors import DeviceError
 from blobnet.graph import from_nodes
@@ -29,7 +30,6 @@ from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
-from tests.reference.convolution import conv2d, conv2d_backward
 
 #: Small tiles, which drivers for CPUs build and run in little time.
 SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement, Bench, finishing, make_problem
+from blobnet.checkup.checks import one_of
+from blobnet.checkup.layer_references import reference_of
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.implementations.base import FORWARD, choose
@@ -19,24 +22,18 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Dense
 from blobnet.task import Choices, Task, Way
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, finishing, make_problem
 from tests.layers.layer_contract import (
     ContractReport,
-    Float64Array,
-    Inputs,
-    Parameters,
     check_central_differences,
     run_layer_contract,
 )
 from tests.layers.random_cases import (
     Case,
     Traits,
-    one_of,
     random_arrangement,
     random_overrides,
     traits_of_call,
 )
-from tests.reference import dense as reference
 
 KERNELS = ["dense/forward", "dense/backward_weight", "dense/backward_data"]
 
@@ -50,24 +47,13 @@ def contract(
     **options: Any,
 ) -> ContractReport:
     """The layer contract against the reference; ``options`` are those of run_layer_contract."""
-
-    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
-        return reference.dense(inputs[0], parameters["weight"], parameters.get("bias"))
-
-    def backward(
-        inputs: Inputs, parameters: Parameters, delta: Float64Array
-    ) -> tuple[list[Float64Array], dict[str, Float64Array]]:
-        delta = delta.reshape(len(delta), -1)
-        found = reference.dense_backward(inputs[0], parameters["weight"], parameters.get("bias"), delta)
-        gradients = {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
-        return [found[0]], gradients
-
+    reference = reference_of(layer, [shape])
     report = run_layer_contract(
         device,
         layer,
         [shape],
-        reference_forward=forward,
-        reference_backward=backward,
+        reference_forward=reference.forward,
+        reference_backward=reference.backward,
         arrangements=arrangements,
         **{"fused": (), "relative": 2e-5, "absolute": 2e-5, **options},
     )

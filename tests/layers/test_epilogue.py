@@ -10,6 +10,7 @@ import pytest
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.cellwise import SUM, Step
+from blobnet.checkup.bench import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
 from blobnet.device import Device
 from blobnet.kernel_call import Blob
 from blobnet.kernel_source import load
@@ -26,7 +27,6 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
 from tests.layers.test_convolution import contract
 from tests.reference.compare import assert_close
 

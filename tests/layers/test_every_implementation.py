@@ -14,6 +14,7 @@ import pytest
 
 from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.checkup.checks import PHASE_OF, Drawn, draw, plan_alone
 from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, fourier, tensor, tiled, winograd
@@ -26,16 +27,13 @@ from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers import test_convolution_tensor, test_convolution_winograd, test_dense
 from tests.layers.layer_contract import ContractReport
-from tests.layers.random_cases import one_of
 from tests.layers.test_convolution import contract
 
 ROOT = Path(__file__).parents[2]
-PHASES = {FORWARD: "forward", BACKWARD_DATA: "backward data", BACKWARD_WEIGHTS: "backward parameters"}
 #: Those that copy blobs as they lie.
 FLOAT32_ALONE = {"tensor"}
 #: Those that read weights as they lie, several at once.
 FLOAT32_WEIGHTS = {"dot"}
-Drawn = tuple[Conv1D | Conv2D | Dense, Shape, int]
 
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
@@ -44,42 +42,11 @@ def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
 
-def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
-    """A layer, its input and the samples of a batch."""
-    count = one_of(generator, 1, 2, 3, 17)
-    if one_of(generator, *families) == "dense":
-        shapes = Shape.flat(23), Shape(5, 3, 7), Shape.flat(150)
-        return (
-            Dense(one_of(generator, 3, 9, 40), bias=one_of(generator, True, False)),
-            one_of(generator, *shapes),
-            count,
-        )
-    units, filters, groups = (one_of(generator, *sizes) for sizes in ((1, 2, 5, 9, 130), (1, 3, 7, 21), (1, 1, 2, 3)))
-    if units == filters == 1:
-        groups = one_of(generator, 3, 5)
-    bias = one_of(generator, True, False, "position")
-    settings = {"groups": groups, "bias": bias}
-    if one_of(generator, False, False, True):
-        kernel, stride, padding = (one_of(generator, *sizes) for sizes in ((1, 3, 4), (1, 1, 2), (0, 1, (2, 1))))
-        width = one_of(generator, 4, 5, 19)
-        return Conv1D(filters * groups, kernel, stride, padding, **settings), Shape(units * groups, width), count
-    kernel = one_of(generator, 1, 2, 3, 4, (2, 3), (3, 1))
-    stride, padding = one_of(generator, 1, 1, 1, 2, (1, 3)), one_of(generator, 0, 1, "same", ((1, 0), (0, 2)))
-    dilation = 1 if kernel == 4 else one_of(generator, 1, 1, 1, 2)
-    height, width = one_of(generator, 5, 6, 9), one_of(generator, 5, 7, 11)
-    layer = Conv2D(filters * groups, kernel, stride, padding, dilation, **settings)
-    return layer, Shape(units * groups, height, width), count
-
-
 def directions(variants: Collection[str], case: Drawn, tuning: Tuning) -> set[str]:
     """Those of a layer alone that one of the variants can compute."""
     layer, shape, count = case
-    sizes = shape.dimensions
-    source = layers.Input(sizes[0], *((None, *sizes[1:]) if shape.rank == 1 else sizes[1:]))()
-    graph = from_nodes(source, layer(source))
-    plan = make_plan(graph, count, loss=MeanSquaredError(), training=True, input_delta=True, tuning=tuning)
-    (site,) = [plan.sites[vertex.name] for vertex in graph.vertices if vertex.name != graph.vertices[0].name]
-    found = {direction: candidates(layer.operation(site, direction)) for direction in PHASES}
+    site = plan_alone(layer, shape, count, tuning)[1]
+    found = {direction: candidates(layer.operation(site, direction)) for direction in PHASE_OF}
     return {direction for direction, items in found.items() if any(item.way.variant in variants for item in items)}
 
 
@@ -139,7 +106,7 @@ def test_random_odd_shapes(device: Device, name: str) -> None:
     item, reached = IMPLEMENTATIONS[name], set()
     for case in cases(name):
         reached |= phases_of(name, check(device, name, case))
-    assert reached == {PHASES[direction] for direction in item.directions}
+    assert reached == {PHASE_OF[direction] for direction in item.directions}
 
 
 @pytest.mark.parametrize("kind", [FLOAT32, FLOAT16])
@@ -180,7 +147,7 @@ def test_blobs_of_halves(device: Device, name: str) -> None:
     takes = name not in FLOAT32_ALONE
     for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
         reached |= phases_of(name, check(device, name, case, FLOAT16))
-    wanted = {PHASES[direction] for direction in item.directions}
+    wanted = {PHASE_OF[direction] for direction in item.directions}
     assert reached == (wanted if takes else set())
 
 
@@ -192,7 +159,7 @@ def test_weights_of_halves(device: Device, name: str) -> None:
     takes = name not in FLOAT32_WEIGHTS
     for case in cases(name, 1) if takes else [(Conv1D(5, 3), Shape(130, 3), 2)]:
         reached |= phases_of(name, check(device, name, case, weights=FLOAT16))
-    wanted = {PHASES[direction] for direction in item.directions}
+    wanted = {PHASE_OF[direction] for direction in item.directions}
     assert reached == (wanted if takes else set())
 
 

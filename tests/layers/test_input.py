@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from blobnet.blob import Shape
+from blobnet.checkup.bench import in_memory
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.layers import Input
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import in_memory
 from tests.layers.layer_contract import run_layer_contract
 
 LAYERS = [Input(3, 5, 7), Input(2, width=11), Input(9), Input(1, 1, 1), Input(2, 4, 67), Input(2, 3, 5, depth=4)]

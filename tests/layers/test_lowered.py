@@ -13,6 +13,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.blob import Shape
+from blobnet.checkup.bench import Arrangement
 from blobnet.contraction import Function
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
@@ -21,7 +22,6 @@ from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from tests.layers.layer_bench import Arrangement
 from tests.layers.torch_contract import run_torch_contract
 
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"

@@ -11,6 +11,8 @@ import pytest
 
 from blobnet import graph, kernel_source, layers, losses, planning
 from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
+from blobnet.checkup.bench import Arrangement
+from blobnet.checkup.reference import activation, normalization
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
@@ -19,9 +21,7 @@ from blobnet.layers import Activation, BatchNorm
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import ParameterSpec, Placement, Site
 from tests.kinds import kind_of, tuning_for
-from tests.layers.layer_bench import Arrangement
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
-from tests.reference import activation, normalization
 from tests.reference.compare import assert_close
 
 Arrays = Sequence[npt.NDArray[np.float64]]

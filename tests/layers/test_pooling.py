@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from blobnet.blob import FloatArray, Shape
+from blobnet.checkup.bench import Arrangement, Bench, make_problem
+from blobnet.checkup.layer_references import Pool, of_pool, window
+from blobnet.checkup.reference import pooling
+from blobnet.checkup.reference.windows import Sides
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.graph import sequential
@@ -27,21 +31,12 @@ from blobnet.layers import (
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, tuning_for
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
-    Float64Array,
-    Inputs,
-    Parameters,
-    ReferenceBackward,
-    ReferenceForward,
     check_central_differences,
     run_layer_contract,
 )
-from tests.reference import pooling as reference
 from tests.reference.compare import assert_close
-from tests.reference.windows import Pair, Sides
 
-Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
 RANDOM_CONFIGURATIONS = 24
 NO_PADDING: Sides = ((0, 0), (0, 0))
 
@@ -49,42 +44,15 @@ NO_PADDING: Sides = ((0, 0), (0, 0))
 # -- the contract ------------------------------------------------------------------------------------------------------
 
 
-def window(layer: Pool) -> tuple[Pair, Pair]:
-    """Size and stride as (vertical, horizontal)."""
-    sizes = []
-    for value in (layer.pool_size, layer.pool_size if layer.stride is None else layer.stride):
-        both = value if isinstance(value, tuple) else (value, value)
-        sizes.append((1, both[1]) if layer.rank == 1 else both)
-    return sizes[0], sizes[1]
-
-
-def forward_and_backward(layer: Pool, sides: Sides) -> tuple[ReferenceForward, ReferenceBackward]:
-    """The reference of ``layer``, which pads ``sides``."""
-    size, stride = window(layer)
-
-    def forward(inputs: Inputs, parameters: Parameters) -> Any:
-        if isinstance(layer, MaxPool1D | MaxPool2D):
-            return reference.max_pool2d(inputs[0], size, stride, sides)
-        return reference.avg_pool2d(inputs[0], size, stride, sides, count_include_pad=layer.count_include_pad)
-
-    def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Any:
-        if isinstance(layer, MaxPool1D | MaxPool2D):
-            return [reference.max_pool2d_backward(inputs[0], delta, size, stride, sides)], {}
-        include = layer.count_include_pad
-        return [reference.avg_pool2d_backward(inputs[0], delta, size, stride, sides, count_include_pad=include)], {}
-
-    return forward, backward
-
-
 def contract(device: Device, layer: Pool, shape: Shape, sides: Sides, inputs: Any = None, **options: Any) -> None:
     """The contract test of ``layer``, which pads ``sides``."""
-    forward, backward = forward_and_backward(layer, sides)
+    reference = of_pool(layer, sides)
     run_layer_contract(
         device,
         layer,
         [shape],
-        reference_forward=forward,
-        reference_backward=backward,
+        reference_forward=reference.forward,
+        reference_backward=reference.backward,
         inputs=None if inputs is None else [inputs],
         relative=1e-5,
         absolute=1e-6,
@@ -104,17 +72,17 @@ def check_once(
     **options: Any,
 ) -> None:
     """The numbers and the promise alone, in one random arrangement: a quarter of the contract's builds."""
-    forward, backward = forward_and_backward(layer, sides)
+    reference = of_pool(layer, sides)
     problem = make_problem(layer, [shape], inputs=None if inputs is None else [inputs], **options)
     bench = Bench(device, problem, Arrangement("one", accumulate=accumulate), tuning)
     values = [problem.inputs[0].astype(np.float64)]
     bench.load()
     bench.run("forward")
-    expected = forward(values, {})
+    expected = reference.forward(values, {})
     assert_close(bench.values(bench.output), expected, relative=1e-5, absolute=1e-6, what=f"{bench.name}: output")
     bench.load_deltas()
     bench.run("backward data")
-    (expected,), _ = backward(values, {}, problem.delta.astype(np.float64))
+    (expected,), _ = reference.backward(values, {}, problem.delta.astype(np.float64))
     delta = bench.input_deltas[0]
     assert delta is not None
     expected = expected + problem.old_deltas[0] * accumulate
@@ -254,9 +222,9 @@ def test_contract_of_global_average(
         device,
         GlobalAveragePool(),
         [shape],
-        reference_forward=lambda inputs, parameters: reference.global_average_pool(inputs[0]),
+        reference_forward=lambda inputs, parameters: pooling.global_average_pool(inputs[0]),
         reference_backward=lambda inputs, parameters, delta: (
-            [reference.global_average_pool_backward(inputs[0], delta)],
+            [pooling.global_average_pool_backward(inputs[0], delta)],
             {},
         ),
         relative=1e-5,
@@ -298,7 +266,7 @@ def test_nan_wins_and_only_in_its_windows(device: Device, training: bool) -> Non
     inputs[0, 1, 0, 0] = inputs[1, 0, 4, 11] = inputs[1, 1, 8, 22] = np.nan
     inputs[0, 0] = -np.inf
     _, output = run_max_pool(device, MaxPool2D(3, 2, 1), inputs, training=training)
-    expected = reference.max_pool2d(inputs.astype(np.float64), (3, 3), (2, 2), ((1, 1), (1, 1)))
+    expected = pooling.max_pool2d(inputs.astype(np.float64), (3, 3), (2, 2), ((1, 1), (1, 1)))
     assert 0 < np.isnan(expected).sum() < 10
     assert np.array_equal(output, expected, equal_nan=True)
 

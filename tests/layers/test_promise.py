@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from blobnet.blob import FLOAT16, BlobLayout, Shape
+from blobnet.checkup.bench import Arrangement, Bench, make_problem
 from blobnet.device import Device
 from blobnet.errors import PromiseError
 from blobnet.executor import check_promise
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import load
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.toy_layer import BACKWARD, FORWARD, ToyLayer, use_kernels
 
 #: Mistake -> the rule that the message names, and the cell, of a blob of 2 units of 3 x 4 with halos and slack.
@@ -119,7 +119,7 @@ def test_computing_on_the_halo_is_allowed_if_zeros_stay(device: Device, monkeypa
 def test_without_debug_mode_nothing_is_checked(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     statement, _, _ = MISTAKES["another unit"]
     use_kernels(monkeypatch, forward=FORWARD.replace("MISTAKE", statement))
-    with pytest.raises(AssertionError, match="must keep what is not the phase's to write"):  # The bench's own check.
+    with pytest.raises(PromiseError, match="must keep what is not the phase's to write"):  # The bench's own check.
         _bench(device).run("forward", debug=False)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
+from blobnet.checkup.bench import Arrangement, Bench, make_problem
+from blobnet.checkup.reference import activation, pooling
 from blobnet.device import Device
 from blobnet.errors import KernelError, PlanError
 from blobnet.executor import Executor
@@ -39,10 +41,9 @@ from blobnet.planning.memory import Buffer
 from tests import networks as network
 from tests.kinds import tuning_for
 from tests.layers import test_normalization, test_operators
-from tests.layers.layer_bench import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import run_torch_contract
-from tests.reference import activation, joins, pooling
+from tests.reference import joins
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]

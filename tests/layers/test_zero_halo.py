@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blobnet.blob import BlobLayout, Halo, Padding, Shape
+from blobnet.checkup.bench import poison
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.graph import Graph
@@ -14,7 +15,6 @@ from blobnet.parameters import READ_OVERRUN, ParameterTable
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.memory import zero_halo
 from tests.kinds import tuning_for
-from tests.layers.layer_bench import poison
 
 LAYOUTS = [
     BlobLayout.padded(Shape(3, 5, 7), Halo((1, 2), (3, 1)), slack=5),

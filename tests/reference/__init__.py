@@ -1,5 +1,1 @@
-"""Independent float64 NumPy references of every layer, loss and optimizer: slow, plain, and free of blobnet.
-
-Arrays are (N, C, H, W); 1-D data has H = 1. ``delta`` is dL/d output, and a ``*_backward`` function returns dL/d of the
-forward function's array arguments in their order.
-"""
+"""Float64 references as those of ``blobnet.checkup.reference``, for tests alone: losses, optimizers, dropout."""

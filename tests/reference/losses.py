@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference.activation import sigmoid
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.activation import sigmoid
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 LabelArray = npt.NDArray[np.integer]
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 State = dict[str, FloatArray]
 Decay = float | FloatArray

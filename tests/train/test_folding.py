@@ -8,13 +8,13 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.blob import FloatArray
+from blobnet.checkup.reference.convolution import conv2d
+from blobnet.checkup.reference.dense import dense
 from blobnet.device import Device
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD
 from blobnet.training_step import TrainingStep
 from tests.kinds import as_gpu
-from tests.reference.convolution import conv2d
-from tests.reference.dense import dense
 from tests.tiny import digits
 
 

@@ -13,13 +13,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
+from blobnet.checkup.reference import convolution, dense, pooling
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from tests.kinds import as_gpu
 from tests.networks import NumPyOperations, run
-from tests.reference import convolution, dense, pooling
 from tests.reference.compare import assert_close
 from tests.small_graphs import KNOWN_GRAPHS
 from tests.tiny import digits, tiny_model

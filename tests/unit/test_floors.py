@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = """
     errors interrupt architectures loss_names
     cache device_model
-    cores recent building tables builtins
+    cores recent building tables builtins child
     blob
     geometry kernel_source
     initializers
@@ -57,6 +57,8 @@ FLOORS = """
     device moved_labels
     executor
     contraction.execution
+    checkup.reference
+    checkup
     optimizers checkpoint datasets kernels metrics weight_buffers
     sample_weights
     labels loader progress samples training_step
@@ -67,6 +69,7 @@ FLOORS = """
     models mistakes layer_spreads onnx
     plots
     bench
+    checkup.doctor
     command_line
     cli
     __main__

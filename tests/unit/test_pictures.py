@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,19 @@ def random_picture(rng: np.random.Generator, mode: str, height: int, width: int)
     values = rng.integers(0, 256, (height, width, 4)).astype(np.uint8)
     picture = image.fromarray(values if mode == "RGBA" else values[..., :3])
     return picture.convert(mode)
+
+
+def test_a_picture_of_absurd_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    """70 bytes that say 60000x60000."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(9))), chunk(b"IEND", b"")]
+    (tmp_path / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    with pytest.raises(FileError, match=r"the picture must be readable and whole\..*exceeds limit"):
+        read_picture(tmp_path / "large.png", (32, 32))
 
 
 def reference(path: Path, units: int, size: tuple[int, int]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 
 def dense(x: FloatArray, weight: FloatArray, bias: FloatArray | None = None) -> FloatArray:

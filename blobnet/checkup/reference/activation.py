@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def linear(x: FloatArray) -> FloatArray:
-    """x."""
+    """The value itself."""
     return float64(x.copy())
 
 
@@ -63,7 +63,7 @@ def limited_relu_backward(x: FloatArray, delta: FloatArray, limit: float) -> Flo
 
 
 def leaky_relu(x: FloatArray, slope: float = 0.01) -> FloatArray:
-    """x where x > 0, else slope * x (Maas et al. 2013)."""
+    """X where x > 0, else slope * x (Maas et al. 2013)."""
     x = float64(x)
     return np.where(x > 0.0, x, slope * x)
 
@@ -75,7 +75,7 @@ def leaky_relu_backward(x: FloatArray, delta: FloatArray, slope: float = 0.01) -
 
 
 def elu(x: FloatArray, alpha: float = 1.0) -> FloatArray:
-    """x where x > 0, else alpha * (exp(x) - 1) (Clevert et al. 2015)."""
+    """X where x > 0, else alpha * (exp(x) - 1) (Clevert et al. 2015)."""
     x = float64(x)
     return np.where(x > 0.0, x, alpha * np.expm1(np.minimum(x, 0.0)))
 
@@ -122,7 +122,7 @@ def tanh_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
 
 
 def silu(x: FloatArray) -> FloatArray:
-    """x * sigmoid(x) (Elfwing et al. 2017)."""
+    """X * sigmoid(x) (Elfwing et al. 2017)."""
     x = float64(x)
     return x * sigmoid(x)
 
@@ -134,7 +134,7 @@ def silu_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
 
 
 def hard_swish(x: FloatArray) -> FloatArray:
-    """x * hard_sigmoid(x) (Howard et al. 2019)."""
+    """X * hard_sigmoid(x) (Howard et al. 2019)."""
     x = float64(x)
     return x * hard_sigmoid(x)
 
@@ -146,7 +146,7 @@ def hard_swish_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
 
 
 def mish(x: FloatArray) -> FloatArray:
-    """x * tanh(softplus(x)) (Misra 2019)."""
+    """X * tanh(softplus(x)) (Misra 2019)."""
     x = float64(x)
     return x * np.tanh(softplus(x))
 
@@ -158,7 +158,7 @@ def mish_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
 
 
 def gelu(x: FloatArray) -> FloatArray:
-    """x * Phi(x), exact: Phi(x) = erfc(-x / sqrt(2)) / 2 (Hendrycks and Gimpel 2016)."""
+    """X * Phi(x), exact: Phi(x) = erfc(-x / sqrt(2)) / 2 (Hendrycks and Gimpel 2016)."""
     x = float64(x)
     return x * _normal_distribution(x)
 
@@ -189,7 +189,7 @@ def softmax(x: FloatArray) -> FloatArray:
 
 
 def softmax_backward(x: FloatArray, delta: FloatArray) -> FloatArray:
-    """dx = y * (delta - sum over the units of delta * y)."""
+    """Dx = y * (delta - sum over the units of delta * y)."""
     x, delta = float64(x), float64(delta)
     y = softmax(x)
     return float64(y * (delta - (delta * y).sum(axis=1, keepdims=True)))
@@ -217,7 +217,10 @@ ACTIVATIONS: dict[str, tuple[Callable[[FloatArray], FloatArray], Callable[[Float
 }
 """name -> (f(x), f_backward(x, delta)), with the default slope and alpha."""
 
-_NUMBERED = {"relu": (limited_relu, limited_relu_backward), "leaky_relu": (leaky_relu, leaky_relu_backward)}
+_NUMBERED: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray]]] = {
+    "relu": (limited_relu, limited_relu_backward),
+    "leaky_relu": (leaky_relu, leaky_relu_backward),
+}
 
 
 def named(text: str) -> tuple[Callable[[FloatArray], FloatArray], Callable[[FloatArray, FloatArray], FloatArray]]:

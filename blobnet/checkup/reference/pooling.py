@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
-from tests.reference.windows import NO_PADDING, Pair, Sides, crop, pad, taps
+from blobnet.checkup.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.windows import NO_PADDING, Pair, Sides, crop, pad, taps
 
 
 def max_pool2d(x: FloatArray, kernel: Pair, stride: Pair, padding: Sides = NO_PADDING) -> FloatArray:
@@ -34,7 +34,8 @@ def avg_pool2d(
     x: FloatArray, kernel: Pair, stride: Pair, padding: Sides = NO_PADDING, *, count_include_pad: bool = True
 ) -> FloatArray:
     """(N, C, H, W) -> (N, C, Ho, Wo): the sum over the window, divided by its area (``count_include_pad``) or by the
-    number of its cells that are data (0 data cells give 0)."""
+    number of its cells that are data (0 data cells give 0).
+    """
     padded = pad(x, padding)
     total = np.sum([padded[where] for _, _, where in taps(padded.shape, kernel, stride)], axis=0)
     return float64(total / _divisor(x, kernel, stride, padding, count_include_pad))

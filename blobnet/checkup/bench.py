@@ -1,8 +1,8 @@
-"""One layer alone in hostile memory: what layer_contract.py and central differences run it on.
+"""One layer alone in hostile memory: what ``blobnet doctor`` and the tests run it on.
 
 A bench makes the blobs, the parameters and the Site of a layer by hand, where a planner would never put them: random
-halos, pitches, slack and unit offsets, NaN wherever the layer has no business. After every phase it checks that only
-the cells which that phase may write have changed.
+halos, pitches, slack and unit offsets, NaN wherever the layer has no business, and canaries before and behind every
+buffer. After every phase it checks that only the cells which that phase may write have changed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,16 @@ import numpy.typing as npt
 
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
 from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, Step, c_text, norm
-from blobnet.device import Device
+from blobnet.checkup.reference.activation import named
+from blobnet.device import Device, Guarded
+from blobnet.errors import PromiseError
 from blobnet.executor import Executor
 from blobnet.graph import Graph
-from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
-from tests.reference.activation import named
 
 #: Quiet NaNs that no computation makes.
 POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D}
@@ -248,17 +250,24 @@ class EpilogueValues:
     def normalized(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Values (count, units[, depth], height, width) after the norm."""
         mean, variance, scale, shift = self.statistics.astype(np.float64).reshape(4, -1, *(1,) * (values.ndim - 2))
-        return (values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift
+        return np.asarray((values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift)
 
 
 class Bench:
     """A layer on a device, its blobs arranged in one way.
 
-    ``calls`` gives the kernel calls of each of PHASES.
+    ``calls`` gives the kernel calls of each of PHASES; with ``as_planned`` their programs are those of plans, which
+    know on a CPU what else are arguments.
     """
 
     def __init__(
-        self, device: Device, problem: Problem, arrangement: Arrangement, tuning: Tuning | None = None
+        self,
+        device: Device,
+        problem: Problem,
+        arrangement: Arrangement,
+        tuning: Tuning | None = None,
+        *,
+        as_planned: bool = False,
     ) -> None:
         self.device = device
         self.problem = problem
@@ -305,10 +314,21 @@ class Bench:
         if arrangement.training:
             self.calls["backward parameters"] = layer.backward_parameters(self.site)
             self.calls["backward data"] = layer.backward_data(self.site)
+        if as_planned:
+            self.calls = {phase: for_model(calls, self.site.tuning.model) for phase, calls in self.calls.items()}
         self._buffers = self._make_buffers()
-        self.executor = Executor(device, self._plan(self.site.tuning), debug=False)
         #: What every buffer holds, as far as the host knows.
         self.mirror: dict[str, FloatArray] = {}
+
+    @cached_property
+    def _guarded(self) -> dict[str, Guarded]:
+        return {name: self.device.allocate_guarded(self._bytes(name)) for name in self._buffers}
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What runs the calls; made, with its memory, when it is first asked for."""
+        memory = {name: guarded.buffer for name, guarded in self._guarded.items()}
+        return Executor(self.device, self._plan(self.site.tuning), memory, debug=False)
 
     @property
     def name(self) -> str:
@@ -496,10 +516,12 @@ class Bench:
             deltas={},
         )
 
+    def _bytes(self, storage: str) -> int:
+        """Bytes of a buffer, those included that only vector loads may touch."""
+        return self._buffers[storage].bytes(self.capacity)
+
     def _elements(self, storage: str) -> int:
-        """Elements of a buffer, those included that only vector loads may touch."""
-        buffer = self._buffers[storage]
-        return buffer.bytes(self.capacity) // buffer.type.itemsize
+        return self._bytes(storage) // self._buffers[storage].type.itemsize
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -580,8 +602,8 @@ class Bench:
         """Runs a phase, and checks every cell of every buffer that it must not change.
 
         Raises:
-            AssertionError: a cell that the phase must not change was changed, or a halo is not 0.
-            PromiseError: the same, found for a single launch (``debug``).
+            PromiseError: a cell that the phase must not change was changed, or a halo is not 0; with ``debug`` it names
+                the launch.
         """
         self.executor.debug = debug
         self.executor.run(phase, self.problem.count)
@@ -590,6 +612,9 @@ class Bench:
             after = self.device.read(self.executor.buffers[name], self._elements(name), self._buffers[name].type.name)
             self._check(phase, name, after)
             self.mirror[name] = after
+            if self._guarded[name].is_touched():
+                rule = "a launch must write nothing before or behind its buffers"
+                raise PromiseError(f"{self.name}: {phase}: buffer '{name}'", rule)
 
     def _check(self, phase: str, name: str, after: FloatArray) -> None:
         before = self.mirror[name]
@@ -610,9 +635,9 @@ class Bench:
             ):
                 allowed[offset : offset + spec.elements] = True
         where = f"{self.name}: {phase}: buffer '{name}'"
-        self._require_none(halo & (after != 0), "must be 0 in every halo cell", where, name, before, after)
+        self._require_none(halo & (after != 0), "it must be 0 in every halo cell", where, name, before, after)
         changed = bits(before) != bits(after)
-        rule = "must keep what is not the phase's to write"
+        rule = "it must keep what is not the phase's to write"
         self._require_none(changed & ~allowed & ~halo, rule, where, name, before, after)
 
     def _require_none(
@@ -621,7 +646,7 @@ class Bench:
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
             values = f"{before[first]} became {after[first]}"
-            raise AssertionError(f"{where} {rule}: {int(bad.sum())} cells, first {self._place(name, first)}: {values}")
+            raise PromiseError(where, rule, cells=int(bad.sum()), first=self._place(name, first), values=values)
 
     def _place(self, name: str, index: int) -> str:
         for blob in self._all_blobs():
@@ -637,7 +662,7 @@ class Bench:
 
     def values(self, blob: Blob) -> FloatArray:
         """The data of a blob as it was after the last phase: (count, units[, depth], height, width)."""
-        return self._data(blob).copy()
+        return np.array(self._data(blob))
 
     def finished(self, output: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """What the arrangement's epilogue makes of a layer's own output, in float64."""
@@ -646,7 +671,7 @@ class Bench:
     def parameter(self, buffer: str, name: str) -> FloatArray:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
         offset, spec = self._slices[name]
-        return self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape).copy()
+        return np.array(self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape))
 
 
 def function_step(function: str) -> Step:

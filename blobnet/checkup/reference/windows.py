@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 Pair = tuple[int, int]
 Sides = tuple[Pair, Pair]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
-from tests.reference.windows import NO_PADDING, Pair, Sides, crop, pad, taps
+from blobnet.checkup.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.windows import NO_PADDING, Pair, Sides, crop, pad, taps
 
 
 def conv2d(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.arrays import FloatArray, float64
 
 
 def batch_norm_training(
@@ -52,9 +52,11 @@ def batch_norm_inference(
 def batch_norm_backward(
     x: FloatArray, scale: FloatArray, delta: FloatArray, *, epsilon: float = 1e-5
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """``delta`` in the shape of x -> (dx, dscale, dshift) of the training form; the batch's statistics depend on x:
+    """``delta`` in the shape of x -> (dx, dscale, dshift) of the training form.
 
-    dx = scale / sqrt(variance + epsilon) * (delta - mean(delta) - normalized * mean(delta * normalized))
+    The batch's statistics depend on x:
+
+        dx = scale / sqrt(variance + epsilon) * (delta - mean(delta) - normalized * mean(delta * normalized))
     """
     x, scale, delta = float64(x), float64(scale), float64(delta)
     mean, variance = _statistics(x)
