@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobnet.errors import FileError
+from blobnet.errors import FileError, warn
+
+#: Bytes that a disk must have free for what is kept to be of use.
+_LEAST_FREE = 1 << 24
+#: Others may do nothing in a folder of the cache: what lies there is run.
+_PRIVATE = 0o700
 
 
 def cache_folder() -> Path:
@@ -22,6 +31,81 @@ def cache_folder() -> Path:
     except RuntimeError as error:
         raise FileError("cache folder", "the user must have a home folder", hint="set XDG_CACHE_HOME") from error
     return base / "blobnet"
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it that are not there, for this user alone; raises OSError."""
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(_PRIVATE, exist_ok=True)
+
+
+def is_usable(folder: Path) -> bool:
+    """Whether what is to be run may be kept in a folder, which is made: it has room, and is this user's own.
+
+    Where others may write to a folder of the user's, that is ended.
+    """
+    try:
+        make_folder(folder)
+        if hasattr(os, "geteuid"):  # Not on Windows.
+            status = folder.stat()
+            if status.st_uid != os.geteuid():
+                return False
+            if status.st_mode & 0o022:
+                folder.chmod(_PRIVATE)
+        return has_room(folder)
+    except OSError:
+        return False
+
+
+def has_room(folder: Path) -> bool:
+    """Whether files can be put into a folder, or it can be made for them; not where the disk is full, or read-only."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        is_writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        return is_writable and shutil.disk_usage(folder).free >= _LEAST_FREE
+    except OSError:
+        return False
+
+
+@functools.cache
+def temporary_folder(purpose: str) -> Path:
+    """A folder, one for each purpose, for as long as this process lives; one that cannot be if nothing can."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"blobnet-{purpose}-"))
+    except OSError:
+        return Path(os.devnull, purpose)
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # And not a process that was forked.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_entry(path: Path, content: bytes) -> None:
+    """Keeps what :func:`read_entry` gives, all or nothing; raises OSError."""
+    write_atomically(path, _seal(path, content) + content)
+
+
+def read_entry(path: Path) -> bytes | None:
+    """What was kept in a file; None where there is none, or, with a warning, where its hash does not confirm it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    size = hashlib.sha256().digest_size
+    if data[:size] == _seal(path, data[size:]):
+        return data[size:]
+    warn(str(path), "an entry of the cache must be as it was written, and is made anew", bytes=len(data))
+    return None
+
+
+def _seal(path: Path, content: bytes) -> bytes:
+    """The hash of an entry and of its place: what was kept for another program, or device, is no entry here."""
+    return hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode() + content).digest()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

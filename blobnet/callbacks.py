@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import math
 import os
@@ -14,7 +15,7 @@ from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, counted, near_matches
-from blobnet.files import check_writable
+from blobnet.files import check_writable, write
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
 from blobnet.schedules import check_number
@@ -341,7 +342,7 @@ class EarlyStopping(_Monitor):
 
 
 class CSVLog(Callback):
-    """Writes the history as CSV, a line an epoch.
+    """Writes the history as CSV, a line an epoch; the file is replaced whole after each.
 
     Raises:
         FileError: (before the first epoch) the file cannot be written.
@@ -357,16 +358,13 @@ class CSVLog(Callback):
         self._write(progress)
 
     def _write(self, progress: Progress) -> None:
-        names = list(progress.history)
-        try:
-            with self.path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(["epoch", *names])
-                rows = itertools.zip_longest(*progress.history.values(), fillvalue=math.nan)
-                for epoch, values in enumerate(rows, start=1):
-                    writer.writerow([epoch, *values])
-        except OSError as error:
-            raise FileError(str(self.path), "the CSV log must be writable", cause=error) from error
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(["epoch", *progress.history])
+        rows = itertools.zip_longest(*progress.history.values(), fillvalue=math.nan)
+        writer.writerows([epoch, *values] for epoch, values in enumerate(rows, start=1))
+        # As a whole: what was logged outlives a kill and a full disk.
+        write(self.path, text.getvalue().encode())
 
 
 class TensorBoard(Callback):

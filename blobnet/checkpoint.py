@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -31,6 +32,8 @@ from blobnet.summary import summarize
 FORMAT = "blobnet"
 FORMAT_VERSION = 2
 
+#: The attribute of a group that says which values were written to it.
+_CHECKSUM = "sha256"
 #: Keys of what stands for an object that is built again.
 _BUILT = ("kind", "config")
 #: The JSON objects under /training, and the keys that they must have.
@@ -128,6 +131,7 @@ def _image(subject: str, model: ModelFile) -> bytes:
             _check_array(subject, f"/layers/{name}", values, spec.shape)
             layer, parameter = name.split("/")
             _write(layers.require_group(layer), parameter, values.astype("<f4", copy=False))
+        _seal(layers, model.weights)
         if any("\0" in name for name in model.class_names):
             raise FileError(subject, "class names must not hold a NUL character", names=ascii(model.class_names))
         # Names of folders may be no valid UTF-8; Python then keeps their bytes as surrogates.
@@ -161,7 +165,9 @@ def _write_training(subject: str, group: h5py.Group, training: TrainingState) ->
     if training.place:
         _check_object(subject, "the training state's place", training.place, _PLACE)
         _write(group, "place", _json(subject, "the training state's place", training.place))
-    _write_arrays(subject, group.create_group("optimizer_state"), training.optimizer_state, "<f4")
+    slots = group.create_group("optimizer_state")
+    _write_arrays(subject, slots, training.optimizer_state, "<f4")
+    _seal(slots, training.optimizer_state)
 
 
 def _write_arrays(subject: str, group: h5py.Group, arrays: Mapping[str, Any], dtype: str) -> None:
@@ -172,6 +178,20 @@ def _write_arrays(subject: str, group: h5py.Group, arrays: Mapping[str, Any], dt
             rule = f"{group.name}/{name} must be a flat array of {np.dtype(dtype)}"
             raise FileError(subject, rule, shape=values.shape, dtype=values.dtype)
         _write(group, name, values.astype(dtype, copy=False))
+
+
+def _seal(group: h5py.Group, arrays: Mapping[str, Any]) -> None:
+    """Says in a group what arrays were written to it: damage on a disk changes numbers, and nothing else."""
+    group.attrs[_CHECKSUM] = np.bytes_(_checksum(arrays))
+
+
+def _checksum(arrays: Mapping[str, Any]) -> str:
+    """The SHA-256 of the names and float32 values of arrays, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name}\0".encode())
+        digest.update(np.ascontiguousarray(arrays[name], "<f4").data)
+    return digest.hexdigest()
 
 
 def _write(group: h5py.Group, name: str, values: Any) -> None:
@@ -341,14 +361,26 @@ class _Reader(Reader):
             dataset = self.child(found[name], name.split("/")[1], h5py.Dataset)
             _check_array(self.subject, f"/layers/{name}", dataset, spec.shape)
             weights[name] = np.asarray(self.values(dataset), dtype=np.float32)
+        self._check_seal(layers, weights)
         return weights
 
+    def _check_seal(self, group: h5py.Group, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Raises FileError where a group says that other values were written to it; older files say nothing."""
+        said = attribute(group, _CHECKSUM)
+        if said is not None and said != (found := _checksum(arrays)):
+            rule = f"the values under {group.name} must be those that were written (SHA-256)"
+            hint = "the file is damaged, or was changed by another program: del file[...].attrs['sha256'] accepts that."
+            raise self.fail(rule, hint=hint, written=ascii(said), found=found)
+
     def _training(self, group: h5py.Group) -> TrainingState:
+        slots = self._arrays(group, "optimizer_state", 4)
+        if slots:
+            self._check_seal(group["optimizer_state"], slots)
         return TrainingState(
             epoch=self._number(group, "epoch"),
             step=self._number(group, "step"),
             seed=self._number(group, "seed"),
-            optimizer_state=self._arrays(group, "optimizer_state", 4),
+            optimizer_state=slots,
             place=self._object(group, "place", _PLACE, optional=True) or {},
             **{name: self._object(group, name, keys) for name, keys in _TRAINING_OBJECTS.items()},
         )

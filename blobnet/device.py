@@ -5,7 +5,6 @@ Finding drivers, choosing a device, building and caching programs, buffers, laun
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import copy
 import ctypes
@@ -30,19 +29,21 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from blobnet import child_builds
+from blobnet import child, child_builds
 from blobnet.blob import FLOAT32, FloatArray, Padding, storage_type
 from blobnet.builtins import WITHOUT_HEADER, declared
-from blobnet.cache import cache_folder, write_atomically
+from blobnet.cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
-from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError, near_matches
+from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.recent import Recent
 from blobnet.tuning import Tunings
 
 #: The variable that names the folder in which the OpenCL loader finds drivers, and that folder where it is not set.
 _VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
+#: The variable that names the folder in which PoCL keeps what it has built.
+_POCL_CACHE = "POCL_CACHE_DIR"
 #: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
@@ -50,6 +51,8 @@ _AMPERE = (8, 0)
 _LEAST_ASKED_LANES = 16
 #: What buffers are filled with, word by word.
 _ZERO = np.zeros(1, np.uint32)
+#: What lies around guarded buffers.
+_CANARY = 0x7FC0CA7A
 #: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
 MOST_PROGRAMS = 256
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
@@ -87,7 +90,8 @@ class _Region(mmap.mmap):
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # A queue that failed, or an interpreter that ends.
-            self.queue.finish()
+            if not _IS_FORKED:
+                self.queue.finish()
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,25 +178,39 @@ _SET_ARGUMENT = _function("clSetKernelArg", ctypes.c_void_p, ctypes.c_uint, ctyp
 _SET_POINTER = _function("clSetKernelArgSVMPointer", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
 
 
-def _remember_invokers() -> None:
-    """Has pyopencl keep the functions that it reads from a data base for every kernel object, which takes it 0.2 ms."""
-    with contextlib.suppress(ImportError, AttributeError):
+def _keep_invokers_in_memory() -> None:
+    """Has pyopencl generate its functions that call kernels once for each list of arguments, and keep none on the disk.
+
+    NOTE: it makes them anew for each kernel's name, and keeps them in an SQLite file of pytools. Reading one takes
+    0.2 ms; and no process can do anything without that file: not in a read-only home, not where it is damaged.
+    """
+
+    class Memory(dict[Any, Any]):
+        store_if_not_present = dict.setdefault
+
+    module: Any = cl
+    usual = getattr(cl, "_PYOPENCL_NO_CACHE", False)
+    module._PYOPENCL_NO_CACHE = True  # The file is opened when the module is loaded.
+    try:
         from pyopencl import invoker
+    except ImportError:
+        return
+    finally:
+        module._PYOPENCL_NO_CACHE = usual
+    module = invoker
+    module.invoker_cache = Memory()
+    generate, known = module.generate_enqueue_and_set_args, {}
 
-        generate: Any = invoker.generate_enqueue_and_set_args
-        known: dict[Any, Any] = {}
+    def remembered(name: str, *arguments: Any, devs: Any, **settings: Any) -> Any:
+        key = arguments, tuple(sorted(settings.items()))
+        if key not in known:
+            known[key] = generate("kernel", *arguments, devs=devs, **settings)
+        return known[key]
 
-        def remembered(*arguments: Any, devs: Any, **settings: Any) -> Any:
-            key = arguments, tuple(sorted(settings.items()))
-            if key not in known:
-                known[key] = generate(*arguments, devs=devs, **settings)
-            return known[key]
-
-        module: Any = invoker
-        module.generate_enqueue_and_set_args = remembered
+    module.generate_enqueue_and_set_args = remembered
 
 
-_remember_invokers()
+_keep_invokers_in_memory()
 
 
 @dataclass(frozen=True)
@@ -241,6 +259,31 @@ class DeviceInfo:
         return f"{self.address} {self.name} ({self.kind}; {self.platform}, driver {self.driver})"
 
 
+#: Whether this process was forked from one that had found its drivers.
+_IS_FORKED = False
+
+
+def _after_fork() -> None:
+    global _IS_FORKED
+    _IS_FORKED = bool(_platforms.cache_info().currsize)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_process() -> None:
+    """Raises DeviceError in a process that was forked from one that uses OpenCL.
+
+    NOTE: a fork takes along locks of drivers and none of the threads that would open them: what is called next may wait
+    for ever.
+    """
+    if _IS_FORKED:
+        rule = "a process that was forked from one that uses OpenCL cannot use it: its drivers' threads are not here"
+        hint = "start processes anew: multiprocessing.get_context('spawn'), or fork before blobnet is used."
+        raise DeviceError("OpenCL", rule, hint=hint)
+
+
 @cache
 def _platforms() -> Sequence[Any]:
     """The platforms whose drivers the OpenCL loader finds, which looks for them once a process.
@@ -249,24 +292,43 @@ def _platforms() -> Sequence[Any]:
     is shown another one meanwhile, with the system's files and one that names the library. A user's own OCL_ICD_VENDORS
     is left alone.
     """
+    _give_pocl_a_cache()
     library, given = _intel_runtime(), os.environ.get(_VENDORS)
     if library is None or given:
         return cl.get_platforms()
-    with tempfile.TemporaryDirectory(prefix="blobnet-vendors-") as folder:
-        for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
-            with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
-                shutil.copyfile(path, Path(folder, path.name))
-        Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
-        os.environ[_VENDORS] = folder
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # Where nothing can be written there are the system's drivers.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blobnet-vendors-"))
+            for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
+                with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
+                    shutil.copyfile(path, Path(folder, path.name))
+            Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
+            os.environ[_VENDORS] = folder
         try:
             return cl.get_platforms()
         finally:
-            os.environ.pop(_VENDORS)
+            os.environ.pop(_VENDORS, None)
             os.environ.update({} if given is None else {_VENDORS: given})
 
 
+def _give_pocl_a_cache() -> None:
+    """Shows PoCL, which cannot build anything without a folder to keep it, another one where its own is of no use."""
+    given = os.environ.get(_POCL_CACHE)
+    try:
+        folder = Path(given) if given else cache_folder().with_name("pocl") / "kcache"
+    except FileError:  # PoCL takes /tmp then.
+        return
+    if not has_room(folder):
+        os.environ[_POCL_CACHE] = str(temporary_folder("pocl"))
+
+
 def devices() -> list[DeviceInfo]:
-    """All OpenCL devices that the loader finds; empty if there are none."""
+    """All OpenCL devices that the loader finds; empty if there are none.
+
+    Raises:
+        DeviceError: this process was forked from one that uses OpenCL.
+    """
+    check_process()
     try:
         platforms = _platforms()
     except (cl.Error, RuntimeError):
@@ -452,6 +514,8 @@ class Device:
     precision = "fp32"
     padding = Padding()
     storage = FLOAT32
+    #: Whether programs are first built in child processes: not where a child asks.
+    builds_in_children = True
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -541,6 +605,18 @@ class Device:
                     self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
                 ) from error
         return found
+
+    def allocate_guarded(self, size: int) -> Guarded:
+        """A buffer of at least ``size`` bytes, all zero, in the middle of a larger one that says who leaves it.
+
+        Raises:
+            OutOfMemoryError: the device has no room for it.
+        """
+        size = -(-size // _ZERO.nbytes) * _ZERO.nbytes
+        room = max(_PAGE, self.info.handle.mem_base_addr_align // 8)
+        whole = self.allocate(size + 2 * room)
+        with self._reporting("taking a part of a buffer"):
+            return Guarded(self, whole, whole.get_sub_region(room, size), room)
 
     def _large_pages(self, sizes: Sequence[int]) -> list[npt.NDArray[np.uint8] | None]:
         """Memory for buffers of a processor; None where its driver finds some.
@@ -671,6 +747,7 @@ class Device:
     @contextlib.contextmanager
     def _reporting(self, action: str) -> Iterator[None]:
         """Turns a driver's errors into DeviceError; errors of earlier launches arrive here too."""
+        check_process()
         try:
             yield
         except cl.Error as error:
@@ -707,6 +784,7 @@ class Device:
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
+        check_process()
         digest = self._digest(source)
         program = self._programs.get(digest)
         if program is None:
@@ -732,7 +810,8 @@ class Device:
         """
         missing = {self._digest(source): source for source in sources}
         missing = {digest: source for digest, source in missing.items() if digest not in self._programs}
-        self._build_in_children(missing, advance, trials)
+        if self.builds_in_children:
+            self._build_in_children(missing, advance, trials)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.
         if not self.is_host:
             with _without_remarks(), ThreadPoolExecutor(usable_cores()) as pool:
@@ -786,13 +865,11 @@ class Device:
         """Where it is noted what this device and driver have built; in the cache, if there can be one."""
         identity = "|".join(self.info.identity.values())
         name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        try:
+        with contextlib.suppress(FileError):
             folder = cache_folder() / "programs" / name
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            folder = Path(tempfile.mkdtemp(prefix="blobnet-programs-"))
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return folder
+            if is_usable(folder):
+                return folder
+        return temporary_folder(f"programs-{name}")  # Of all Devices: they share what is built, and who builds.
 
     @cached_property
     def _driver(self) -> _Driver:
@@ -800,7 +877,7 @@ class Device:
 
     def _record(self, digest: str) -> Path:
         """The file that says that the driver has built a program: its binary, or nothing if the driver keeps it."""
-        return self._folder / f"{digest}.{'built' if self._driver.keeps_programs else 'bin'}"
+        return self._folder / f"{digest}.{'built' if self._driver.keeps_programs else 'program'}"
 
     def _try(self, program: cl.Program, trial: Trial) -> None:
         """Launches a kernel once, with zeros for memory, of which there is more than it takes."""
@@ -832,15 +909,16 @@ class Device:
         """A program from the cache, or from the driver; cl.Error or RuntimeError if it refuses the source."""
         # A cache that cannot be read or written costs time, not results.
         record = self._record(digest)
-        if not self._driver.keeps_programs and record.exists():
-            with contextlib.suppress(cl.Error, OSError):
-                return cl.Program(self.context, [self.info.handle], [record.read_bytes()]).build(cache_dir=_NO_CACHE)
+        binary = None if self._driver.keeps_programs else read_entry(record)
+        if binary is not None:
+            with contextlib.suppress(cl.Error):
+                return cl.Program(self.context, [self.info.handle], [binary]).build(cache_dir=_NO_CACHE)
         program = self._from_source(self._preamble + source)
         with contextlib.suppress(cl.Error, OSError):
             if self._driver.keeps_programs:
                 record.touch()
             else:
-                write_atomically(record, program.get_info(cl.program_info.BINARIES)[0])
+                write_entry(record, program.get_info(cl.program_info.BINARIES)[0])
         return program
 
     def _from_source(self, source: str) -> Any:
@@ -855,13 +933,18 @@ class Device:
 
     def _build_error(self, what: str, rule: str, source: str, log: str) -> BuildError:
         """An error that names the log, and a file with the source."""
-        with tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file:
+        name = "lost, since no file can be written"
+        with (
+            contextlib.suppress(OSError),
+            tempfile.NamedTemporaryFile("w", suffix=".cl", prefix="blobnet-", delete=False) as file,
+        ):
             file.write(self._preamble + source)
+            name = file.name
         return BuildError(
             what,
             rule,
             options=" ".join(self._build_options),
-            source=file.name,
+            source=name,
             log=f"\n{log.strip()}\n",
             hint="report this with the source file and the output of 'blobnet devices'.",
         )
@@ -948,6 +1031,28 @@ class Device:
             self.queue = plain
 
 
+class Guarded:
+    """A buffer between canaries: quiet NaNs that no computation makes.
+
+    Attributes:
+        buffer: to be used.
+    """
+
+    def __init__(self, device: Device, whole: cl.Buffer, buffer: cl.Buffer, room: int) -> None:
+        self.buffer = buffer
+        self._device, self._whole, self._places = device, whole, (0, room + buffer.size)
+        self._canaries = np.full(room // _ZERO.nbytes, _CANARY, np.uint32)
+        for place in self._places:
+            device.write(whole, self._canaries, place)
+
+    def is_touched(self) -> bool:
+        """Whether somebody wrote before the buffer, or behind it."""
+        return any(
+            not np.array_equal(self._device.read(self._whole, self._canaries.size, np.uint32, place), self._canaries)
+            for place in self._places
+        )
+
+
 class Reading:
     """Values on their way from the device."""
 
@@ -975,22 +1080,23 @@ def build_for_parent(settings: str) -> None:
         settings: what tells the device from others, and its folder of records, as JSON.
     """
 
-    def make_builder() -> Callable[[str], object]:
+    def make_builder() -> Callable[[str], str]:
         values = json.loads(settings)
         device = Device(next(info for info in devices() if info.identity == values["identity"]))
         device._folder = Path(values["folder"])
 
-        def build(job: str) -> None:
+        def build(job: str) -> str:
             source, trials = json.loads(job)
             with contextlib.suppress(cl.Error, RuntimeError), _without_remarks():
                 program = device._compile(source, device._digest(source))
                 for trial in trials:
                     with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
                         device._try(program, Trial.from_json(trial))
+            return ""
 
         return build
 
-    child_builds.serve(make_builder)
+    child.serve(make_builder)
 
 
 def _kind_of(error: cl.Error) -> type[DeviceError]:

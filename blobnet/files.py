@@ -28,6 +28,9 @@ _FOREIGN = {
     b"<": "a web page or XML",
 }
 
+#: Names of the files that this process is writing.
+_UNDER_WAY: set[str] = set()
+
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
@@ -42,6 +45,7 @@ def write(path: str | os.PathLike[str], image: bytes) -> None:
     temporary = _temporary(target)
     with _writing(subject, target, len(image)):
         _check_target(subject, target)
+        _UNDER_WAY.add(temporary.name)
         try:
             with temporary.open("xb") as file:
                 file.write(image)
@@ -51,8 +55,51 @@ def write(path: str | os.PathLike[str], image: bytes) -> None:
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+            _UNDER_WAY.discard(temporary.name)
     _flush_folder(subject, target.parent)
     _remove_stale(target)
+
+
+@contextlib.contextmanager
+def held(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps other processes that ask for the same from writing a file, for as long as it takes; before it is there too.
+
+    Where a disk has no locks (some network disks, Windows), nobody is kept out.
+
+    Raises:
+        FileError: another process holds it.
+    """
+    target = Path(os.path.realpath(path))
+    lock = target.with_name(f".{target.name}.lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            _take(lock, stack)
+        except BlockingIOError as error:
+            rule, hint = "another training is writing this file", "wait for its end, or write another file."
+            with contextlib.suppress(OSError, ValueError):
+                hint = f"wait for the end of process {int(lock.read_text())}, or write another file."
+            raise FileError(subject_of(path), rule, hint=hint) from error
+        except (ImportError, OSError):
+            pass
+        yield
+
+
+def _take(lock: Path, stack: contextlib.ExitStack) -> None:
+    """Locks a file, which is gone when the stack unwinds; BlockingIOError if another process has locked it."""
+    import fcntl
+
+    while True:
+        file = stack.enter_context(lock.open("a"))
+        # NOTE: not flock, whose locks stay with the processes that were forked from a killed one.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            # Whoever held it may have removed it meanwhile.
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                break
+    stack.callback(lock.unlink, missing_ok=True)
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
 
 
 def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
@@ -121,7 +168,9 @@ def _remove_stale(target: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in target.parent.iterdir():
             match = pattern.fullmatch(entry.name)
-            if match and not _is_alive(int(match[1])):
+            # NOTE: the first process of every container has the same number, also that of the one that was killed.
+            is_ours = match and int(match[1]) == os.getpid()
+            if match and (entry.name not in _UNDER_WAY if is_ours else not _is_alive(int(match[1]))):
                 entry.unlink(missing_ok=True)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from blobnet.cache import cache_folder
+from blobnet.cache import cache_folder, make_folder
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
@@ -30,7 +30,7 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
     if key not in known:
         known[key] = str(search())
         with contextlib.suppress(OSError, FileError):
-            _path().parent.mkdir(parents=True, exist_ok=True)
+            make_folder(_path().parent)
             with _path().open("a", encoding="utf-8") as file:
                 file.write(_line(key, known[key]))  # At once: processes may write side by side.
     return Schedule.parse(known[key])

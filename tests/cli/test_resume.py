@@ -251,7 +251,10 @@ def test_a_second_ctrl_c_waits_for_nothing(run, net, monkeypatch) -> None:
     assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (in epoch 2, after step 50)"
 
 
-def test_sigterm_without_files_of_steps_names_the_last_one(run, net, monkeypatch) -> None:
+@pytest.mark.parametrize("option", [[], ["--save-best"]])
+def test_sigterm_writes_a_file_where_no_steps_were_asked_for(run, net, monkeypatch, option) -> None:
+    arguments = ["train", net, *WITHIN, *option]
+    assert run(*arguments, "--output", "whole.h5").status == 0
     original = TrainingStep.compute_gradients
 
     def compute(step: TrainingStep, batch: object) -> None:
@@ -260,9 +263,16 @@ def test_sigterm_without_files_of_steps_names_the_last_one(run, net, monkeypatch
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(TrainingStep, "compute_gradients", compute)
-    result = run("train", net, *WITHIN)
+    result = run(*arguments, "--output", "parts.h5")
     assert result.status == 143
-    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 1)"
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is parts.h5 (in epoch 2, after step 53)"
+    assert not Path(".parts.h5.lock").exists()
+    monkeypatch.setattr(TrainingStep, "compute_gradients", original)
+    assert run(*arguments, "--output", "parts.h5", "--resume").status == 0
+    whole, parts = bn.load("whole.h5"), bn.load("parts.h5")
+    assert parts.history == whole.history
+    for name, values in whole.weights.items():
+        np.testing.assert_array_equal(parts.weights[name], values)
 
 
 @pytest.mark.parametrize("option", [["--save-best"], ["--early-stopping", 2]])

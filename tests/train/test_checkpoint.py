@@ -188,6 +188,10 @@ def test_weights_changed_without_blobnet(saved):
         file["class_names"] = np.array(["a", "b"], dtype="S")
         del file["architecture"]
         file["architecture"] = np.bytes_(json.dumps(small_graph().description()))
+    with pytest.raises(FileError, match=r"the values under /layers must be those that were written \(SHA-256\)\."):
+        load(saved)
+    with h5py.File(saved, "r+") as file:
+        del file["layers"].attrs["sha256"]
     loaded = load(saved)
     assert (loaded.weights["conv/bias"] == 7).all()
     assert loaded.class_names == ("a", "b")
@@ -576,6 +580,23 @@ def test_truncated(saved):
     saved.write_bytes(content[:-1])
     with pytest.raises(FileError, match="truncated file"):
         load(saved)
+
+
+@pytest.mark.parametrize("name", ["layers/conv/weight", "training/optimizer_state/velocity"])
+def test_one_flipped_bit_in_an_array_is_found(saved, name):
+    with h5py.File(saved) as file:
+        start, count = file[name].id.get_offset(), file[name].nbytes
+    content, random = saved.read_bytes(), np.random.default_rng(2)
+    for place in [0, count - 1, *random.integers(0, count, 20).tolist()]:
+        damaged = bytearray(content)
+        damaged[start + place] ^= 1 << int(random.integers(8))
+        saved.write_bytes(damaged)
+        for read in (load, inspect):
+            rule = rf"/{name.rpartition('/')[0].partition('/conv')[0]} must be those that were written"
+            with pytest.raises(
+                FileError, match=rf"the values under {rule} \(SHA-256\)\. Received written='[0-9a-f]{{64}}"
+            ):
+                read(saved)
 
 
 def test_damaged_bytes_give_no_other_error(saved):

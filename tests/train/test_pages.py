@@ -16,13 +16,14 @@ import blobnet as bn
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: Pages whose ``python`` blocks are one program; blocks of other libraries' code are called ``py``.
-PAGES = ("index", "own_pictures", "from_keras", "from_pytorch")
+PAGES = ("index", "own_pictures", "from_keras", "from_pytorch", "onnx", "devices")
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     pytest.importorskip("matplotlib")
+    pytest.importorskip("onnx")
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     pictures = set(re.findall(r"!\[.+?\]\((images/.+?)\)", page))
     (tmp_path / "images").mkdir()

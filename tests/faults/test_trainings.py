@@ -1,0 +1,149 @@
+"""What may befall a training, each seen by processes of its own: signals, kills, two that write one file, forks."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import blobnet as bn
+from blobnet import files
+from tests.cli.conftest import NET
+
+#: Kills of the test of kills; a hundred on demand.
+KILLS = int(os.environ.get("BLOBNET_TEST_KILLS", "3"))
+ENDLESS = 5000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where trainings run: with a network of their own."""
+    (tmp_path / "net.py").write_text(NET, encoding="utf-8")
+    return tmp_path
+
+
+def train(folder: Path, *more: object, output: str = "a.h5", epochs: int = ENDLESS) -> subprocess.Popen[str]:
+    """A training that has begun."""
+    command = [sys.executable, "-m", "blobnet", "train", "net.py:net", "--dataset", "digits", "--batch-size", 32]
+    command += ["--schedule", "constant", "--epochs", epochs, "--output", output, *more]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(list(map(str, command)), cwd=folder, stdout=pipe, stderr=pipe, text=True)
+
+
+def await_file(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.exists(), process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The status, and the last line of what was said."""
+    err = process.communicate(timeout=120)[1]
+    assert "Traceback" not in err
+    return process.returncode, err.splitlines()[-1] if err else ""
+
+
+def test_a_second_training_does_not_write_the_same_file(folder: Path) -> None:
+    first = train(folder)
+    await_file(folder / "a.h5", first)
+    (folder / "link.h5").symlink_to("a.h5")
+    for arguments in ({"output": "a.h5"}, {"output": "link.h5"}):
+        status, said = finish(train(folder, "--overwrite", **arguments))
+        assert (status, said) == (
+            1,
+            f"error: {arguments['output']}: another training is writing this file. Hint: wait for the end of process "
+            f"{first.pid}, or write another file.",
+        )
+    assert first.poll() is None
+    first.kill()
+    first.communicate()
+    assert (folder / ".a.h5.lock").exists(), "a kill leaves the file of the lock, and no lock"
+    bn.load(folder / "a.h5")
+    assert finish(train(folder, "--overwrite", epochs=1))[0] == 0
+    assert sorted(path.name for path in folder.glob(".*")) == []
+
+
+def test_sigterm_saves_and_ends_with_its_status(folder: Path) -> None:
+    process = train(folder)
+    await_file(folder / "a.h5", process)
+    process.send_signal(signal.SIGTERM)
+    status, said = finish(process)
+    assert status == 143
+    assert said.startswith("interrupted; the last checkpoint is a.h5 (")
+    state = bn.load(folder / "a.h5").training_state
+    assert state is not None
+    assert f"(in epoch {state.epoch + 1}, after step {state.step})" in said or f"(epoch {state.epoch})" in said
+    assert sorted(path.name for path in folder.glob(".*")) == []
+
+
+FIRST_OF_A_CONTAINER = """
+import os, signal, sys
+from blobnet import interrupt
+with interrupt.at_once():
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    "body", ["os.kill(os.getpid(), signal.SIGTERM)", "with interrupt.as_exception(): os.kill(os.getpid(), 15)"]
+)
+def test_sigterm_is_heard_by_the_first_process_of_a_container(body: str) -> None:
+    """Which has no default: what it has no handler for does not reach it."""
+    script = FIRST_OF_A_CONTAINER.format(body=body)
+    command = ["unshare", "--fork", "--pid", "--kill-child", sys.executable, "-c", script]
+    if subprocess.run(["unshare", "--fork", "--pid", "true"], capture_output=True, check=False).returncode:
+        command = command[4:]  # Where this user may not make one, there is a default, with another status.
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if "as_exception" in body:
+        assert "Terminated" in result.stderr
+    else:
+        assert (result.returncode, result.stderr) == (143, "interrupted\n")
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f".a.h5.{os.getpid()}-01234567.tmp"
+    left.touch()
+    files._UNDER_WAY.add(under_way := f".a.h5.{os.getpid()}-76543210.tmp")
+    (tmp_path / under_way).touch()
+    try:
+        files.write(tmp_path / "a.h5", b"image")
+    finally:
+        files._UNDER_WAY.discard(under_way)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [under_way, "a.h5"]
+
+
+def test_kills_at_any_moment_lose_only_steps(folder: Path) -> None:
+    epochs, random_ = 5 + KILLS, random.Random(1)
+    assert finish(train(folder, "--csv", "whole.csv", output="whole.h5", epochs=epochs))[0] == 0
+    arguments, steps = ["--csv", "log.csv", "--checkpoint-steps", 5], 0
+    for kill in range(KILLS):
+        process = train(folder, *arguments, *(["--resume"] if kill else []), epochs=epochs)
+        if kill == 0:
+            await_file(folder / "a.h5", process)
+        else:
+            mark = (folder / "a.h5").stat().st_mtime_ns
+            while (folder / "a.h5").stat().st_mtime_ns == mark and process.poll() is None:
+                time.sleep(0.001)
+        time.sleep(random_.random() * 0.05)
+        process.kill()
+        process.communicate()
+        state = bn.load(folder / "a.h5").training_state
+        assert state is not None
+        assert state.step >= steps
+        assert state.step % 5 == 0 or not state.place
+        steps = state.step
+        rows = (folder / "log.csv").read_text().splitlines()
+        assert len(rows) in (1 + state.epoch, state.epoch), (
+            "the log is whole, and of the file's epoch or the one before"
+        )
+    assert finish(train(folder, *arguments, "--resume", epochs=epochs))[0] == 0
+    assert (folder / "a.h5").read_bytes() == (folder / "whole.h5").read_bytes()
+    assert (folder / "log.csv").read_bytes() == (folder / "whole.csv").read_bytes()
+    assert sorted(path.name for path in folder.glob(".*")) == []
