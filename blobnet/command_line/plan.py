@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from blobnet import device, plots
+from blobnet import device, onnx, plots
 from blobnet.arguments import losses_for
 from blobnet.blob import FLOAT32, Padding, storage_type
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
@@ -17,6 +17,7 @@ from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
+from blobnet.onnx.operation import OnHostError
 from blobnet.optimizers import Optimizer
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
@@ -29,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         plots.check(options.plot)
         check_writable(options.plot, 0)
-    model, name = _model(options)
+    model, name, tail = _model(options)
     limits, kind = _limits(options)
-    training = not options.inference
+    training = not options.inference and not tail
     if training and options.storage != FLOAT32.name:
         rule = "training keeps float32 between layers"
         raise OptionError("--storage", rule, storage=options.storage, hint="add --inference.")
@@ -54,21 +55,30 @@ def run(options: argparse.Namespace) -> int:
         memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
+    if tail:
+        print(f"\nOn the host, in NumPy, behind the network: {', '.join(tail)}")
     if options.plot is not None:
         plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)
         print(f"saved {options.plot}", file=sys.stderr)
     return 0
 
 
-def _model(options: argparse.Namespace) -> tuple[Model, str]:
-    """A model in a file, or one that is built for the shape that the options give."""
-    if is_model_file(options.model):
-        if options.input_shape or options.classes:
-            rule = "a model in a file has its shape: --input-shape and --classes are for others"
-            raise OptionError("MODEL", rule, file=options.model)
-        return open_model(options.model), options.model
-    source = find_model(options.model)
-    return build_for(source, None, options.classes, options.input_shape), source.text
+def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:
+    """A model in a file, or one that is built for the shape that the options give; and what the host does behind it."""
+    if not is_model_file(options.model):
+        source = find_model(options.model)
+        return build_for(source, None, options.classes, options.input_shape), source.text, ()
+    is_onnx = options.model.endswith(".onnx")
+    if options.classes or (options.input_shape and not is_onnx):
+        rule = "a model in a file has its shape: --input-shape and --classes are for others"
+        raise OptionError("MODEL", rule, file=options.model)
+    try:
+        return open_model(options.model, options.input_shape), options.model, ()
+    except OnHostError:
+        network = onnx.Session(options.model).network(options.input_shape)
+    if network.model is None:
+        raise OptionError(options.model, "a plan is that of a device, and the host does all", nodes=network.tail)
+    return network.model, options.model, network.tail
 
 
 def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:

@@ -1,4 +1,7 @@
-"""Networks in ONNX files (docs/onnx.md): ``load`` reads one, ``save`` writes one, ``Backend`` is ONNX's own interface.
+"""Networks in ONNX files (docs/onnx.md).
+
+``load`` reads one as a model, ``save`` writes one, ``Session`` runs one on arrays of any sizes, with what of it stays
+on the host; ``Backend`` is ONNX's own interface.
 
 The package ``onnx`` is imported when one of them is first used: ``pip install 'blobnet[onnx]'``.
 """
@@ -12,9 +15,10 @@ if TYPE_CHECKING:
     from blobnet.onnx.backend import Backend
     from blobnet.onnx.importer import load
     from blobnet.onnx.save import save
+    from blobnet.onnx.session import Session
 
-__all__ = ["Backend", "load", "save"]
-_MODULES = {"Backend": "backend", "load": "importer", "save": "save"}
+__all__ = ["Backend", "Session", "load", "save"]
+_MODULES = {"Backend": "backend", "Session": "session", "load": "importer", "save": "save"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,32 +12,19 @@ from onnx.backend.base import BackendRep
 
 from blobnet.device import Device, choose
 from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError
-from blobnet.model import Model
-from blobnet.onnx.importer import Import, check_operators
-from blobnet.onnx.operation import SamplesMixedError, ValueNeededError
+from blobnet.onnx.importer import check_operators
 from blobnet.onnx.reading import check, written_out
-from blobnet.onnx.values import Array, Tensor, Value
+from blobnet.onnx.session import Session
+from blobnet.onnx.values import Array
 
 _SUBJECT = "onnx.Backend"
-#: Models that are kept, one for each set of sizes and known values.
-MOST_PLANS = 8
 
 
 class Prepared(BackendRep):
-    """A model that runs on arrays of any sizes.
+    """A model that runs on arrays of any sizes: a Session under ONNX's names."""
 
-    What sizes and whole numbers an ONNX graph gets decides which network it is: there is a model for each set of them,
-    of which the last MOST_PLANS are kept. Inputs that are no numbers with a fraction are known, and so are those whose
-    values an operator needs (weights that are inputs, say); all others enter the network. Axis 0 is taken for the
-    samples where all operators leave it alone, and all of a tensor for one sample otherwise.
-    """
-
-    def __init__(self, proto: Any, device: Device) -> None:
-        self._proto = proto
-        self._device = device
-        known = {item.name for item in proto.graph.initializer}
-        self._inputs = [item.name for item in proto.graph.input if item.name not in known]
-        self._plans: OrderedDict[int, tuple[Import, Model | None]] = OrderedDict()
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs for one array for each input, in order, or for arrays by name.
@@ -47,72 +32,7 @@ class Prepared(BackendRep):
         Raises:
             OptionError: there is not an array for each input, or an operator cannot be run on these.
         """
-        names = list(inputs) if isinstance(inputs, dict) else self._inputs[: len(inputs)]
-        if sorted(names) != sorted(self._inputs) or len(inputs) != len(self._inputs):
-            rule = "there must be an array for each input"
-            raise OptionError(_SUBJECT, rule, inputs=", ".join(self._inputs), received=len(inputs))
-        values = inputs.values() if isinstance(inputs, dict) else inputs
-        arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-        imported, model = self._plan({name: arrays[name] for name in self._inputs})
-        results: dict[str, Array] = {}
-        if model is not None:
-            batch = [
-                arrays[name].reshape(-1 if imported.samples else 1, *shape.dimensions)
-                for name, shape in zip(
-                    imported.entered, (item.shape for item in model.graph.inputs.values()), strict=True
-                )
-            ]
-            found = model.predict(batch if len(batch) > 1 else batch[0], device=self._device)
-            tensors = [name for name, value in imported.outputs.items() if isinstance(value, Tensor)]
-            results = dict(zip(tensors, found.values() if isinstance(found, dict) else [found], strict=True))
-        return tuple(self._result(name, value, results.get(name), imported) for name, value in imported.outputs.items())
-
-    def _result(self, name: str, value: Value, result: Array | None, imported: Import) -> Array:
-        """An output as ONNX has it."""
-        if not isinstance(value, Tensor):
-            return value
-        assert result is not None
-        kind = next(item.type.tensor_type.elem_type for item in self._proto.graph.output if item.name == name)
-        wanted = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else value.type
-        array = result.reshape(-1, *value.axes[1:]) if imported.samples else result.reshape(value.axes)
-        return array != 0 if wanted == np.bool_ else array.astype(wanted)
-
-    def _plan(self, arrays: Mapping[str, Array]) -> tuple[Import, Model | None]:
-        """The network for these sizes and known values."""
-        for key, (imported, model) in self._plans.items():
-            if all(
-                imported.shapes[name] == array.shape
-                if name in imported.shapes
-                else array.dtype == imported.known[name].dtype
-                and np.array_equal(array, imported.known[name], equal_nan=array.dtype.kind == "f")
-                for name, array in arrays.items()
-            ):
-                self._plans.move_to_end(key)
-                return imported, model
-        known = {name for name, array in arrays.items() if not _enters(array)}
-        samples = True
-        while True:
-            shapes = {name: array.shape for name, array in arrays.items() if name not in known}
-            values = {name: arrays[name].copy() for name in known}
-            try:
-                imported = Import(self._proto, _SUBJECT, values, shapes, samples=samples)
-                break
-            except ValueNeededError as error:
-                new = (error.inputs & arrays.keys()) - known
-                if not new:
-                    raise
-                # Without these, samples may be found where they were not.
-                known, samples = known | new, True
-            except SamplesMixedError:
-                if not samples:
-                    raise
-                samples = False
-        tensors = {name: value for name, value in imported.outputs.items() if isinstance(value, Tensor)}
-        model = imported.model(tensors) if tensors else None
-        self._plans[id(imported)] = imported, model
-        while len(self._plans) > MOST_PLANS:
-            self._plans.popitem(last=False)
-        return imported, model
+        return tuple(self._session.run(inputs).values())
 
 
 class Backend(_Backend):
@@ -127,7 +47,7 @@ class Backend(_Backend):
         """Whether there is such a device, and all operators of a model are known."""
         try:
             check(model, _SUBJECT)
-            check_operators(written_out(model).graph, _SUBJECT)
+            check_operators(written_out(model, _SUBJECT).graph, _SUBJECT)
         except BlobnetError:
             return False
         return cls.supports_device(device)
@@ -190,9 +110,7 @@ class Backend(_Backend):
 
 
 def _prepared(model: Any, device: str) -> Prepared:
-    proto = written_out(model)
-    check_operators(proto.graph, _SUBJECT)
-    return Prepared(proto, _device(_name(device)))
+    return Prepared(Session(written_out(model, _SUBJECT), subject=_SUBJECT, device=_device(_name(device))))
 
 
 def _name(device: str) -> str | None:
@@ -204,11 +122,6 @@ def _name(device: str) -> str | None:
         return None if choose().kind == kind else kind
     except DeviceError:
         return kind
-
-
-def _enters(array: Array) -> bool:
-    """Whether an input can enter a network: some finite numbers."""
-    return array.dtype == np.float32 and array.size > 0 and bool(np.isfinite(array).all())
 
 
 _device = lru_cache(4)(Device)

@@ -41,10 +41,8 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
         sizes = [axis.dim_value for axis in item.type.tensor_type.shape.dim]
         if len(sizes) < 2:
             continue
-        units = sizes[1]
-        numbers = {"Sub": np.zeros(units, np.float32), "Div": np.ones(units, np.float32)}
-        value = item.name
-        for operator in numbers:
+        value, numbers = item.name, dict[str, FloatArray]()
+        for operator in ("Sub", "Div"):
             readers = [node for node in graph.node if value in node.input]
             if len(readers) != 1 or value in outputs:
                 break
@@ -60,7 +58,12 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
                     if name == after:
                         other.input[place] = value
             graph.node.remove(node)
-            found[item.name] = (numbers["Sub"], numbers["Div"])
+            units = len(numbers[operator])  # No array has as many as a file may say.
+            mean, deviation = (numbers.get(name) for name in ("Sub", "Div"))
+            found[item.name] = (
+                np.zeros(units, np.float32) if mean is None else mean,
+                np.ones(units, np.float32) if deviation is None else deviation,
+            )
     return found
 
 

@@ -1,20 +1,27 @@
-"""What of an ONNX graph does not depend on samples: computed once, by ONNX's reference evaluator in NumPy."""
+"""What of an ONNX graph the host computes, by ONNX's reference evaluator in NumPy.
+
+That is what does not depend on samples, once, as the file is read; and the tail of a network: the nodes that follow
+what the device gives, each time that it runs (blobnet/onnx/session.py).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from blobnet.onnx.boxes import non_max_suppression
 from blobnet.onnx.operation import UnsupportedError
-from blobnet.onnx.values import Array
+from blobnet.onnx.values import Array, Tensor
 
 #: Bytes that a constant may take. Files themselves hold no tensor beyond 2 GiB.
 MOST_BYTES = 2**31
 
-#: The operators that constants may be made by. None of them loops.
+#: The operators that constants and tails may be made by. None of them loops.
 KINDS = frozenset(
     [
         "Abs",
@@ -26,6 +33,7 @@ KINDS = frozenset(
         "CastLike",
         "Ceil",
         "Clip",
+        "Compress",
         "Concat",
         "Constant",
         "ConstantOfShape",
@@ -44,17 +52,23 @@ KINDS = frozenset(
         "GatherND",
         "Greater",
         "GreaterOrEqual",
+        "Hardmax",
         "Identity",
+        "IsInf",
+        "IsNaN",
         "Less",
         "LessOrEqual",
         "Log",
         "MatMul",
         "Max",
+        "MaxPool",
+        "MaxUnpool",
         "Mean",
         "Min",
         "Mod",
         "Mul",
         "Neg",
+        "NonMaxSuppression",
         "NonZero",
         "Not",
         "OneHot",
@@ -75,6 +89,8 @@ KINDS = frozenset(
         "ReduceSumSquare",
         "Relu",
         "Reshape",
+        "ReverseSequence",
+        "RoiAlign",
         "Round",
         "ScatterElements",
         "ScatterND",
@@ -95,6 +111,7 @@ KINDS = frozenset(
         "TopK",
         "Transpose",
         "Trilu",
+        "Unique",
         "Unsqueeze",
         "Where",
         "Xor",
@@ -102,8 +119,54 @@ KINDS = frozenset(
 )
 
 
-def evaluated(node: Any, version: int, arrays: Sequence[Array | None], subject: str) -> list[Array]:
-    """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known.
+class Late:
+    """A value that the host computes when the network has run."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostNode:
+    """A node of the tail.
+
+    Attributes:
+        proto: the node, an ``onnx.NodeProto``.
+        version: of the operator set.
+        inputs: what it reads, by ONNX's names; graphs within it read some of that too.
+        outputs: a value for each output, those that are missing too.
+        subject: how errors name the node.
+    """
+
+    proto: Any
+    version: int
+    inputs: Mapping[str, Operand]
+    outputs: tuple[Late, ...]
+    subject: str
+
+    @property
+    def text(self) -> str:
+        """What plans call it."""
+        name = self.proto.name or next((name for name in self.proto.output if name), "")
+        return f"{name} ({self.proto.op_type})"
+
+
+#: What a node of the tail reads.
+Operand: TypeAlias = "Tensor | Array | Late"
+
+
+def run_tail(nodes: Sequence[HostNode], arrays: dict[Tensor | Late, Array]) -> None:
+    """Computes nodes in their order; to ``arrays``, the tensors that they read, it adds what they give.
+
+    Raises:
+        UnsupportedError: a node cannot be computed, or what it gives is too large.
+    """
+    for node in nodes:
+        own = {
+            name: arrays[value] if isinstance(value, Tensor | Late) else value for name, value in node.inputs.items()
+        }
+        arrays.update(zip(node.outputs, evaluated(node.proto, node.version, own, node.subject), strict=True))
+
+
+def evaluated(node: Any, version: int, known: Mapping[str, Array], subject: str) -> list[Array]:
+    """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known, by their names.
 
     Raises:
         UnsupportedError: they cannot be computed, or are too large.
@@ -111,30 +174,46 @@ def evaluated(node: Any, version: int, arrays: Sequence[Array | None], subject: 
     import onnx
     from onnx.reference import ReferenceEvaluator
 
+    arrays = [known.get(name) for name in node.input]
     received = [array.shape for array in arrays if array is not None]
     try:
         size = _most_elements(node.op_type, arrays)
     except (ValueError, IndexError, OverflowError) as error:
-        rule = "a constant must have inputs of the shapes that ONNX says"
+        rule = "what the host computes must have inputs of the shapes that ONNX says"
         raise UnsupportedError(subject, rule, inputs=received, cause=error) from error
     if not 0 <= size * 8 <= 4 * MOST_BYTES:
-        rule = "a constant must have a size that memory can hold"
+        rule = "what the host computes must have a size that memory can hold"
         raise UnsupportedError(subject, rule, inputs=received, elements=size, most=MOST_BYTES // 2)
-    known = {name: array for name, array in zip(node.input, arrays, strict=True) if name and array is not None}
     infos = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in known.items()
     ]
     ends = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = onnx.GraphProto(name="constant", node=[node], input=infos, output=ends)
+    graph = onnx.GraphProto(name="host", node=[node], input=infos, output=ends)
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(graph, opsets={"": version}).run(None, known)
+            found = ReferenceEvaluator(graph, opsets={"": version}, new_ops=_own_operators()).run(None, dict(known))
     except Exception as error:  # The evaluator raises whatever NumPy does.
-        rule = "a constant must be what ONNX's reference evaluator can compute"
+        rule = "what the host computes must be what ONNX's reference evaluator can"
         raise UnsupportedError(subject, rule, inputs=received, cause=error) from error
     arrays_found = iter(map(np.asarray, found))
     return [next(arrays_found) if name else np.zeros(0) for name in node.output]
+
+
+@cache
+def _own_operators() -> list[Any]:
+    """What the evaluator takes in place of its own, which go through boxes one by one."""
+    from onnx.reference.op_run import OpRun
+
+    class NonMaxSuppression(OpRun):
+        """The operator of that name."""
+
+        op_domain = ""
+
+        def _run(self, *arrays: Array, center_point_box: int | None = None) -> tuple[Array]:
+            return (non_max_suppression(*arrays, centers=bool(center_point_box)),)
+
+    return [NonMaxSuppression]
 
 
 def _most_elements(kind: str, arrays: Sequence[Array | None]) -> int:

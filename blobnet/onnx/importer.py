@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
 from blobnet.onnx import host
 from blobnet.onnx.conventions import class_names, take_normalization
-from blobnet.onnx.operation import Operation, SamplesMixedError, UnsupportedError, ValueNeededError
+from blobnet.onnx.host import HostNode, Late, Operand
+from blobnet.onnx.operation import OnHostError, Operation, SamplesMixedError, UnsupportedError, ValueNeededError
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import array_of, opset, package, read
-from blobnet.onnx.values import Array, Tensor, Value, node_sizes
+from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
 
 #: What samples may be on their way to the device.
-_SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
+SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
 #: Values of a tensor that a sample may have.
 MOST_ELEMENTS = 2**31
 #: Axes that ONNX's tensors may have.
@@ -59,22 +61,9 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
     """
     model = read(path)
     graph, subject = model.graph, str(path)
-    known = {item.name for item in graph.initializer}
-    inputs = [item for item in graph.input if item.name not in known]
-    if sizes is not None and not isinstance(sizes, Mapping):
-        sizes = _of_sample(inputs, sizes, subject, samples=samples)
-    check_sizes(graph, sizes or {}, subject)
     arrays = {item.name: item for item in graph.initializer} if samples else {}
     normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
-    # With some number of samples, shapes say where these are; but not all files that leave it open mean it.
-    for count in (_SOME, 1) if samples else (0,):
-        shapes = {item.name: input_shape(item, sizes or {}, subject, count) for item in inputs}
-        try:
-            imported = Import(model, subject, {}, shapes, samples=samples)
-            break
-        except UnsupportedError:
-            if count <= 1:
-                raise
+    imported = import_for(model, subject, sizes_by_name(inputs_of(graph), sizes, subject, samples=samples), samples)
     tensors = {}
     for name, value in imported.outputs.items():
         if not isinstance(value, Tensor):
@@ -90,21 +79,49 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
     return found
 
 
-def _of_sample(inputs: Sequence[Any], sample: Sequence[int], subject: str, *, samples: bool) -> Sizes:
-    """The sizes of the only input, for samples of this shape where the file leaves them open.
+def inputs_of(graph: Any) -> list[Any]:
+    """The inputs of a graph that it has no initializers for."""
+    known = {item.name for item in graph.initializer}
+    return [item for item in graph.input if item.name not in known]
+
+
+def import_for(model: Any, subject: str, sizes: Sizes, samples: bool = True, **settings: Any) -> Import:
+    """The reading of a graph for these sizes, and any number of samples; see :func:`load`, and Import for settings.
+
+    Raises:
+        OptionError: an axis has no size, or an operator is none that blobnet has.
+    """
+    inputs = inputs_of(model.graph)
+    check_sizes(model.graph, sizes, subject)
+    # With some number of samples, shapes say where these are; but not all files that leave it open mean it.
+    *counts, last = (_SOME, 1) if samples else (0,)
+    for count in counts:
+        with contextlib.suppress(UnsupportedError):
+            shapes = {item.name: input_shape(item, sizes, subject, count) for item in inputs}
+            return Import(model, subject, {}, shapes, samples=samples, **settings)
+    shapes = {item.name: input_shape(item, sizes, subject, last) for item in inputs}
+    return Import(model, subject, {}, shapes, samples=samples, **settings)
+
+
+def sizes_by_name(
+    inputs: Sequence[Any], sizes: Sizes | Sequence[int] | None, subject: str, *, samples: bool = True
+) -> Sizes:
+    """The sizes of axes and inputs, by name; the shape of a sample says those that the only input leaves open.
 
     Raises:
         OptionError: there are several inputs, or samples have another number of axes.
     """
+    if sizes is None or isinstance(sizes, Mapping):
+        return sizes or {}
     if len(inputs) != 1:
         names = [item.name for item in inputs]
         hint = "sizes={NAME: (1, ...), ...} has them for each."
         raise OptionError(f"{subject}, sizes", "the shape of a sample is that of one input", inputs=names, hint=hint)
     axes = inputs[0].type.tensor_type.shape.dim
-    shape = (1, *sample) if samples else tuple(sample)
+    shape = (1, *sizes) if samples else tuple(sizes)
     if len(shape) != len(axes):
         rule = "a sample must have as many axes as the file says"
-        raise OptionError(f"{subject}, sizes", rule, sample=tuple(sample), file=_shown_axes(axes))
+        raise OptionError(f"{subject}, sizes", rule, sample=tuple(sizes), file=_shown_axes(axes))
     return {inputs[0].name: tuple(_fixed(axis) or int(own) for axis, own in zip(axes, shape, strict=True))}
 
 
@@ -172,7 +189,12 @@ class Import:
         known: values for inputs.
         shapes: of the other inputs.
         samples: whether axis 0 are the samples.
+        has_tail: whether the host may compute what follows the network. If not, that is an OnHostError.
+        mixes: whether the host computes what lets samples meet, too.
+        constants: arrays of the initializers, where they were read before.
         outputs: the values of the graph's outputs.
+        inputs: the tensors that the inputs are.
+        tail: what the host computes of such tensors, in order.
         entered: the inputs that :meth:`model` needs.
     """
 
@@ -181,7 +203,12 @@ class Import:
     known: Mapping[str, Array]
     shapes: Mapping[str, tuple[int, ...]]
     samples: bool = True
-    outputs: dict[str, Value] = field(init=False)
+    has_tail: bool = False
+    mixes: bool = False
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    outputs: dict[str, Operand] = field(init=False)
+    inputs: dict[str, Tensor] = field(init=False, default_factory=dict)
+    tail: list[HostNode] = field(init=False, default_factory=list)
     entered: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -189,7 +216,6 @@ class Import:
         self._version = opset(self.proto)
         self._names: set[str] = set()
         self._shared: dict[Any, Layer] = {}
-        self._inputs: dict[str, Node] = {}
         self._initializers: set[str] = set()
         self._reads = reads(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
@@ -200,32 +226,35 @@ class Import:
             raise error
         self._samples = next(iter(counts), 1) if self.samples else None
         check_operators(graph, self.subject)
-        values: dict[str, Value] = {}
+        values: dict[str, Operand] = {}
         for item in graph.initializer:
-            values[item.name] = array_of(item, self.subject)
+            is_read = item.name in self.constants
+            values[item.name] = self.constants[item.name] if is_read else array_of(item, self.subject)
             self._initializers.add(item.name)
         types = {item.name: item.type.tensor_type.elem_type for item in graph.input}
         for name, array in self.known.items():
             values[name] = array
         for name, shape in self.shapes.items():
-            values[name] = self._input(name, shape, types.get(name, 1))
+            values[name] = self.inputs[name] = self._input(name, shape, types.get(name, 1))
         self._run(graph, values, 0)
         missing = [item.name for item in graph.output if item.name not in values]
         if missing:
             raise FileError(self.subject, "every output must be made by a node", missing=first_few(missing, 4))
         self.outputs = {item.name: values[item.name] for item in graph.output}
         for name, value in self.outputs.items():
-            if self.samples and isinstance(value, Tensor) and not value.is_plain:
+            if isinstance(value, Pieces):
+                raise UnsupportedError(f"{self.subject}, output {name}", "outputs must be tensors, and no sequences")
+            if self.samples and not self.has_tail and isinstance(value, Tensor) and not value.is_plain:
                 subject = f"{self.subject}, output {name}"
                 operation = Operation(name, "", self._version, {}, (), (), self._samples, subject)
                 shape = operation.shape_of(value)
                 operation.mixed("outputs must have the samples on axis 0, and nothing else", shape=shape)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
-        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in _SAMPLE_TYPES}
+        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in SAMPLE_TYPES}
         if kind not in types:
             rule = "inputs must be numbers that a network computes with"
-            known = ", ".join(_SAMPLE_TYPES)
+            known = ", ".join(SAMPLE_TYPES)
             raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
         at = 0 if self.samples else None
         axes = (1, *shape[1:]) if self.samples else shape
@@ -235,24 +264,16 @@ class Import:
         own = _layer_name(name, self._names)
         self._names.add(own)
         node = Input.of(Shape(*node_sizes(axes, at)), name=own)()
-        self._inputs[name] = node
         return Tensor(node, axes, at, np.dtype(types[kind]))
 
-    def _run(self, graph: Any, values: dict[str, Value], depth: int) -> None:
+    def _run(self, graph: Any, values: dict[str, Operand], depth: int) -> None:
         """The values of all nodes that outputs need, beside those that are there."""
         wanted = {item.name for item in graph.output}
         needed = []
         for node in reversed(graph.node):
             if wanted.intersection(node.output):
                 needed.append(node)
-                wanted.update(node.input)
-                wanted.update(
-                    name
-                    for attribute in node.attribute
-                    for inner in (attribute.g, *attribute.graphs)
-                    for part in inner.node
-                    for name in part.input
-                )
+                wanted.update([*node.input, *_inner_reads(node)])
         for node in reversed(needed):
             missing = [name for name in node.input if name and name not in values]
             if missing:
@@ -266,12 +287,16 @@ class Import:
                 if name:
                     values[name] = value
 
-    def _branch(self, node: Any, values: Mapping[str, Value], depth: int) -> list[Value]:
+    def _branch(self, node: Any, values: Mapping[str, Operand], depth: int) -> Sequence[Operand]:
         """The outputs of the branch of an If that is taken, which must be known."""
         condition = values[node.input[0]]
         attributes = {item.name: item.g for item in node.attribute}
         subject = _subject_of(node, self.subject)
-        if isinstance(condition, Tensor) or condition.size != 1 or depth >= _MOST_DEPTH:
+        if self.has_tail and isinstance(condition, Tensor | Late):
+            for graph in attributes.values():
+                check_operators(graph, self.subject)
+            return self._late(node, values)
+        if isinstance(condition, Tensor | Late) or condition.size != 1 or depth >= _MOST_DEPTH:
             rule = "the condition must be known when the model is read, and branches lie in each other"
             raise UnsupportedError(subject, f"{rule} at most {_MOST_DEPTH} deep", depth=depth)
         graph = attributes["then_branch" if bool(condition.reshape(())) else "else_branch"]
@@ -282,14 +307,29 @@ class Import:
         self._run(graph, inner, depth + 1)
         return [inner[item.name] for item in graph.output]
 
-    def _build(self, node: Any, values: Mapping[str, Value]) -> Sequence[Value]:
-        inputs = [values[name] if name else None for name in node.input]
+    def _late(self, node: Any, values: Mapping[str, Operand]) -> Sequence[Late]:
+        """The outputs of a node that becomes one of the tail."""
+        names = [*node.input, *(name for name in _inner_reads(node) if name in values)]
+        inputs = {name: values[name] for name in names if name}
+        found = HostNode(
+            node, self._version, inputs, tuple(Late() for _ in node.output), _subject_of(node, self.subject)
+        )
+        self.tail.append(found)
+        return found.outputs
+
+    def _build(self, node: Any, values: Mapping[str, Operand]) -> Sequence[Operand]:
+        inputs: list[Tensor | Array | None] = []
+        for name in node.input:
+            value = values[name] if name else None
+            if isinstance(value, Late):
+                return self._late(node, values)
+            inputs.append(value)
         subject = _subject_of(node, self.subject)
         if node.op_type in host.KINDS and not any(isinstance(value, Tensor) for value in inputs):
-            return host.evaluated(node, self._version, inputs, subject)  # type: ignore[arg-type]
-        if node.op_type not in OPERATORS:
-            rule = "the operator's inputs must be known when the model is read: it works on constants alone"
-            raise UnsupportedError(subject, rule, operator=node.op_type, hint="export the network without it.")
+            known = {
+                name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)
+            }
+            return host.evaluated(node, self._version, known, subject)
         operation = Operation(
             name=_layer_name(node.name or next((name for name in node.output if name), node.op_type), set()),
             kind=node.op_type,
@@ -305,9 +345,16 @@ class Import:
             alone=[self._reads[name] == 1 for name in node.input],
         )
         try:
+            if node.op_type not in OPERATORS:
+                rule = "the operator's inputs must be known when the model is read: it works on constants alone"
+                operation.on_host(rule, operator=node.op_type)
             found = OPERATORS[node.op_type](operation)
+        except (OnHostError, SamplesMixedError) as error:
+            if not (self.has_tail if isinstance(error, OnHostError) else self.mixes):
+                raise
+            return self._late(node, values)
         except ValueNeededError as error:
-            own = {str(item.layer.name): name for name, item in self._inputs.items()}
+            own = {str(item.node.layer.name): name for name, item in self.inputs.items()}
             error.inputs = frozenset(own.get(name, name) for name in error.inputs)
             raise
         except UnsupportedError:
@@ -318,10 +365,19 @@ class Import:
             # Attributes and constants are whatever the file says.
             rule = "its attributes and constants must be such as ONNX allows"
             raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error
-        return [found] if isinstance(found, Tensor | np.ndarray) else found
+        values_found = [found] if isinstance(found, Tensor | np.ndarray) else found
+        nodes = [value.node for value in inputs if isinstance(value, Tensor)]
+        return [
+            replace(value, name=operation.name) if isinstance(value, Tensor) and value.node in nodes else value
+            for value in values_found
+        ]
 
     def _attribute(self, item: Any) -> Any:
-        value = package().helper.get_attribute_value(item)
+        try:
+            value = package().helper.get_attribute_value(item)
+        except ValueError as error:
+            rule = "an attribute must have a value"
+            raise FileError(self.subject, rule, attribute=item.name) from error
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
         if isinstance(value, package().TensorProto):
@@ -331,15 +387,16 @@ class Import:
     def model(self, tensors: Mapping[str, Tensor]) -> Model:
         """The network up to these tensors, which are its outputs; inputs that none depends on are left out."""
         operation = Operation("output", "", self._version, {}, (), (), self._samples, self.subject, names=self._names)
+        entries = {name: tensor.node for name, tensor in self.inputs.items()}
         outputs: dict[str, Node] = {}
         for name, tensor in tensors.items():
             node = operation.shaped(tensor)
-            if node in outputs.values() or node in self._inputs.values():
-                node = operation.layer(Activation("linear"), node)
+            if node in outputs.values() or node in entries.values():
+                node = replace(operation, name=tensor.name or "output").layer(Activation("linear"), node)
             outputs[_layer_name(name, set(outputs))] = node
         used = depended(list(outputs.values()))
-        self.entered = [name for name, node in self._inputs.items() if node in used]
-        inputs = {str(self._inputs[name].layer.name): self._inputs[name] for name in self.entered}
+        self.entered = [name for name, node in entries.items() if node in used]
+        inputs = {str(entries[name].layer.name): entries[name] for name in self.entered}
         first, last = (next(iter(ends.values())) if len(ends) == 1 else ends for ends in (inputs, outputs))
         return Model(first, last)
 
@@ -369,6 +426,12 @@ def reads(graph: Any) -> Counter[str]:
             for inner in (attribute.g, *attribute.graphs):
                 found.update(reads(inner))
     return found
+
+
+def _inner_reads(node: Any) -> list[str]:
+    """What the graphs within a node read, inside and out."""
+    inner = [graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)]
+    return list(dict.fromkeys(name for graph in inner for name in reads(graph)))
 
 
 def depended(nodes: Sequence[Node]) -> set[Node]:

@@ -44,6 +44,10 @@ class ValueNeededError(UnsupportedError):
     inputs: frozenset[str] = frozenset()
 
 
+class OnHostError(UnsupportedError):
+    """An operator, or a form of it, is none of the device's: the host computes it, behind the network."""
+
+
 class SamplesMixedError(UnsupportedError):
     """An operator lets samples meet."""
 
@@ -233,6 +237,8 @@ class Operation:
         if tensor.node.shape.dimensions == wanted:
             return tensor.node
         layer: Layer = layers.Flatten() if len(wanted) == 1 else layers.Reshape(wanted)
+        if sizes is None and tensor.name:
+            return replace(self, name=tensor.name).layer(layer, tensor.node)
         return self.layer(layer, tensor.node, part="shape")
 
     def plain(self, place: int = 0) -> Tensor:
@@ -255,6 +261,11 @@ class Operation:
         """Raises UnsupportedError, of this node, unless the condition is met."""
         if not condition:
             raise UnsupportedError(self.subject, rule, hint=hint, **received)
+
+    def on_host(self, rule: str, **received: object) -> None:
+        """Raises OnHostError of this node."""
+        hint = "bn.onnx.Session(path) runs the file: the network on the device, and on the host what follows it."
+        raise OnHostError(self.subject, rule, hint=hint, **received)
 
     def mixed(self, rule: str, **received: object) -> None:
         """Raises SamplesMixedError of this node."""

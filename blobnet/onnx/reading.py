@@ -6,6 +6,7 @@ external data besides as many bytes as their files have.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         onnx.external_data_helper.load_external_data_for_model(model, str(folder))
     except Exception as error:
         raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
-    return written_out(model)
+    return written_out(model, subject)
 
 
 def check(model: Any, subject: str) -> None:
@@ -90,11 +91,18 @@ def check(model: Any, subject: str) -> None:
     _check_nodes(model, subject)
 
 
-def written_out(model: Any) -> Any:
-    """The model with its own functions, and what ONNX defines by other operators and blobnet lacks, in their nodes."""
+def written_out(model: Any, subject: str) -> Any:
+    """The model with its own functions, and what ONNX defines by other operators and blobnet lacks, in their nodes.
+
+    Raises:
+        FileError: a function does not fit its calls.
+    """
     onnx, version = package(), opset(model)
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:
+            raise FileError(subject, "the functions of a model must fit their calls", cause=_shown(error)) from error
     for _ in range(3):
         others = {
             node.op_type
@@ -104,7 +112,10 @@ def written_out(model: Any) -> Any:
         written = [("", kind) for kind in sorted(others) if _is_function(onnx, kind, version)]
         if not written:
             break
-        model = onnx.inliner.inline_selected_functions(model, written, inline_schema_functions=True)
+        for function in written:
+            # Some need types that ONNX does not find: then the node is what is not supported.
+            with contextlib.suppress(Exception):
+                model = onnx.inliner.inline_selected_functions(model, [function], inline_schema_functions=True)
     return model
 
 

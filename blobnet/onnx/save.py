@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 20, 9
 #: What the batch is called: its size is known when the file is run.
 BATCH = "N"
+#: Operators that compute nothing. Of a layer's others the last has its name, and so has what ``load`` makes of that.
+_SHAPING = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 #: Protocol buffers hold no more.
 _MOST_BYTES = 2**31 - 1
 
@@ -113,12 +115,12 @@ class _Writer:
             result = place.node("Identity", result)
         # What a vertex gives is called as it is.
         wanted = self.outputs.get(vertex.index) or self._free(vertex.name)
+        computing = [output for operator, _, output, _ in place.nodes if operator not in _SHAPING]
+        named = computing[-1] if computing else result
         for operator, inputs, output, attributes in place.nodes:
-            is_last = output == result
-            name = vertex.name if is_last else output
-            self.nodes.append(
-                package().helper.make_node(operator, inputs, [wanted if is_last else output], name=name, **attributes)
-            )
+            name = vertex.name if output == named else output
+            outputs = [wanted if output == result else output]
+            self.nodes.append(package().helper.make_node(operator, inputs, outputs, name=name, **attributes))
         self.arrays |= {name: np.asarray(array, order="C") for name, array in place.arrays.items()}
         self._values[vertex.index] = wanted if any(node[2] == result for node in place.nodes) else result
 

@@ -49,6 +49,7 @@ class Tensor:
     at: int | None
     type: Any = _FLOAT32
     outer: int = 1
+    name: str = ""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -62,6 +63,23 @@ class Tensor:
 
 
 Value: TypeAlias = "Tensor | Array"
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A sequence of values, as ONNX's operators for such have it."""
+
+    items: tuple[Tensor, ...]
+
+
+def whole(tensor: Tensor, result: npt.NDArray[np.float32]) -> Array:
+    """A tensor as ONNX has it, of what its node gave for all samples, (samples, ...)."""
+    array: Array = result.reshape(tensor.axes if tensor.at is None else -1)
+    if tensor.at is not None:
+        before, here, behind = tensor.axes[: tensor.at], tensor.axes[tensor.at], tensor.axes[tensor.at + 1 :]
+        parts = array.reshape(len(result), *before, tensor.outer, here // tensor.outer, *behind)
+        array = np.moveaxis(parts, 0, tensor.at + 1).reshape(*before, here * len(result), *behind)
+    return array != 0 if tensor.type == np.bool_ else array.astype(tensor.type, copy=False)
 
 
 def own_axes(axes: Sequence[int], at: int | None) -> list[int]:

@@ -139,6 +139,34 @@ def test_shipped_models_copy_nothing(run, no_devices, model) -> None:
     assert "copying blobs" not in run("plan", model).out
 
 
+def test_plan_says_what_the_host_does(run, no_devices, tmp_path, monkeypatch) -> None:
+    """Of an ONNX file whose sizes are open; what the host does is never trained."""
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    float_, int_ = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    arrays = {"w": weight, "k": np.array([2])}
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        onnx.helper.make_node("TopK", ["a", "k"], ["values", "places"], "best"),
+        onnx.helper.make_node("Neg", ["values"], ["y"], "minus"),
+    ]
+    entry = onnx.helper.make_tensor_value_info("x", float_, ["N", 3, "h", "w"])
+    ends = [
+        onnx.helper.make_tensor_value_info(name, kind, [None] * 4) for name, kind in (("y", float_), ("places", int_))
+    ]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(nodes, "test", [entry], ends, constants)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
+    result = run("plan", "net.onnx", "--input-shape", "3,9,8", "--batch-size", "2")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("net.onnx, inference, batch 2")
+    assert result.out.endswith("On the host, in NumPy, behind the network: best (TopK), minus (Neg)\n")
+    result = run("plan", "net.onnx")
+    assert result.status == 1
+    assert "every axis but that of the samples must have a size of at least 1" in result.err
+
+
 def test_plan_finds_the_largest_batch(run, two_devices) -> None:
     plan = lenet5().plan(128, device_class="gpu")
     state = 4 * sum(Adam().memory(plan.parameters).values())

@@ -171,7 +171,7 @@ def test_backend_keeps_a_network_for_each_size_and_few_of_them() -> None:
         for shape in ((width, 4), (-1, 2)):
             (found,) = prepared.run([x, np.array(shape)])
             np.testing.assert_array_equal(found, x.reshape(shape))
-    assert len(prepared._plans) == 8
+    assert len(prepared._session._networks) == 8
     with pytest.raises(bn.errors.OptionError, match=r"there must be an array for each input. Received inputs=x, shape"):
         prepared.run([x])
 

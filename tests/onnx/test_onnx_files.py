@@ -234,6 +234,29 @@ def test_functions_that_call_themselves(tmp_path: Path) -> None:
         bn.onnx.Backend.prepare(_with_functions({"F": ["G"], "G": ["F"]}))
 
 
+def test_functions_that_do_not_fit_their_calls(tmp_path: Path) -> None:
+    model = _with_functions({"F": ["Neg"]})
+    model.graph.node[0].input.extend(["x", "x"])
+    with pytest.raises(FileError, match=r"the functions of a model must fit their calls. Received cause=.*"):
+        bn.onnx.load(saved(tmp_path, model))
+
+
+def test_operators_that_onnx_cannot_write_out(tmp_path: Path) -> None:
+    """Their own nodes are what errors name."""
+    node = helper.make_node("LinearAttention", ["x", "x", "x"], ["y"], "it", q_num_heads=1, kv_num_heads=1)
+    path = saved(tmp_path, graph_of([node], {"x": (1, 3, 4)}, {"y": None}, opset=onnx.defs.onnx_opset_version()))
+    with pytest.raises((UnsupportedError, FileError), match="LinearAttention"):
+        bn.onnx.load(path)
+
+
+def test_attributes_without_a_value(tmp_path: Path) -> None:
+    model = _one("DepthToSpace", ["x"], blocksize=1)
+    model.graph.node[0].attribute[0].ref_attr_name = "of_no_function"
+    model.graph.node[0].attribute[0].ClearField("i")
+    with pytest.raises(FileError, match=r"an attribute must have a value. Received attribute=blocksize"):
+        bn.onnx.load(saved(tmp_path, model))
+
+
 def test_functions_that_are_too_much_when_written_out(tmp_path: Path) -> None:
     bodies = {f"F{level}": [f"F{level + 1}"] * 10 for level in range(9)} | {"F9": ["Relu"]}
     with pytest.raises(FileError, match=r"a model may have 100,000 nodes. Received nodes="):
@@ -275,15 +298,15 @@ def test_operator_sets_that_there_are_not(version: int, tmp_path: Path) -> None:
 def test_operator_that_there_is_not(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "first"),
-        helper.make_node("RoiAlign", ["a", "rois", "of"], ["b"], "roi"),
+        helper.make_node("GridSample", ["a", "grid"], ["b"], "grid"),
         helper.make_node("Det", ["b"], ["y"], "det"),
     ]
-    constants = {"rois": np.zeros((1, 4), np.float32), "of": np.zeros(1, np.int64)}
+    constants = {"grid": np.zeros((1, 6, 6, 2), np.float32)}
     path = saved(tmp_path, graph_of(nodes, {"x": (1, 3, 6, 6)}, {"y": None}, constants))
     with pytest.raises(UnsupportedError) as found:
         bn.onnx.load(path)
-    assert "node roi (RoiAlign): every operator must be one that blobnet has" in str(found.value)
-    assert "operator=RoiAlign, all_that_lack=RoiAlign, Det." in str(found.value)
+    assert "node grid (GridSample): every operator must be one that blobnet has" in str(found.value)
+    assert "operator=GridSample, all_that_lack=GridSample, Det." in str(found.value)
     assert "Hint: export the network up to the layers before it" in str(found.value)
 
 
@@ -339,7 +362,9 @@ def test_nodes_that_do_not_fit(model: Any, rule: str, tmp_path: Path) -> None:
 def test_constants_that_memory_cannot_hold(kind: str, constants: dict[str, Any], tmp_path: Path) -> None:
     nodes = [helper.make_node(kind, list(constants), ["d"], "big"), helper.make_node("Add", ["x", "d"], ["y"], "it")]
     path = saved(tmp_path, graph_of(nodes, {"x": (1, 3)}, {"y": None}, constants))
-    with pytest.raises(UnsupportedError, match=r"node big \(\w+\): a constant must have a size that memory can hold"):
+    with pytest.raises(
+        UnsupportedError, match=r"node big \(\w+\): what the host computes must have a size that memory can hold"
+    ):
         bn.onnx.load(path)
 
 

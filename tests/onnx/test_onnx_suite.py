@@ -19,6 +19,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 import blobnet as bn
+from blobnet.onnx.host import KINDS
 from blobnet.onnx.operators import OPERATORS
 
 _PAGE = (Path(__file__).parents[2] / "docs/onnx.md").read_text(encoding="utf-8")
@@ -40,18 +41,22 @@ _MODELS = {
 
 
 @cache
-def cases() -> dict[str, list[Any]]:
-    """The tests by operator: those of a node, and those of the same with functions written out."""
+def node_tests() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of NumPy, as the tests are made.
-        found = load_model_tests(kind="node")
+        return load_model_tests(kind="node")  # type: ignore[no-any-return]
+
+
+@cache
+def cases() -> dict[str, list[Any]]:
+    """The tests by operator of the device: those of a node, and those of the same with functions written out."""
     plain = {}
-    for case in found:
+    for case in node_tests():
         kinds = {node.op_type for node in case.model.graph.node}
         if len(kinds) == 1 and kinds <= set(OPERATORS) and _is_float(case.model.graph):
             plain[case.name] = next(iter(kinds))
     groups = defaultdict(list)
-    for case in found:
+    for case in node_tests():
         name = re.sub(r"_expanded(_ver\d+)?$", "", case.name)
         if name in plain and _is_float(case.model.graph):
             groups[plain[name]].append(case)
@@ -84,6 +89,17 @@ def test_node_tests_pass_but_for_those_of_the_page(kind: str) -> None:
     assert not known.keys() & set(passed), "docs/onnx.md says that these fail"
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS - OPERATORS.keys()))
+def test_node_tests_of_the_host_pass(kind: str) -> None:
+    """Of all types: what the device does not have is ONNX's own evaluator's, and boxes' are blobnet's."""
+    own = [case for case in node_tests() if [node.op_type for node in case.model.graph.node] == [kind]]
+    assert own or kind == "ConstantOfShape", kind
+    for case in own:
+        prepared = bn.onnx.Backend.prepare(case.model)
+        for inputs, outputs in case.data_sets:
+            Runner.assert_similar_outputs(outputs, prepared.run(list(inputs)), case.rtol, case.atol)
+
+
 def test_at_least_95_of_100_node_tests_pass() -> None:
     count = sum(map(len, cases().values()))
     assert count > 500
@@ -94,9 +110,9 @@ def test_at_least_95_of_100_node_tests_pass() -> None:
 
 
 def test_page_lists_the_operators() -> None:
-    block = _PAGE.split("<!-- operators -->")[1]
-    listed = re.findall(r"\w+", block)
-    assert sorted(listed) == sorted(OPERATORS)
+    for block, kinds in (("operators", OPERATORS.keys()), ("host", KINDS - OPERATORS.keys())):
+        listed = re.findall(r"\w+", _PAGE.split(f"<!-- {block} -->")[1])
+        assert sorted(listed) == sorted(kinds)
 
 
 @pytest.mark.parametrize("name", _MODELS)

@@ -116,7 +116,7 @@ def _matrix(op: Operation, size: int, target: int, factor: float | None, region:
     """What Resize makes of a vector of ``size``: a matrix (target, size)."""
     import onnx
 
-    inputs = {"x": np.eye(size, dtype=np.float32), "roi": np.zeros(0, np.float32)}
+    inputs: dict[str, Array] = {"x": np.eye(size, dtype=np.float32), "roi": np.zeros(0, np.float32)}
     if region is not None:
         inputs["roi"] = np.array([0, region[0], 1, region[1]], np.float32)
     if factor is None:
@@ -126,7 +126,6 @@ def _matrix(op: Operation, size: int, target: int, factor: float | None, region:
         inputs["scales"] = np.array([1, factor], np.float32)
         names = ["x", "roi", "scales"]
     node = onnx.helper.make_node("Resize", names, ["y"], **options)
-    arrays = [inputs.get(name) for name in names]
-    matrix = host.evaluated(node, 19, arrays, op.subject)[0].T
+    matrix = host.evaluated(node, 19, inputs, op.subject)[0].T
     op.require(matrix.shape == (target, size), "the new size must follow from the scale", size=matrix.shape)
     return np.asarray(matrix, np.float32)

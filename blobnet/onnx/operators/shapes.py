@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from blobnet import layers
 from blobnet.onnx.lowering import elementwise, gathered, joined, names_of, taken
 from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.reductions import without
-from blobnet.onnx.values import Array, Tensor, Value, node_sizes, own_axes, parts_of
+from blobnet.onnx.values import Array, Pieces, Tensor, Value, node_sizes, own_axes, parts_of
 
 
 def reshaped(op: Operation, tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -181,6 +182,30 @@ def _split(op: Operation) -> Sequence[Value]:
     op.require(sum(parts) == size and len(parts) == count, "the parts must be all of the axis", split=parts, size=size)
     ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
     return [taken(op, tensor, axis, part) if part else _nothing(op, tensor, axis) for part in ranges]
+
+
+@operator("SplitToSequence")
+def _split_to_sequence(op: Operation) -> Sequence[Any]:
+    """Parts of so many elements, the last of what is left; or of as many each as a vector says."""
+    tensor = op.tensor(0)
+    axis = op.axis(int(op.get("axis", 0)), tensor)
+    size = tensor.axes[axis]
+    parts = op.numbers("split", 1)
+    op.require(parts is not None and min(parts) > 0, "there must be the sizes of parts, of at least 1", split=parts)
+    if op.array(1).ndim == 0:
+        parts = [min(*parts, size - first) for first in range(0, size, *parts)]
+    op.require(sum(parts) == size, "the parts must be all of the axis", split=parts, size=size)
+    ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
+    return [Pieces(tuple(taken(op, tensor, axis, part) for part in ranges))]
+
+
+@operator("SequenceAt")
+def _sequence_at(op: Operation) -> Tensor:
+    (pieces, *_), (place,) = op.inputs, op.numbers("position", 1)
+    is_one = isinstance(pieces, Pieces) and -len(pieces.items) <= place < len(pieces.items)
+    op.require(is_one, "the place must be one of a sequence's", place=place)
+    assert isinstance(pieces, Pieces)
+    return pieces.items[place]
 
 
 @operator("Slice")

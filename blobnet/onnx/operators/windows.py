@@ -214,8 +214,8 @@ def _is_plain(windows: Sequence[_Window]) -> bool:
 
 @operator("MaxPool")
 def _max_pool(op: Operation) -> Tensor:
-    rule = "the indices of maxima must not be asked for"
-    op.require(not any(op.outputs[1:]), rule, outputs=list(op.outputs), hint="use the first output alone.")
+    if any(op.outputs[1:]):
+        op.on_host("a model must not be asked for the indices of maxima", outputs=list(op.outputs))
     node, sizes = op.spatial()
     windows = _windows(op, op.numbers("kernel_shape", default=()), sizes)
     if not _is_plain(windows):
