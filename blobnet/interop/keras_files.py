@@ -95,17 +95,16 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
         ShapeError: a layer's weights have another shape.
         OptionError: a layer has no form in Keras.
     """
-    layers = keras_layers(graph)
     subject = files.subject_of(path)
+    keras_layers(graph)  # Whether all layers have a form.
     with reading(path) as (file, size):
         reader = _Reader(subject, size)
         if attribute(file, "format") is not None:
             raise reader.fail("the file must be one of Keras's, but it is one of blobnet's", hint="bn.load reads it.")
         top = next((name for name in _LAYERS if name in set(file)), None)
         if top is not None:
-            return reader.keras_3(reader.child(file, top, h5py.Group), layers, graph)
-        names = reader.names(file)
-        return reader.keras_2(file, names, layers)
+            return reader.keras_3(reader.child(file, top, h5py.Group), graph)
+        return reader.keras_2(file, graph)
 
 
 def _unique(kind: str, number: int) -> str:
@@ -129,8 +128,9 @@ def _group(name: str, variable: Variable) -> str:
 class _Reader(Reader):
     """Reads files of Keras."""
 
-    def keras_3(self, top: h5py.Group, layers: Sequence[KerasLayer], graph: Graph) -> dict[str, FloatArray]:
-        named = _numbered(layers)
+    def keras_3(self, top: h5py.Group, graph: Graph) -> dict[str, FloatArray]:
+        separable = any(name.startswith("separable_") for name in top)
+        named = _numbered(keras_layers(graph, separable=separable))
         there = {name: group for name in top for group in [self._variables(top, name)] if group}
         own = {name for name, layer in named.items() if layer.variables}
         others = {name for name in there if name not in own and not name.startswith(_NORMALIZATION)}
@@ -201,13 +201,12 @@ class _Reader(Reader):
             raise self.fail("the names of layers must be readable", reason=reason or f"status {done.returncode}")
         return top, [(str(name), list(map(str, weights))) for name, weights in json.loads(done.stdout)]
 
-    def keras_2(
-        self, file: h5py.File, names: tuple[str, list[tuple[str, list[str]]]], layers: Sequence[KerasLayer]
-    ) -> dict[str, FloatArray]:
+    def keras_2(self, file: h5py.File, graph: Graph) -> dict[str, FloatArray]:
         """Layers with weights correspond by their order."""
-        top, named = names
+        top, named = self.names(file)
         there = [(name, own) for name, own in named if own]
-        wanted = [layer for layer in layers if layer.variables]
+        separable = any("pointwise_kernel" in weight for _, own in there for weight in own)
+        wanted = [layer for layer in keras_layers(graph, separable=separable) if layer.variables]
         if [len(own) for _, own in there] != [len(layer.variables) for layer in wanted]:
             rule = "the layers with weights must be those of the network, in its order"
             received = {

@@ -7,8 +7,11 @@ its graph (:func:`operations`), and in files each is called by its class and its
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -187,35 +190,73 @@ _PLAIN = {
 _KEEPING = {"Activation", "Add", "BatchNorm", "Dropout", "Flatten", "LayerNorm", "Multiply", "PReLU"}
 
 
-def keras_layers(graph: Graph) -> list[KerasLayer]:
+def keras_layers(graph: Graph, *, separable: bool = False) -> list[KerasLayer]:
     """The layers with weights, in the order of Keras's model.
+
+    Args:
+        graph: the network.
+        separable: whether a depthwise convolution without a bias and the one of 1x1 behind it are one layer of Keras.
 
     Raises:
         OptionError: a layer has no such form.
     """
     orders = _flat_orders(graph)
+    pointwise = _separable(graph) if separable else {}
+    seconds = {first: graph.vertices[second] for second, first in pointwise.items()}
     found: dict[str, KerasLayer] = {}
-    for vertex in operations(graph):
+    for vertex in operations(graph, pointwise):
         layer = vertex.layer
-        specs = {spec.name: spec.shape for spec in graph.parameters(vertex)}
-        form = _FORMS.get(layer.kind)
-        if form is None or str(layer.name) in found:
+        if layer.kind not in _FORMS or str(layer.name) in found:
             continue
-        shape = graph.input_shapes(vertex)[0]
-        place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]])
-        if layer.kind == "Dense" and shape.rank:
-            place.units = _flattened(shape)
-        found[str(layer.name)] = KerasLayer(str(layer.name), form(place), tuple(place.variables))
+        kind, variables = _form(graph, vertex, orders)
+        if second := seconds.get(vertex.index):
+            kind, more = _form(graph, second, orders)
+            kind, variables = f"separable_{kind}", (*variables, *more)
+        found[str(layer.name)] = KerasLayer(str(layer.name), kind, variables)
     return list(found.values())
 
 
-def operations(graph: Graph) -> list[Vertex]:
+def _form(graph: Graph, vertex: Vertex, orders: Sequence[Order | None]) -> tuple[str, tuple[Variable, ...]]:
+    """What the class of a layer with weights is called, and its variables."""
+    layer, shape = vertex.layer, graph.input_shapes(vertex)[0]
+    specs = {spec.name: spec.shape for spec in graph.parameters(vertex)}
+    place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]])
+    if layer.kind == "Dense" and shape.rank:
+        place.units = _flattened(shape)
+    return _FORMS[layer.kind](place), tuple(place.variables)
+
+
+def _separable(graph: Graph) -> dict[int, int]:
+    """The depthwise convolution before each convolution of 1x1 that is the only one to take what it gives."""
+    uses = Counter(source for vertex in graph.vertices for source in vertex.inputs)
+    uses.update(vertex.index for vertex in graph.outputs.values())
+    found = {}
+    for vertex in graph.vertices:
+        layer: Any = vertex.layer
+        before: Any = graph.vertices[vertex.inputs[0]].layer if vertex.inputs else None
+        if layer.kind not in ("Conv1D", "Conv2D") or before is None or before.kind != layer.kind:
+            continue
+        source = graph.vertices[vertex.inputs[0]]
+        parameters = {spec.name for spec in graph.parameters(source)}
+        is_depthwise = before.groups == graph.input_shapes(source)[0].units and "bias" not in parameters
+        weight = next(spec.shape for spec in graph.parameters(vertex) if spec.name == "weight")
+        is_pointwise = layer.groups == 1 and math.prod(weight[2:]) == 1
+        if is_depthwise and is_pointwise and uses[source.index] == 1:
+            found[vertex.index] = source.index
+    return found
+
+
+def operations(graph: Graph, together: Mapping[int, int] = MappingProxyType({})) -> list[Vertex]:
     """The vertices in the order of a functional model of Keras, an activation that a layer has with that layer.
 
     The farther from the outputs the earlier; what is equally far in the order in which a walk from the outputs to
     the inputs meets it. Of a layer in several places the first one stands for all.
+
+    Args:
+        graph: the network.
+        together: vertices that are one layer with another, by theirs its index.
     """
-    owner = {vertex.index: _owner(graph, vertex) for vertex in graph.vertices}
+    owner = {vertex.index: _owner(graph, vertex, together) for vertex in graph.vertices}
     distance = dict.fromkeys(owner.values(), 0)
     for vertex in reversed(graph.vertices):
         for source in vertex.inputs:
@@ -234,13 +275,15 @@ def operations(graph: Graph) -> list[Vertex]:
     return [graph.vertices[number] for number in ordered]
 
 
-def _owner(graph: Graph, vertex: Vertex) -> int:
+def _owner(graph: Graph, vertex: Vertex, together: Mapping[int, int]) -> int:
     """The vertex of the layer that has an activation; of other vertices the first place of their layer."""
+    if vertex.index in together:
+        return together[vertex.index]
     if len(vertex.inputs) == 1:
         before = graph.vertices[vertex.inputs[0]]
         function = str(vertex.layer.config().get("function"))
         if vertex.layer.kind == "Activation" and vertex.layer.name == f"{before.layer.name}_{function}":
-            return _owner(graph, before)
+            return _owner(graph, before, together)
     return next(item.index for item in graph.vertices if item.layer.name == vertex.layer.name)
 
 

@@ -28,8 +28,8 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
     [
         (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
         (
-            ["doctor"],
-            "argument COMMAND: unknown name 'doctor': known names: bench, compile, convert, devices, evaluate, "
+            ["xyz"],
+            "argument COMMAND: unknown name 'xyz': known names: bench, compile, convert, devices, doctor, evaluate, "
             "inspect, plan, predict",
         ),
         (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
@@ -98,7 +98,7 @@ def test_version(run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "train", "evaluate", "predict", "show", "devices", "plan", "tune", "compile", "inspect"]
+    "command", ["", "train", "evaluate", "predict", "show", "devices", "doctor", "plan", "tune", "compile", "inspect"]
 )
 def test_help_fits_80_columns(run, monkeypatch, command) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -126,6 +126,7 @@ def test_every_command_has_its_module() -> None:
         "predict",
         "show",
         "devices",
+        "doctor",
         "plan",
         "bench",
         "tune",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 import blobnet as bn
@@ -13,7 +16,19 @@ from blobnet.command_line.model_argument import find_model
 SIDES = {"alexnet": 67, "vgg": 32, "inception_v3": 107}
 
 #: Networks that others of their family stand for: they differ in the number of convolutions, and are large.
-STOOD_FOR = ("densenet161", "resnet101", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16_bn", "vgg19", "vgg19_bn")
+STOOD_FOR = (
+    "densenet161",
+    "resnet34",
+    "resnet56",
+    "resnet101",
+    "vgg11",
+    "vgg11_bn",
+    "vgg13",
+    "vgg13_bn",
+    "vgg16_bn",
+    "vgg19",
+    "vgg19_bn",
+)
 
 
 def small_network(name: str, classes: int = 10) -> bn.Model:
@@ -45,3 +60,15 @@ def samples(model: bn.Model, count: int = 3, seed: int = 0) -> dict[str, Any]:
     random = np.random.default_rng(seed)
     shapes = {name: vertex.shape.dimensions for name, vertex in model.graph.inputs.items()}
     return {name: random.normal(0, 1, (count, *shape)).astype(np.float32) for name, shape in shapes.items()}
+
+
+def keras_2(path: Path, layers: Mapping[str, Mapping[str, Any]]) -> Path:
+    """A file of Keras 2: the arrays of layers, by name."""
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = np.array([name.encode() for name in layers], "S")
+        for name, arrays in layers.items():
+            group = file.create_group(name)
+            group.attrs["weight_names"] = np.array([f"{name}/{key}:0".encode() for key in arrays], "S32")
+            for key, values in arrays.items():
+                group[f"{name}/{key}:0"] = values
+    return path

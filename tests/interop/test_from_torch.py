@@ -73,6 +73,34 @@ def test_a_module_becomes_a_model_that_trains(device: Any, count: int) -> None:
     np.testing.assert_allclose(model.weights["norm/running_mean"], module.norm.running_mean.numpy(), atol=1e-5)
 
 
+class Parts(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Operators that take a tensor apart and put it together again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norms = torch.nn.Sequential(torch.nn.GroupNorm(2, 4), torch.nn.Hardswish(), torch.nn.PixelShuffle(2))
+        self.pool = torch.nn.AdaptiveAvgPool2d(2)
+
+    def forward(self, x: Any) -> Any:
+        values, gates = torch.chunk(self.conv(x), 2, 1)
+        first, second = torch.split(values * torch.sigmoid(gates), [1, 3], 1)
+        both = torch.cat([second, torch.nn.functional.silu(first)], 1)
+        planes = self.pool(self.norms(torch.stack([both, both.abs().sqrt().exp()], 2).mean(2)))
+        pieces = torch.chunk(x, 4, 3)  # 7 columns in parts of 2, 2, 2 and 1
+        return torch.cat([planes.permute(0, 2, 3, 1).flatten(1), pieces[3].pow(2).flatten(1), pieces[1].sum((2, 3))], 1)
+
+
+def test_parts_of_tensors(device: Any) -> None:
+    torch.manual_seed(1)
+    module = Parts().eval()
+    model = bn.from_torch(module, torch.zeros(2, 3, 6, 7))
+    x = np.random.default_rng(2).normal(size=(3, 3, 6, 7)).astype(np.float32)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model.predict(x, device=device), expected, atol=1e-5)
+
+
 class Two(torch.nn.Module):  # type: ignore[misc, name-defined]
     def forward(self, left: Any, right: Any) -> Any:
         return torch.cat([left, right], 1) * 2

@@ -17,7 +17,7 @@ from blobnet import layers
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import keras_files
 from tests.interop.damage import refusals
-from tests.interop.networks import random_weights, samples
+from tests.interop.networks import keras_2, random_weights, samples
 
 #: Keras and NumPy 2 disagree on how arrays are made.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -212,6 +212,43 @@ def test_what_keras_writes_is_read(keras: Any, device: Any, tmp_path: Path, name
         theirs.save_weights(path)
     else:
         as_keras_2(theirs, path, fixed="old" in kind, group="model_weights" if "whole" in kind else "/")
+    model.load_keras_weights(path)
+    compare(model, theirs, device)
+
+
+def separable() -> Pair:
+    """Separable convolutions beside others, in an order that only they make: each is one layer in Keras, two here."""
+
+    def convolution(node: Any, units: int, activation: str | None = None) -> Any:
+        depthwise = layers.Conv2D(node.shape.units, 3, padding="same", groups=node.shape.units, bias=False)
+        return layers.Conv2D(units, 1, activation=activation)(depthwise(node))
+
+    images = layers.Input(2, 6, 5)()
+    node = layers.Conv2D(4, 3, padding="same")(images)
+    branch = convolution(convolution(node, 6, "relu"), 6)
+    other = layers.Conv2D(6, 1)(layers.Conv2D(4, 1)(layers.Conv2D(4, 1, activation="relu")(node)))
+    model = bn.Model(images, layers.Dense(3)(branch + other))
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        images = keras.Input((6, 5, 2))
+        node = k.Conv2D(4, 3, padding="same")(images)
+        branch = k.SeparableConv2D(6, 3, padding="same", activation="relu")(node)
+        branch = k.SeparableConv2D(6, 3, padding="same")(branch)
+        other = k.Conv2D(6, 1)(k.Conv2D(4, 1)(k.Conv2D(4, 1, activation="relu")(node)))
+        return keras.Model(images, k.Dense(3)(k.Flatten()(k.Add()([branch, other]))))
+
+    return model, build
+
+
+@pytest.mark.parametrize("kind", ["weights.h5", "keras 2"])
+def test_separable_convolutions_are_read(keras: Any, device: Any, tmp_path: Path, kind: str) -> None:
+    model, build = separable()
+    theirs, path = randomized(build(keras)), tmp_path / ("m.weights.h5" if kind == "weights.h5" else "m.h5")
+    if kind == "weights.h5":
+        theirs.save_weights(path)
+    else:
+        as_keras_2(theirs, path)
     model.load_keras_weights(path)
     compare(model, theirs, device)
 
@@ -414,17 +451,6 @@ def test_storage_that_lies(tmp_path: Path) -> None:
 def test_truncated_and_changed_files(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert refusals(path, small().load_keras_weights, cuts=25, lengths=[0, 8], places=5) > 30
-
-
-def keras_2(path: Path, layers_: dict[str, dict[str, Any]]) -> Path:
-    with h5py.File(path, "w") as file:
-        file.attrs["layer_names"] = np.array([name.encode() for name in layers_], "S")
-        for name, arrays in layers_.items():
-            group = file.create_group(name)
-            group.attrs["weight_names"] = np.array([f"{name}/{key}:0".encode() for key in arrays], "S32")
-            for key, values in arrays.items():
-                group[f"{name}/{key}:0"] = values
-    return path
 
 
 def arrays_of_keras_2() -> dict[str, dict[str, Any]]:
