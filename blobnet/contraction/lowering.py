@@ -151,6 +151,8 @@ def lower(
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
     types = {name: place.type for name, place in places.items()}
     steps: list[Step] = []
+    for group in groups:  # What fills a tensor comes before what tells which of its axes the samples are.
+        _sample_index(group, samples, places)
     tables = [
         flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
     ]

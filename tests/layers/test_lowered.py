@@ -148,6 +148,28 @@ def batch(count: int) -> tuple[np.ndarray, np.ndarray]:
     return random.standard_normal((count, 3, 8, 6)).astype(np.float32), random.integers(0, 3, count)
 
 
+def write_weights(executor: Executor, model: bn.Model) -> None:
+    parameters = np.zeros(executor.plan.parameters.elements, np.float32)
+    for name, piece in executor.plan.parameters.slices.items():
+        parameters[piece.offset : piece.offset + piece.elements] = model.weights[name].reshape(-1)
+    executor.write_array("parameters", parameters)
+
+
+def test_cells_that_no_term_reaches_are_cleared_for_the_samples_that_are_there(device: Device) -> None:
+    text = "function (I[N, C, Y, X]) -> (O) { O[n, c + 1, y, x : N, F, (Y + 1)/2, (X + 1)/2] = +(I[n, c, 2*y, 2*x]); }"
+    model = bn.Sequential([layers.Input(2, 5, 7), layers.Contraction(text, sizes={"F": 5}), layers.Activation("relu")])
+    plan = make_plan(model.graph, 4, loss=bn.losses.MeanSquaredError(), training=True, tuning=device.tuning)
+    executor = Executor(device, plan, debug=True)
+    write_weights(executor, model)
+    x = np.random.default_rng(3).standard_normal((4, 2, 5, 7)).astype(np.float32)
+    executor.write_array("samples", x)
+    for count in (4, 2):  # The second batch finds what the first one has left.
+        executor.run("forward", count)
+    expected = np.zeros((2, 5, 3, 4), np.float32)
+    expected[:, 1:3] = np.maximum(x[:2, :, ::2, ::2], 0)
+    np.testing.assert_array_equal(executor.read_blob(plan.outputs["activation_1"], 2), expected)
+
+
 def test_plans_that_share_memory_give_the_same(device: Device) -> None:
     model = network()
     x, y = batch(5)
@@ -158,10 +180,7 @@ def test_plans_that_share_memory_give_the_same(device: Device) -> None:
             input_delta=True,
         )  # fmt: skip
         executor = Executor(device, plan, debug=True)
-        parameters = np.zeros(plan.parameters.elements, np.float32)
-        for name, piece in plan.parameters.slices.items():
-            parameters[piece.offset : piece.offset + piece.elements] = model.weights[name].reshape(-1)
-        executor.write_array("parameters", parameters)
+        write_weights(executor, model)
         executor.write_array("samples", x)
         executor.write_array("labels", y.astype(np.int32))
         for phase in ("constant", "forward", "loss", "backward"):
