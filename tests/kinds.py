@@ -13,6 +13,7 @@ from blobnet.device import Device
 from blobnet.device_model import GENERIC, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
 from blobnet.task import Choices, Fault
+from tests.small_tiles import take_small_patches, take_small_tiles
 
 _NO_CHOICES, _NO_PADDING = Choices(), Padding()
 
@@ -49,6 +50,11 @@ def only(tuning: Tuning, *names: str) -> Tuning:
 
 
 def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
-    """Has a device stand in for a GPU: its model, so its plans and kernels, and how the host treats it."""
+    """Has a device stand in for a GPU: its model, so its plans and kernels, and how the host treats it.
+
+    Its tiles and patches are small: drivers for CPUs take seconds for a GPU's.
+    """
+    take_small_tiles(monkeypatch)
+    take_small_patches(monkeypatch)
     monkeypatch.setitem(vars(device.info), "model", model_of(replace(device.info.answers, is_host=False)))
     monkeypatch.setattr(Device, "is_host", False)

@@ -457,7 +457,7 @@ def main() -> int:
     prepare()
     from blobnet.implementations import tiled, winograd
     from blobnet.planning import memory
-    from tests.layers.test_every_implementation import take_small_tiles
+    from tests.small_tiles import take_small_tiles
 
     if options.overrun is not None:
         memory.READ_OVERRUN = options.overrun

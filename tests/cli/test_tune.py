@@ -35,8 +35,8 @@ from blobnet.samples import sources_for
 from blobnet.task import Fault, Task, Way
 from blobnet.tuning import LEVELS, Tunings, Winner
 from tests.kinds import only, tuning_for
-from tests.layers.test_convolution_tensor import SMALL
 from tests.shipped import check_shipped
+from tests.small_tiles import SMALL_WARP
 from tests.tiny import digits, tiny_model
 
 TASKS = ["forward 1x8x8:4k3psame batch 4", "backward weights 1x8x8:4k3psame batch 4"]
@@ -348,7 +348,7 @@ def tf32(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Tuning:
     """The settings of a GPU with tensor cores, which has small tiles for them and nothing else forward."""
     settings = tuning_for("gpu", compute_units=2, precision="tf32")
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
-    monkeypatch.setattr(tensor, "TILES", (SMALL,))
+    monkeypatch.setattr(tensor, "TILES", (SMALL_WARP,))
     return settings
 
 

@@ -18,8 +18,8 @@ from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
+from tests.small_tiles import SMALL
 
-SMALL = Tile(32, 32, 8, 4, 4, speed=1)
 #: What to do, and how many taps all cells of a block share.
 CASES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "alexnet's first": (Conv2D(5, 11, stride=4, padding=2, bias=False), Shape(3, 15, 23), 9),

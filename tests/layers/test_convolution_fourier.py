@@ -14,7 +14,8 @@ from blobnet.layers import Conv2D
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
-from tests.layers.test_convolution_winograd import SMALL, plan_of, splits
+from tests.layers.test_convolution_winograd import plan_of, splits
+from tests.small_tiles import SMALL
 
 #: What docs/performance.md states: the largest error of results whose variance is about 1.
 ERROR = 1e-5

@@ -30,10 +30,7 @@ from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
-
-#: Small tiles, which drivers for CPUs build and run in little time.
-SMALL = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
-SMALL_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
+from tests.small_tiles import SMALL_WARP, SMALL_WARP_WEIGHTS
 
 
 def tuning() -> Tuning:
@@ -70,8 +67,8 @@ def exact(
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor, "TILES", (SMALL,))
-    monkeypatch.setattr(tensor, "WEIGHT_TILES", (SMALL_WEIGHTS,))
+    monkeypatch.setattr(tensor, "TILES", (SMALL_WARP,))
+    monkeypatch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 
 
 def need_tensor_cores(device: Device) -> None:

@@ -23,8 +23,8 @@ from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
+from tests.small_tiles import SMALL
 
-SMALL = Tile(32, 32, 8, 4, 4, speed=1)
 #: What docs/performance.md states, by the side of a patch: the largest error of results whose variance is about 1.
 ERRORS = {4: 1e-5, 6: 4e-5, 8: 4e-5}
 #: The side of a patch, and what to do with it. Patches of 6 and 8 are slow to build: as few of them as it takes.

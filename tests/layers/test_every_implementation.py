@@ -17,7 +17,7 @@ from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.checkup.checks import PHASE_OF, Drawn, draw, plan_alone
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.implementations import IMPLEMENTATIONS, blocks, candidates, dense_tiled, fourier, tensor, tiled, winograd
+from blobnet.implementations import IMPLEMENTATIONS, candidates
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import load
@@ -25,9 +25,10 @@ from blobnet.layers import Conv1D, Conv2D, Dense
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
-from tests.layers import test_convolution_tensor, test_convolution_winograd, test_dense
+from tests.layers import test_convolution_tensor, test_dense
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
+from tests.small_tiles import take_small_patches, take_small_tiles
 
 ROOT = Path(__file__).parents[2]
 #: Those that copy blobs as they lie.
@@ -79,25 +80,11 @@ def check(
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
-def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
-    """Has products take small tiles, which drivers for CPUs build in little time."""
-    for module in (tiled, winograd, fourier):
-        patch.setattr(module, "TILES", (test_convolution_winograd.SMALL,))
-        patch.setattr(module, "WEIGHT_TILES", (test_convolution_winograd.SMALL,))
-    for name in ("TOTAL_TILES", "WEIGHT_TOTAL_TILES"):
-        patch.setattr(winograd, name, (replace(test_convolution_winograd.SMALL, totals=True),))
-    patch.setattr(fourier, "_TILES", ())
-    patch.setattr(blocks, "TILES", (test_convolution_winograd.SMALL,))
-    patch.setattr(dense_tiled, "TILES", (test_convolution_winograd.SMALL,))
-    patch.setattr(tensor, "TILES", (test_convolution_tensor.SMALL,))
-    patch.setattr(tensor, "WEIGHT_TILES", (test_convolution_tensor.SMALL_WEIGHTS,))
-
-
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, and patches of one size."""
     take_small_tiles(monkeypatch)
-    monkeypatch.setattr(winograd, "PATCH_TAPS", {4: (2, 3)})
+    take_small_patches(monkeypatch)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
