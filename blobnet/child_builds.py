@@ -31,7 +31,7 @@ build_for_parent(sys.argv[2])
 
 
 def build_all(
-    settings: Mapping[str, Any],
+    identity: Mapping[str, Any],
     sources: Sequence[str],
     advance: Callable[[], object],
     *,
@@ -44,7 +44,7 @@ def build_all(
     one dies too. Where children cannot work at all, nothing is built.
 
     Args:
-        settings: what the children are told of the device (as JSON).
+        identity: what tells the device from others (as JSON).
         sources: what to build, each of them once.
         advance: called after each source.
         most_children: side by side.
@@ -55,7 +55,7 @@ def build_all(
     """
     waiting = deque(sources)
     count = max(1, min(most_children, -(-len(sources) // _SOURCES_OF_A_CHILD)))
-    foremen = [_Foreman(settings, waiting, keep_child=keep_children) for _ in range(count)]
+    foremen = [_Foreman(identity, waiting, keep_child=keep_children) for _ in range(count)]
     crashed = {}
     with contextlib.closing(results_of(foremen)) as results:
         for source, words in results:
@@ -68,9 +68,9 @@ def build_all(
 class _Foreman(Overseer[str, tuple[str, str]]):
     """Hands sources to a child; its results are (source, last words if it crashed)."""
 
-    def __init__(self, settings: Mapping[str, Any], waiting: deque[str], *, keep_child: bool) -> None:
+    def __init__(self, identity: Mapping[str, Any], waiting: deque[str], *, keep_child: bool) -> None:
         super().__init__(waiting)
-        self._settings, self._keeps_child = settings, keep_child
+        self._identity, self._keeps_child = identity, keep_child
 
     def _result(self, source: str) -> tuple[str, str] | None:
         words = self._build(source)
@@ -84,7 +84,7 @@ class _Foreman(Overseer[str, tuple[str, str]]):
     def _build(self, source: str) -> str | None:
         """Nothing if the child lives on, its last words if the source kills it, None if there is no child."""
         while True:
-            if self._child is None and not self._start(_IDLE.take(_command(self._settings))):
+            if self._child is None and not self._start(_IDLE.take(_command(self._identity))):
                 return None
             assert self._child is not None
             was_used = self._child.is_used
@@ -101,7 +101,7 @@ class _Foreman(Overseer[str, tuple[str, str]]):
 
     def _start(self, child: Child | None) -> bool:
         """Goes on with a child, or with a new one; whether there is one."""
-        command = _command(self._settings)
+        command = _command(self._identity)
         self._child = child
         if self._child is None and not self._is_dismissed:
             with contextlib.suppress(OSError):
@@ -111,9 +111,9 @@ class _Foreman(Overseer[str, tuple[str, str]]):
         return self._child is not None and not self._is_dismissed
 
 
-def _command(settings: Mapping[str, Any]) -> list[str]:
+def _command(identity: Mapping[str, Any]) -> list[str]:
     """What starts a child."""
-    return command_of(_PROGRAM, json.dumps(dict(settings)))
+    return command_of(_PROGRAM, json.dumps(dict(identity)))
 
 
 class _Idle:

@@ -832,7 +832,7 @@ class Device:
 
         def job(source: str) -> str:
             tried = trials(source) if self._driver.compiles_at_launch else ()
-            return json.dumps([source, [trial.as_json() for trial in tried]])
+            return json.dumps([source, str(self._folder), [trial.as_json() for trial in tried]])
 
         unknown = {job(source): digest for digest, source in missing.items() if self._is_unknown(digest)}
         if not unknown:
@@ -847,10 +847,9 @@ class Device:
 
         one_more()  # None so far, and the first one takes longest.
 
-        settings = {"identity": self.info.identity, "folder": str(self._folder)}
         children = max(1, min(usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))
         crashed = child_builds.build_all(
-            settings, list(unknown), one_more, most_children=children, keep_children=self.is_host
+            self.info.identity, list(unknown), one_more, most_children=children, keep_children=self.is_host
         )
         self._crashed.update({unknown[source]: words for source, words in crashed.items()})
         for source in crashed:  # It may have built, and crashed when it was launched.
@@ -1073,20 +1072,19 @@ class Reading:
         return self._values
 
 
-def build_for_parent(settings: str) -> None:
+def build_for_parent(identity: str) -> None:
     """The child process of :meth:`Device.build_ahead`.
 
     Args:
-        settings: what tells the device from others, and its folder of records, as JSON.
+        identity: what tells the device from others, as JSON. Requests bring the folder of records along.
     """
 
     def make_builder() -> Callable[[str], str]:
-        values = json.loads(settings)
-        device = Device(next(info for info in devices() if info.identity == values["identity"]))
-        device._folder = Path(values["folder"])
+        device = Device(next(info for info in devices() if info.identity == json.loads(identity)))
 
         def build(job: str) -> str:
-            source, trials = json.loads(job)
+            source, folder, trials = json.loads(job)
+            device._folder = Path(folder)
             with contextlib.suppress(cl.Error, RuntimeError), _without_remarks():
                 program = device._compile(source, device._digest(source))
                 for trial in trials:
