@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 _DEFAULT = "default"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "of a test with parameters the first and the last set alone, and none that takes long"
+    parser.addoption("--sample", action="store_true", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--sample"):
+        return
+    sets: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for same in sets.values() for item in (same[0], same[-1]) if not item.get_closest_marker("long")}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
         metafunc.parametrize("device", _device_names(), indirect=True, scope="session")

@@ -9,7 +9,7 @@ from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile
 
 SMALL = Tile(32, 32, 8, 4, 4, speed=1)
-#: Of the same, with sums of products in an array of their own.
+#: The same with sums of products in an array of their own.
 SMALL_TOTALS = Tile(32, 32, 8, 4, 4, speed=1, totals=True)
 #: Of tensor cores.
 SMALL_WARP = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
@@ -23,6 +23,7 @@ def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "WEIGHT_TILES", (SMALL,))
     for name in ("TOTAL_TILES", "WEIGHT_TOTAL_TILES"):
         patch.setattr(winograd, name, (SMALL_TOTALS,))
+    patch.setattr(fourier, "_WHOLE", SMALL.columns // 2)
     patch.setattr(fourier, "_TILES", ())
     patch.setattr(blocks, "TILES", (SMALL,))
     patch.setattr(dense_tiled, "TILES", (SMALL,))
