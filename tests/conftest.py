@@ -74,3 +74,12 @@ def _shared_device(name: str | None) -> Device:
     from blobnet.device import Device
 
     return Device(name)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles and patches in place of GPUs', which drivers for CPUs take seconds to build."""
+    from tests.small_tiles import take_small_patches, take_small_tiles
+
+    take_small_tiles(monkeypatch)
+    take_small_patches(monkeypatch)

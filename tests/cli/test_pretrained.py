@@ -96,6 +96,7 @@ def frozen_alike(before: bn.Model, after: bn.Model, until: str) -> bool:
     return all(np.array_equal(before.weights[name], after.weights[name]) for name in names)
 
 
+@pytest.mark.long
 def test_a_classifier_of_lines_from_onnx(page: Callable[[str], list[str]]) -> None:
     _, evaluated, _ = page(LINES)
     before = bn.onnx.load("direction.onnx", sizes=(3, 48, 192))
@@ -108,6 +109,7 @@ def test_a_classifier_of_lines_from_onnx(page: Callable[[str], list[str]]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras and NumPy 2 disagree.
+@pytest.mark.long
 def test_a_classifier_of_faces_from_keras(page: Callable[[str], list[str]]) -> None:
     _, evaluated, _, _, scratch = page(FACES)
     x = pictures("faces/test", 12)

@@ -294,6 +294,7 @@ def in_pytorch(model: bn.Model, x: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in known_models() if name not in STOOD_FOR])
+@pytest.mark.long
 def test_networks(device: Any, tmp_path: Path, name: str) -> None:
     """Against PyTorch's layers: the kernels of each, built for nothing else, take most of the time of a test.
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import blobnet as bn
 from blobnet import layers
 from blobnet.blob import Shape
@@ -16,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "adding_a_layer.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_guide(tmp_path: Path) -> None:
     files = dict(re.findall(r"`(\w+\.py)`, .*?:\n\n```python\n(.*?)```", GUIDE, re.DOTALL))
     assert sorted(files) == ["gain.py", "test_gain.py"]

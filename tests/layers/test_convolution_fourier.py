@@ -63,6 +63,7 @@ def test_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("tile", fourier._TILES, ids=str)
+@pytest.mark.long
 def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
     # More than one tile of units, and of columns in the gradient, none of them whole.
     units = tile.units + 3

@@ -30,7 +30,6 @@ from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_variants import check_splits, in_splits
-from tests.small_tiles import SMALL_WARP, SMALL_WARP_WEIGHTS
 
 
 def tuning() -> Tuning:
@@ -63,12 +62,6 @@ def exact(
         products = {kernel for kernel in run.kernels if "convolution" in kernel} - others
         assert all("tensor" in kernel for kernel in products), products
     return report
-
-
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor, "TILES", (SMALL_WARP,))
-    monkeypatch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 
 
 def need_tensor_cores(device: Device) -> None:

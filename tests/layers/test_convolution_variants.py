@@ -107,6 +107,7 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
 
 
 @pytest.mark.parametrize("case", TILED)
+@pytest.mark.usefixtures("small_tiles")
 def test_products(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 1)
     layer, shape = TILED[case]
@@ -115,6 +116,7 @@ def test_products(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) ->
         check_tiled(layer, shape, run)
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_products_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 1)
     layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
@@ -141,6 +143,7 @@ def check_splits(layer: Conv1D | Conv2D, shape: Shape, run: Run, way: str, count
 @pytest.mark.parametrize(
     "case", ["many source units, not whole tiles", "phases without taps", "groups", "one position"]
 )
+@pytest.mark.usefixtures("small_tiles")
 def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, count)
     layer, shape = TILED[case]
@@ -149,6 +152,7 @@ def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: 
         check_splits(layer, shape, run, "tiled", count)
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_products_in_splits_in_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 2)
     layer, shape = Conv2D(9, 3, stride=(1, 2), padding="same", bias="position"), Shape(8, 5, 9)
@@ -176,6 +180,8 @@ def test_few_tiles_choose_splits(filters: int, shape: Shape, count: int, expecte
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.long
 def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "TILES", (tile,))
     # More than one tile of everything, and none of them whole.
@@ -188,6 +194,8 @@ def test_every_tile(device: Device, tile: Tile, monkeypatch: pytest.MonkeyPatch)
 # Whole, and in uneven parts.
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.long
 def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "WEIGHT_TILES", (tile,))
     in_splits(monkeypatch, splits)
@@ -199,6 +207,7 @@ def test_every_tile_of_weights(device: Device, tile: Tile, splits: int, monkeypa
 
 
 @pytest.mark.parametrize("case", STRIPS)
+@pytest.mark.usefixtures("small_tiles")
 def test_strips(device: Device, case: str) -> None:
     layer, shape = STRIPS[case]
     report = contract(device, layer, shape, ["own pitches"], tuning=tuning(1))
@@ -207,12 +216,14 @@ def test_strips(device: Device, case: str) -> None:
     assert kernels(run, "backward data") == ["convolution/backward_data_strip"]
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_strips_in_every_arrangement(device: Device) -> None:
     layer, shape = Conv2D(4, 3, stride=2, groups=2, padding=1, bias="position"), Shape(4, 7, 9)
     contract(device, layer, shape, fused=("sigmoid",), tuning=tuning())
 
 
 @pytest.mark.parametrize("case", [*DOTS, *LOCAL_DOTS])
+@pytest.mark.usefixtures("small_tiles")
 def test_dot_products(device: Device, case: str) -> None:
     layer, shape = (DOTS | LOCAL_DOTS)[case]
     count = 3 if case == "several samples" else 1
@@ -232,6 +243,7 @@ def test_dot_products_read_the_input_in_runs_of_each_length() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.usefixtures("small_tiles")
 def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strip, "_ROWS", rows)
     layer, shape = Conv2D(3, 3, stride=(1, 2), groups=3, padding="same"), Shape(3, 7, 5)
@@ -248,6 +260,7 @@ def test_strips_of_other_heights(device: Device, rows: int, monkeypatch: pytest.
         (3, 8, 14, ("forward_tiled", "backward_data_tiled", "backward_weight_tiled")),
     ],
 )
+@pytest.mark.usefixtures("small_tiles")
 def test_each_direction_chooses_for_itself(
     device: Device, units: int, filters: int, kernel_size: int, expected: tuple[str, ...]
 ) -> None:

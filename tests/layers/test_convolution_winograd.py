@@ -103,6 +103,7 @@ def test_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "tiles", [pytest.param(tiles, id=" and ".join(map(str, tiles))) for tiles in zip(TILES, WEIGHT_TILES, strict=True)]
 )
+@pytest.mark.long
 def test_every_tile(device: Device, tiles: tuple[Tile, Tile], monkeypatch: pytest.MonkeyPatch) -> None:
     # More than one tile of units and of columns, and none of them whole; as many units on both sides, so that forward
     # and backward data are the same product, which is slow to build.

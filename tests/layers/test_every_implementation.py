@@ -28,7 +28,6 @@ from tests.kinds import tuning_for
 from tests.layers import test_convolution_tensor, test_dense
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
-from tests.small_tiles import take_small_patches, take_small_tiles
 
 ROOT = Path(__file__).parents[2]
 #: Those that copy blobs as they lie.
@@ -78,13 +77,6 @@ def check(
     if name == "tensor" and storage == FLOAT32:
         return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count, weights=weights)
     return contract(device, layer, shape, ["own pitches"], **settings)
-
-
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, and patches of one size."""
-    take_small_tiles(monkeypatch)
-    take_small_patches(monkeypatch)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)

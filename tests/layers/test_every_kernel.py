@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import pytest
+
 from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
 from blobnet.implementations import IMPLEMENTATIONS
@@ -75,6 +77,7 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         yield from loss.calls(output, output, Tuning(), 3)
 
 
+@pytest.mark.long
 def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
     # The kernels of bench compute nothing that anybody reads; tests/cli/test_bench.py runs them.
     kernels = {name for name in all_kernels() if not name.startswith("bench/")}

@@ -116,6 +116,7 @@ def test_page_lists_the_operators() -> None:
 
 
 @pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.long
 def test_light_models_run_in_the_tolerance_of_the_suite(name: str) -> None:
     model = onnx.load(_LIGHT / f"light_{name}.onnx")
     known = {item.name for item in model.graph.initializer}
@@ -127,6 +128,7 @@ def test_light_models_run_in_the_tolerance_of_the_suite(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in _MODELS if name not in ("vgg19", "bvlc_alexnet", "zfnet512")])
+@pytest.mark.long
 def test_light_models_with_random_weights_are_those_of_onnxruntime(name: str, tmp_path: Path) -> None:
     """The files have the same number in all weights, so that many mistakes would not be seen."""
     runtime = pytest.importorskip("onnxruntime")

@@ -206,6 +206,7 @@ def test_numbers_and_labels_of_several_batches_are_sent_at_once(
     assert [sizes.count(4 * count) for count in (18, 9, COUNT - 36)] == [0, 8, 2]
 
 
+@pytest.mark.long
 def test_a_gpus_two_places_for_samples(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(np.uint8), digits(COUNT)[1]
     model = tiny_model()

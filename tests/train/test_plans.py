@@ -23,6 +23,7 @@ from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.reference.dropout import dropout_mask
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS, random_graph
+from tests.small_tiles import take_small_tiles
 
 COUNT = 4
 #: Known graphs whose blobs share memory in every way: sums and joins, in place, with copies where they cannot.
@@ -334,7 +335,8 @@ def assert_same_results(device: Device, graph: Graph, loss: Loss, *, training: b
 
 
 @pytest.mark.parametrize("name", ["fourier", "winograd", "tiled"])
-def test_a_sample_has_the_same_bits_beside_others(device: Device, name: str) -> None:
+def test_a_sample_has_the_same_bits_beside_others(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    take_small_tiles(monkeypatch)
     images = layers.Input(2, 9, 7)()
     graph = from_nodes(images, layers.Conv2D(3, 4, padding=2)(layers.Conv2D(4, 5, padding=2)(images)))
     model, loss = model_of(graph), MeanSquaredError()
@@ -348,6 +350,7 @@ def test_a_sample_has_the_same_bits_beside_others(device: Device, name: str) -> 
         assert first[what][0].tobytes() == second[what][0].tobytes()
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_minimal_filtering_has_the_same_results_without_halos(device: Device) -> None:
     """Its kernels, and a bias's gradient, read data cells alone: other bits would come from what lies behind a row."""
     images = layers.Input(2, 9, 7)()

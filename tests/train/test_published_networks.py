@@ -70,6 +70,7 @@ def twins(name: str) -> tuple[Any, Model, FloatArray, Any]:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.long
 def test_the_definition_is_that_of_the_twin(name: str) -> None:
     torch, model, x, wanted = twins(name)
     operations = TorchOperations(torch)

@@ -147,6 +147,7 @@ def torch_unet_1d(model: Model, torch: Any, tensors: dict[str, Any], levels: int
     return functional.conv1d(values, tensors["noise/weight"], tensors["noise/bias"])
 
 
+@pytest.mark.long
 def test_the_conditional_network_against_pytorch(device: Device) -> None:
     torch = pytest.importorskip("torch")
     model = unet_1d(**SMALL, seed=3)
@@ -167,6 +168,7 @@ def test_the_conditional_network_against_pytorch(device: Device) -> None:
         assert_close(found[name], tensors[name].grad.numpy(), relative=1e-3, absolute=1e-5, what=name)
 
 
+@pytest.mark.long
 def test_the_conditional_network_learns(device: Device) -> None:
     """Noise that was added to waves, whose heights only the condition tells."""
     random = np.random.default_rng(1)

@@ -346,6 +346,7 @@ def gradients_of_both(name: str, device: Device | None) -> dict[str, tuple[Float
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
+@pytest.mark.long
 def test_gradients_and_outputs_are_those_of_the_twin(name: str, device: Device) -> None:
     torch = pytest.importorskip("torch")
     model, x = small(name)
