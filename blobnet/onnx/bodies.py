@@ -20,8 +20,8 @@ from blobnet.onnx.values import Array, Tensor
 
 #: The operators that have graphs.
 KINDS = frozenset(["If", "Loop", "Scan"])
-#: Nodes that loops may run: in one reading of a file, and in one run of a node of its tail.
-MOST_NODES = 10_000
+#: Nodes that loops may run: in a reading of a file, where each takes milliseconds, and in a run of a node of a tail.
+MOST_READ, MOST_RUN = 2_000, 10_000
 #: How deep graphs may lie within each other.
 MOST_DEPTH = 20
 
@@ -55,8 +55,11 @@ class Runner(Protocol):
 class Budget:
     """What is left of the nodes that loops may run, and of the bytes that they may give."""
 
-    nodes: int = MOST_NODES
+    most: int
     bytes: int = MOST_BYTES
+
+    def __post_init__(self) -> None:
+        self._nodes = self.most
 
     def take(self, nodes: int, gives: Sequence[Any], subject: str) -> None:
         """A trip through so many nodes, which gives these values.
@@ -64,10 +67,10 @@ class Budget:
         Raises:
             UnsupportedError: that is too much.
         """
-        self.nodes -= max(1, nodes)
+        self._nodes -= max(1, nodes)
         self.bytes -= sum(value.nbytes for value in gives if isinstance(value, np.ndarray))
-        if min(self.nodes, self.bytes) < 0:
-            rule = f"the trips of loops may run {MOST_NODES:,} nodes in all, and give {MOST_BYTES:,} bytes"
+        if min(self._nodes, self.bytes) < 0:
+            rule = f"the trips of loops may run {self.most:,} nodes in all, and give {MOST_BYTES:,} bytes"
             hint = "export the network with fewer trips, or with operators that do all of them at once."
             raise UnsupportedError(subject, rule, nodes_of_a_trip=nodes, hint=hint)
 
@@ -248,5 +251,5 @@ def run_tail(nodes: Sequence[HostNode], arrays: dict[Tensor | Late, Array]) -> N
         own = {
             name: arrays[value] if isinstance(value, Tensor | Late) else value for name, value in node.inputs.items()
         }
-        found = _computed(node.proto, own, _Host(node.subject, node.version, own, Budget()))
+        found = _computed(node.proto, own, _Host(node.subject, node.version, own, Budget(MOST_RUN)))
         arrays.update(zip(node.outputs, found, strict=True))

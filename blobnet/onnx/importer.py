@@ -224,7 +224,7 @@ class Import:
         #: The names of the initializers that arrays are; those of graphs within nodes have names of their own.
         self._sources: dict[int, str] = {}
         self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
-        self._budget = bodies.Budget()
+        self._budget = bodies.Budget(bodies.MOST_READ)
         self._loops = 0  # That the node at hand is within.
         self._reads = reads(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
