@@ -1,7 +1,7 @@
 """What of an ONNX graph the host computes, by ONNX's reference evaluator in NumPy.
 
 That is what does not depend on samples, once, as the file is read; and the tail of a network: the nodes that follow
-what the device gives, each time that it runs (blobnet/onnx/session.py).
+what the device gives, each time that it runs (blobnet/onnx/bodies.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blobnet.onnx.values import Array, Tensor
 #: Bytes that a constant may take. Files themselves hold no tensor beyond 2 GiB.
 MOST_BYTES = 2**31
 
-#: The operators that constants and tails may be made by. None of them loops.
+#: The operators that constants and tails may be made by. None of them loops: blobnet/onnx/bodies.py has those.
 KINDS = frozenset(
     [
         "Abs",
@@ -40,6 +40,7 @@ KINDS = frozenset(
         "Cos",
         "CumSum",
         "Div",
+        "Einsum",
         "Equal",
         "Erf",
         "Exp",
@@ -152,19 +153,6 @@ class HostNode:
 Operand: TypeAlias = "Tensor | Array | Late"
 
 
-def run_tail(nodes: Sequence[HostNode], arrays: dict[Tensor | Late, Array]) -> None:
-    """Computes nodes in their order; to ``arrays``, the tensors that they read, it adds what they give.
-
-    Raises:
-        UnsupportedError: a node cannot be computed, or what it gives is too large.
-    """
-    for node in nodes:
-        own = {
-            name: arrays[value] if isinstance(value, Tensor | Late) else value for name, value in node.inputs.items()
-        }
-        arrays.update(zip(node.outputs, evaluated(node.proto, node.version, own, node.subject), strict=True))
-
-
 def evaluated(node: Any, version: int, known: Mapping[str, Array], subject: str) -> list[Array]:
     """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known, by their names.
 
@@ -240,6 +228,8 @@ def _most_elements(kind: str, arrays: Sequence[Array | None]) -> int:
         axis = max(1, min(given[0].shape, default=1))
         return given[0].size * given[1].size // (axis if kind == "Gather" else 1)
     sizes = [array.size for array in given]
+    if kind == "Einsum":  # Its loops run over all combinations of indexes.
+        return math.prod(sizes)
     try:
         return max(sum(sizes), math.prod(np.broadcast_shapes(*(array.shape for array in given))))
     except ValueError:

@@ -17,10 +17,17 @@ from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near
 from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
-from blobnet.onnx import host
+from blobnet.onnx import bodies, host
 from blobnet.onnx.conventions import class_names, take_normalization
 from blobnet.onnx.host import HostNode, Late, Operand
-from blobnet.onnx.operation import OnHostError, Operation, SamplesMixedError, UnsupportedError, ValueNeededError
+from blobnet.onnx.operation import (
+    SESSION_HINT,
+    OnHostError,
+    Operation,
+    SamplesMixedError,
+    UnsupportedError,
+    ValueNeededError,
+)
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import array_of, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
@@ -33,8 +40,6 @@ MOST_ELEMENTS = 2**31
 MOST_AXES = 16
 #: Samples for which shapes are worked out where a file leaves their number open: a prime that nothing else has.
 _SOME = 7
-#: How deep branches may lie within each other.
-_MOST_DEPTH = 20
 
 #: Values for the axes of inputs that a file leaves open: by the axis' name, or all axes of an input by its name.
 Sizes = Mapping[str, "int | Sequence[int]"]
@@ -216,7 +221,11 @@ class Import:
         self._version = opset(self.proto)
         self._names: set[str] = set()
         self._shared: dict[Any, Layer] = {}
-        self._initializers: set[str] = set()
+        #: The names of the initializers that arrays are; those of graphs within nodes have names of their own.
+        self._sources: dict[int, str] = {}
+        self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
+        self._budget = bodies.Budget(bodies.MOST_READ)
+        self._loops = 0  # That the node at hand is within.
         self._reads = reads(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
         if len(counts) > 1 or 0 in counts:
@@ -226,11 +235,7 @@ class Import:
             raise error
         self._samples = next(iter(counts), 1) if self.samples else None
         check_operators(graph, self.subject)
-        values: dict[str, Operand] = {}
-        for item in graph.initializer:
-            is_read = item.name in self.constants
-            values[item.name] = self.constants[item.name] if is_read else array_of(item, self.subject)
-            self._initializers.add(item.name)
+        values: dict[str, Operand] = dict(self._arrays_of(graph, self.constants))
         types = {item.name: item.type.tensor_type.elem_type for item in graph.input}
         for name, array in self.known.items():
             values[name] = array
@@ -279,7 +284,8 @@ class Import:
             if missing:
                 rule = "the inputs of a node must be made by nodes before it"
                 raise FileError(_subject_of(node, self.subject), rule, missing=first_few(missing, 4))
-            found = self._branch(node, values, depth) if node.op_type == "If" else self._build(node, values)
+            is_plain = node.op_type not in bodies.KINDS
+            found = self._build(node, values) if is_plain else self._within(node, values, depth)
             for name, value in zip(node.output, found, strict=False):
                 if isinstance(value, Tensor) and (math.prod(value.axes) > MOST_ELEMENTS or len(value.axes) > MOST_AXES):
                     rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample, and {MOST_AXES} axes"
@@ -287,25 +293,47 @@ class Import:
                 if name:
                     values[name] = value
 
-    def _branch(self, node: Any, values: Mapping[str, Operand], depth: int) -> Sequence[Operand]:
-        """The outputs of the branch of an If that is taken, which must be known."""
-        condition = values[node.input[0]]
-        attributes = {item.name: item.g for item in node.attribute}
-        subject = _subject_of(node, self.subject)
-        if self.has_tail and isinstance(condition, Tensor | Late):
-            for graph in attributes.values():
-                check_operators(graph, self.subject)
-            return self._late(node, values)
-        if isinstance(condition, Tensor | Late) or condition.size != 1 or depth >= _MOST_DEPTH:
-            rule = "the condition must be known when the model is read, and branches lie in each other"
-            raise UnsupportedError(subject, f"{rule} at most {_MOST_DEPTH} deep", depth=depth)
-        graph = attributes["then_branch" if bool(condition.reshape(())) else "else_branch"]
-        check_operators(graph, self.subject)
-        inner = dict(values)
-        for item in graph.initializer:
-            inner[item.name] = array_of(item, self.subject)
-        self._run(graph, inner, depth + 1)
-        return [inner[item.name] for item in graph.output]
+    def _arrays_of(self, graph: Any, known: Mapping[str, Array]) -> dict[str, Array]:
+        """The initializers of a graph, which are the same arrays each time that it is run."""
+        if id(graph) not in self._own_arrays:
+            place = f"{len(self._own_arrays)}/" if self._own_arrays else ""
+            names = [item.name for item in graph.initializer]
+            arrays = {
+                name: known[name] if name in known else array_of(item, self.subject)
+                for name, item in zip(names, graph.initializer, strict=True)
+            }
+            self._own_arrays[id(graph)] = graph, arrays  # Which keeps the graph's id.
+            self._sources.update({id(array): place + name for name, array in arrays.items()})
+        return self._own_arrays[id(graph)][1]
+
+    def _within(self, node: Any, values: Mapping[str, Operand], depth: int) -> Sequence[Operand]:
+        """The outputs of an If, of the branch that is taken; of a Loop or a Scan, whose trips are all written out."""
+        subject, mark = _subject_of(node, self.subject), len(self.tail)
+        depth = bodies.depth_within(depth, subject)
+        is_loop = node.op_type != "If"
+        read = [values.get(name) for name in (*node.input, *_inner_reads(node))]
+        if is_loop:
+            self._check_within(node)
+        if not (is_loop and any(isinstance(value, Late) for value in read)):
+            self._loops += is_loop
+            try:
+                return bodies.run(node, values, self._version, _Trips(self, node, subject, values, depth))
+            except OnHostError:
+                if not self.has_tail:
+                    raise
+            finally:
+                self._loops -= is_loop
+        # What was begun is left to the host as a whole.
+        del self.tail[mark:]
+        self._check_within(node)
+        return self._late(node, values)
+
+    def _check_within(self, node: Any) -> None:
+        """Raises UnsupportedError where an operator within a node, however deep, is none that there is."""
+        for graph in bodies.graphs_of(node).values():
+            check_operators(graph, self.subject)
+            for inner in graph.node:
+                self._check_within(inner)
 
     def _late(self, node: Any, values: Mapping[str, Operand]) -> Sequence[Late]:
         """The outputs of a node that becomes one of the tail."""
@@ -341,8 +369,10 @@ class Import:
             subject=subject,
             shared=self._shared,
             names=self._names,
-            sources=[name if name in self._initializers else None for name in node.input],
-            alone=[self._reads[name] == 1 for name in node.input],
+            sources=[self._sources.get(id(value)) for value in inputs],
+            # What a loop reads from around it, it reads in each trip.
+            alone=[self._reads[name] == 1 and not self._loops for name in node.input],
+            is_repeated=self._loops > 0,
         )
         try:
             if node.op_type not in OPERATORS:
@@ -401,12 +431,87 @@ class Import:
         return Model(first, last)
 
 
+@dataclass
+class _Trips:
+    """Runs graphs within a node as they are read.
+
+    Attributes:
+        reading: of the file.
+        node: whose graphs they are.
+        subject: how errors name it.
+        values: around it.
+        depth: of its graphs.
+    """
+
+    reading: Import
+    node: Any
+    subject: str
+    values: Mapping[str, Operand]
+    depth: int
+
+    @property
+    def budget(self) -> bodies.Budget:
+        return self.reading._budget
+
+    def outputs(self, graph: Any, values: Mapping[str, Any]) -> list[Any]:
+        check_operators(graph, self.reading.subject)
+        inner = {**self.values, **self.reading._arrays_of(graph, {}), **values}
+        self.reading._run(graph, inner, self.depth)
+        missing = [item.name for item in graph.output if item.name not in inner]
+        if missing:
+            raise FileError(self.subject, "every output must be made by a node", missing=first_few(missing, 4))
+        found = [inner[item.name] for item in graph.output]
+        return found if self.node.op_type == "If" else [self._early(value) for value in found]
+
+    def number(self, value: Any) -> Array:
+        if isinstance(value, np.ndarray):
+            return value
+        rule = "what decides about branches and trips must be known when the model is read"
+        raise OnHostError(self.subject, rule, hint=SESSION_HINT)
+
+    def _early(self, value: Any) -> Any:
+        """A value that goes on to other trips: if it is the host's, so is the loop."""
+        if isinstance(value, Late):
+            raise OnHostError(self.subject, "all of a loop must be the device's, or the host's", hint=SESSION_HINT)
+        if isinstance(value, Pieces):
+            raise UnsupportedError(self.subject, "what trips give must be tensors, and no sequences")
+        return value
+
+    def _built(self, kind: str, values: Sequence[Any], **attributes: Any) -> Any:
+        """What an operator makes of values."""
+        names = [f"{place}" for place in range(len(values))]
+        node = package().helper.make_node(kind, names, ["value"], self.node.name or self.node.output[0], **attributes)
+        (found,) = self.reading._build(node, dict(zip(names, values, strict=True)))
+        return self._early(found)
+
+    def size(self, value: Any, axis: int) -> int:
+        shape = value.axes if isinstance(value, Tensor) else value.shape
+        if not -len(shape) <= axis < len(shape):
+            raise UnsupportedError(self.subject, "an axis must be one of the tensor's", axis=axis, axes=len(shape))
+        return int(shape[axis])
+
+    def taken(self, value: Any, axis: int, place: int) -> Any:
+        if isinstance(value, Tensor):
+            return self._built("Gather", [value, np.array(place)], axis=axis)
+        return np.take(value, place, axis)
+
+    def stacked(self, values: Sequence[Any], axis: int) -> Any:
+        shapes = {value.axes if isinstance(value, Tensor) else value.shape for value in values}
+        if all(isinstance(value, np.ndarray) for value in values) and len(shapes) == 1:
+            return np.stack(values, axis)
+        parts = [
+            self._built("Unsqueeze", [value], axes=[axis]) if isinstance(value, Tensor) else np.expand_dims(value, axis)
+            for value in values
+        ]
+        return self._built("Concat", parts, axis=axis)
+
+
 def check_operators(graph: Any, subject: str) -> None:
     """Raises UnsupportedError, of the first node of a graph whose operator there is not, before anything is built."""
     lacking = [
         node
         for node in graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type not in {*OPERATORS, *host.KINDS, "If"}
+        if node.domain not in ("", "ai.onnx") or node.op_type not in {*OPERATORS, *host.KINDS, *bodies.KINDS}
     ]
     if lacking:
         kinds = first_few(dict.fromkeys(map(_kind, lacking)), 8)

@@ -178,7 +178,8 @@ def elementwise(
     except ValueError:
         op.require(False, "the inputs' shapes must go together", shapes=shapes)
     axes = (1,) * (rank - len(axes)) + axes
-    found = _expression(op, text, operands, axes, at, parameter)
+    key = op.key_of(*(value for value in values if not isinstance(value, Tensor) and value.size > 1))
+    found = _expression(op, text, operands, axes, at, parameter, key)
     return Tensor(found, axes, at, np.dtype(np.bool_ if boolean else np.float32), outer)
 
 
@@ -189,6 +190,7 @@ def _expression(
     axes: tuple[int, ...],
     at: int | None,
     parameter: str | None,
+    key: object,
 ) -> Node:
     """The node of an expression of operands that are repeated to ``axes``."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
@@ -209,7 +211,8 @@ def _expression(
             whole_terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
             heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{parameter}[C]"] * len(arrays)
             whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*whole_terms)}); }}"
-            return contraction(op, whole_text, *distinct, trained={str(parameter): array.ravel() for array in arrays})
+            vectors = {str(parameter): array.ravel() for array in arrays}
+            return contraction(op, whole_text, *distinct, trained=vectors, key=key)
     names = names_of(len(axes))
     terms: list[str] = []
     indexes: list[Sequence[str]] = []
@@ -229,7 +232,8 @@ def _expression(
             terms.append(f"{name}[{', '.join(cell for cell in cells if cell != '0')}]")
     trained = {name: values for name, values in parameters.items() if name == parameter}
     given = {name: values for name, values in parameters.items() if name != parameter}
-    return gathered(op, tensors, indexes, axes, names, text.format(*terms), at=at, trained=trained, given=given).node
+    whole = text.format(*terms)
+    return gathered(op, tensors, indexes, axes, names, whole, at=at, trained=trained, given=given, key=key).node
 
 
 def _read(operand: Tensor | Array | str, reads: Iterator[str], vector: str) -> str:

@@ -16,6 +16,8 @@ from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 #: What builds an operator: it gives the values of the node's outputs, or the only one.
 Build: TypeAlias = "Callable[[Operation], Value | Sequence[Value]]"
 
+#: What errors of what only the host computes advise.
+SESSION_HINT = "bn.onnx.Session(path) runs the file: the network on the device, and on the host what follows it."
 #: The largest number of float32.
 HUGE = float(np.finfo(np.float32).max)
 #: The operators that there are, by ONNX's names: one function each, in blobnet/onnx/operators/.
@@ -69,6 +71,7 @@ class Operation:
         names: of all layers, to which this node adds its own.
         sources: the names of the initializers that inputs are.
         alone: whether this node alone reads an input, and once.
+        is_repeated: whether it is a node of a loop: layers of all trips have the same parameters.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Operation:
     names: set[str] = field(default_factory=set)
     sources: Sequence[str | None] = ()
     alone: Sequence[bool] = ()
+    is_repeated: bool = False
 
     # -- what the node says ------------------------------------------------------------------------------------------
 
@@ -226,6 +230,11 @@ class Operation:
                 arrays[name] = np.clip(values, -HUGE, HUGE)
         return replace(node, weights=arrays)
 
+    def key_of(self, *arrays: Array) -> tuple[str, ...] | None:
+        """In a loop the initializers that arrays are, if they are that: see ``key`` of :meth:`layer`."""
+        places = [place for array in arrays for place, value in enumerate(self.inputs) if value is array]
+        return self.sources_of(*places) if self.is_repeated and places and len(places) == len(arrays) else None
+
     def sources_of(self, *places: int) -> tuple[str, ...] | None:
         """The initializers that inputs are, if all of them are initializers: see ``key`` of :meth:`layer`."""
         names = [self.sources[place] for place in places if self.given(place)]
@@ -264,8 +273,7 @@ class Operation:
 
     def on_host(self, rule: str, **received: object) -> None:
         """Raises OnHostError of this node."""
-        hint = "bn.onnx.Session(path) runs the file: the network on the device, and on the host what follows it."
-        raise OnHostError(self.subject, rule, hint=hint, **received)
+        raise OnHostError(self.subject, rule, hint=SESSION_HINT, **received)
 
     def mixed(self, rule: str, **received: object) -> None:
         """Raises SamplesMixedError of this node."""

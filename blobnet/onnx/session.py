@@ -16,7 +16,8 @@ from blobnet.device import Device
 from blobnet.ends import by_name, in_order
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.onnx.host import Late, run_tail
+from blobnet.onnx.bodies import run_tail
+from blobnet.onnx.host import Late
 from blobnet.onnx.importer import SAMPLE_TYPES, Import, Sizes, import_for, input_shape, inputs_of, sizes_by_name
 from blobnet.onnx.operation import SamplesMixedError, ValueNeededError
 from blobnet.onnx.reading import array_of, package, read

@@ -279,13 +279,14 @@ def _onnx_seeds() -> Iterable[bytes]:
     """ONNX's own tests of nodes, and a network."""
     from onnx.backend.test.loader import load_model_tests
 
+    from blobnet.onnx.bodies import KINDS
     from blobnet.onnx.operators import OPERATORS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in load_model_tests(kind="node"):
             data = case.model.SerializeToString()
-            if len(data) < 4_000 and all(node.op_type in OPERATORS for node in case.model.graph.node):
+            if len(data) < 4_000 and all(node.op_type in OPERATORS.keys() | KINDS for node in case.model.graph.node):
                 yield data
     yield _written(".onnx", lambda path: bn.onnx.save(small_model(), path))
 

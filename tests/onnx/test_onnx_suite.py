@@ -100,6 +100,22 @@ def test_node_tests_of_the_host_pass(kind: str) -> None:
             Runner.assert_similar_outputs(outputs, prepared.run(list(inputs)), case.rtol, case.atol)
 
 
+def test_node_tests_of_loops_and_einsum_pass() -> None:
+    """Of all types, but for sequences, Scan with samples of its own, and whole numbers that are made of values."""
+    own = [
+        case for case in node_tests() if {node.op_type for node in case.model.graph.node} & {"Loop", "Scan", "Einsum"}
+    ]
+    others = re.compile(r"test_(sequence_map|loop1[36]_seq|scan_sum$|range_float)")
+    own = [case for case in own if not others.match(case.name)]
+    assert len(own) > 20
+    for case in own:
+        prepared = bn.onnx.Backend.prepare(case.model)
+        for inputs, outputs in case.data_sets:
+            Runner.assert_similar_outputs(
+                outputs, prepared.run(list(inputs)), max(case.rtol, 1e-5), max(case.atol, 1e-5)
+            )
+
+
 def test_at_least_95_of_100_node_tests_pass() -> None:
     count = sum(map(len, cases().values()))
     assert count > 500

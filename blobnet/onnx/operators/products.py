@@ -56,7 +56,7 @@ def _matmul(op: Operation) -> Tensor:
     first, second = op.value(0), op.value(1)
     is_dense = isinstance(first, Tensor) and first.is_plain and not isinstance(second, Tensor)
     if is_dense and second.ndim == 2 and len(op.shape_of(first)) == 2:  # type: ignore[union-attr]
-        return _dense(op, op.tensor(0), np.asarray(second).T, None, None)
+        return _dense(op, op.tensor(0), np.asarray(second).T, None, op.key_of(second))  # type: ignore[arg-type]
     return _product(op, first, second)
 
 
@@ -160,4 +160,103 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
         parameters[name] = factor.value.reshape([factor.axes[axis] for axis in kept])
         terms.append(f"{name}[{', '.join(cells[axis] for axis in kept)}]")
     axes = (*stack, *(factor.axes[factor.outer] for factor in factors if factor.outer is not None))
-    return gathered(op, tensors, indexes, axes, names, " * ".join(terms), at=at, outer=before, trained=parameters)
+    key = op.key_of(*(value for value in (left, right) if not isinstance(value, Tensor)))
+    term = " * ".join(terms)
+    return gathered(op, tensors, indexes, axes, names, term, at=at, outer=before, trained=parameters, key=key)
+
+
+@operator("Einsum")
+def _einsum(op: Operation) -> Tensor:
+    """Two factors after the other: what follows does not read is summed at once."""
+    values = [op.value(place) for place in range(len(op.inputs))]
+    labels, result = _labels(op, [len(op.shape_of(value)) for value in values])
+    # Arrays go to tensors, so that each product is a layer's.
+    order = sorted(range(len(values)), key=lambda place: not isinstance(values[place], Tensor))
+    first, *others = order
+    found, own = values[first], labels[first]
+    if not others:
+        return _summed(op, [found], [own], result)
+    for number, place in enumerate(others, 1):
+        needed = {*result, *(label for later in order[number + 1 :] for label in labels[later])}
+        kept = [label for label in dict.fromkeys([*own, *labels[place]]) if label in needed]
+        kept = result if place == order[-1] else kept
+        found, own = _summed(op, [found, values[place]], [own, labels[place]], kept), kept
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _labels(op: Operation, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """The labels of the axes of each input, and of the result; those of "..." are numbers, from the end."""
+    equation = "".join(str(op.get("equation", "")).split())
+    text, arrow, behind = equation.partition("->")
+    terms = text.split(",")
+    rule = "the equation must have a term for each input, and a letter for each axis"
+    op.require(len(terms) == len(ranks), rule, equation=equation, inputs=len(ranks))
+
+    def labels(term: str, rank: int) -> list[str]:
+        before, dots, after = term.partition("...")
+        more = rank - len(before) - len(after)
+        is_right = (before + after).isascii() and (not before + after or (before + after).isalpha())
+        op.require(is_right and (more >= 0 if dots else more == 0), rule, equation=equation, axes=rank)
+        return [*before, *(str(number) for number in range(more, 0, -1)), *after]
+
+    found = [labels(term, rank) for term, rank in zip(terms, ranks, strict=True)]
+    there = [label for own in found for label in own]
+    dots = sorted({label for label in there if label.isdecimal()}, key=int, reverse=True)
+    if not arrow:
+        return found, [*dots, *sorted(label for label in there if there.count(label) == 1 and label.isalpha())]
+    size = len(behind.replace("...", "", 1)) + len(dots) * ("..." in behind)
+    result = labels(behind, size)
+    is_right = len(set(result)) == len(result) and set(result) <= set(there)
+    op.require(is_right, "the result must have letters of the inputs, each once", equation=equation)
+    return found, result
+
+
+def _summed(op: Operation, values: Sequence[Value], labels: Sequence[Sequence[str]], kept: Sequence[str]) -> Tensor:
+    """The product of values, one of them a tensor, summed over all labels of their axes but these."""
+    shapes = [op.shape_of(value) for value in values]
+    samples = {
+        (own[value.at], value.outer)
+        for value, own in zip(values, labels, strict=True)
+        if isinstance(value, Tensor) and value.at is not None
+    }
+    label, outer = next(iter(samples), ("", 1))
+    is_apart = len(samples) <= 1 and all(own.count(label) <= 1 for own in labels)
+    if not is_apart or (label and label not in kept):
+        op.mixed("factors must have the samples on one axis, which is none of the sum's", shapes=shapes)
+    parts = [
+        op.array_of_sample(value, own.index(label), outer) if not isinstance(value, Tensor) and label in own else value
+        for value, own in zip(values, labels, strict=True)
+    ]
+    axes = [part.axes if isinstance(part, Tensor) else part.shape for part in parts]
+    sizes: dict[str, int] = {}
+    for size, name in (
+        (size, name) for own, found in zip(labels, axes, strict=True) for name, size in zip(own, found, strict=True)
+    ):
+        sizes[name] = max(size, sizes.get(name, 1))
+    fits = all(
+        size in (1, sizes[name])
+        for own, found in zip(labels, axes, strict=True)
+        for name, size in zip(own, found, strict=True)
+    )
+    op.require(fits and len(sizes) <= 26, "axes of one letter must have one size, of at most 26 letters", shapes=shapes)
+    indexes = dict(zip(sizes, names_of(len(sizes)), strict=True))
+    terms: list[str] = []
+    tensors: list[Tensor] = []
+    reads: list[Sequence[str]] = []
+    parameters: dict[str, Array] = {}
+    for part, own, found in zip(parts, labels, axes, strict=True):
+        cells = ["0" if size == 1 else indexes[name] for size, name in zip(found, own, strict=True)]
+        if isinstance(part, Tensor):
+            terms.append(f"{{{len(tensors)}}}")
+            tensors.append(part)
+            reads.append(cells)
+        else:
+            long = [cell for cell in cells if cell != "0"]
+            parameters["weight"] = part.reshape([size for size in found if size > 1])
+            terms.append(f"weight[{', '.join(long)}]")
+    at = kept.index(label) if label else None
+    key = op.key_of(*(value for value in values if not isinstance(value, Tensor)))
+    out, result = [indexes[name] for name in kept], [sizes[name] for name in kept]
+    term = " * ".join(terms)
+    return gathered(op, tensors, reads, result, out, term, at=at, outer=outer, trained=parameters, key=key)
