@@ -16,6 +16,19 @@ from blobnet.datasets.source import Rows, Source, kept_type
 from blobnet.errors import DataError, FileError
 
 
+def written(file: Path | int) -> tuple[int, int]:
+    """How long a file is, by its path or the number under which it is open, and when it was last written to."""
+    status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unwritten(subject: str, path: Path, before: tuple[int, int], now: tuple[int, int]) -> None:
+    """Raises DataError where somebody wrote to a file between two looks at it by :func:`written`."""
+    if before != now:
+        rule, hint = "the file must stay as it was", "do not write to data while they are used."
+        raise DataError(subject, rule, file=path, bytes=now[0], before=before[0], hint=hint)
+
+
 class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
     """Samples or labels in a part of a file, in C's order.
 
@@ -53,9 +66,10 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
         try:
             self._file = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._file)
-            size = os.fstat(self._file).st_size
+            self._written = written(self._file)
         except OSError as error:
             raise FileError(str(path), "the file must be readable", reason=error) from error
+        size = self._written[0]
         if size < needed:
             raise FileError(str(path), "the file must hold the whole array, but it is cut short", bytes=size, of=needed)
 
@@ -71,6 +85,7 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
             place = self._offset + int(rows[first]) * self._row_bytes
             self._fill(target[first * self._row_bytes : end * self._row_bytes], place)
             first = end
+        check_unwritten(self.subject, self._path, self._written, written(self._file))
         if not is_direct:
             with np.errstate(over="ignore"):  # What float32 cannot hold is found below.
                 np.copyto(out, values, casting="unsafe")

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import chunks, label_positions
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split
-from blobnet.datasets.file_source import FileSource, npy_header
-from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Source, UnitsFirst, source_of
+from blobnet.datasets.file_source import FileSource, check_unwritten, npy_header, written
+from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
 
@@ -204,7 +204,20 @@ def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
     # What lies in one piece is read without HDF5, by several threads; its library lets in one.
     if place is not None and not storage.get_external_count() and not values.file.userblock_size:
         return FileSource(path, place, values.shape, values.dtype, str(path), has_labels)
-    return IndexedSource(values, str(path), has_labels)
+    return _StoredSource(path, values, has_labels)
+
+
+class _StoredSource(IndexedSource):
+    """An array that h5py reads, of a file that nobody must write to."""
+
+    def __init__(self, path: Path, values: Any, has_labels: bool) -> None:
+        super().__init__(values, str(path), has_labels)
+        self._path, self._file = path, values.file.id.get_vfd_handle()
+        self._written = written(self._file)
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        super().read(rows, out)
+        check_unwritten(self.subject, self._path, self._written, written(self._file))
 
 
 def _has_labels(key: str, keys: Sequence[str] | None) -> bool:

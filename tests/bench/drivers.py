@@ -4,10 +4,11 @@
     python tests/bench/drivers.py write pocl.npz --device PoCL
     python tests/bench/drivers.py compare intel.npz pocl.npz [...]
 
-The data are the real digits, each enlarged three times to lenet5's 28x28; 100 steps of 64 samples with SGD (rate 0.02,
-momentum 0.9) and, anew, with Adam (rate 0.001), of its usual epsilon and of another. A file holds the weights and losses after 1, 10 and 100 steps. For each
-pair of files and each of these it prints the largest difference of a weight, by the largest weight of its parameter, with
-the parameter's name, and that of the losses, by the loss. Files of one device must agree in every bit.
+The data are the real digits, each enlarged three times to lenet5's 28x28; 100 steps of 64 samples with SGD (rate
+0.02, momentum 0.9) and, anew, with Adam (rate 0.001), of its usual epsilon and of another. A file holds the weights and
+losses after 1, 10 and 100 steps. For each pair of files and each of these it prints the largest difference of a weight,
+by the largest weight of its parameter, with the parameter's name, and that of the losses, by the loss. Files of one
+device must agree in every bit.
 """
 
 from __future__ import annotations

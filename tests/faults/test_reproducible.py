@@ -103,7 +103,8 @@ import numpy as np
 import blobnet as bn
 from blobnet import layers
 model = bn.Sequential([
-    layers.Input(2, 5, 5), layers.Conv2D(3, 3), layers.LayerNorm(), layers.Dropout(0.2), layers.Flatten(), layers.Dense(2),
+    layers.Input(2, 5, 5), layers.Conv2D(3, 3), layers.LayerNorm(), layers.Dropout(0.2), layers.Flatten(),
+    layers.Dense(2),
 ], seed=1)
 x = np.linspace(-1, 1, 400, dtype=np.float32).reshape(8, 2, 5, 5)
 model.fit(x, np.arange(8) % 2, epochs=2, batch_size=3, verbose=False)
