@@ -207,7 +207,7 @@ def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
     return _StoredSource(path, values, has_labels)
 
 
-class _StoredSource(IndexedSource):
+class _StoredSource(IndexedSource):  # type: ignore[misc]  # mypy sees this package under another name
     """An array that h5py reads, of a file that nobody must write to."""
 
     def __init__(self, path: Path, values: Any, has_labels: bool) -> None:
