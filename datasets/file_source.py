@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 import weakref
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -117,6 +118,20 @@ def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in readers:
         raise ValueError(f"arrays of format {version} hold no plain numbers")
-    shape, is_fortran, dtype = readers[version](file)
+    try:
+        shape, is_fortran, dtype = readers[version](file)
+    except (tokenize.TokenError, RecursionError) as error:  # NumPy reads headers of Python 2 by tokens.
+        raise ValueError(f"the header cannot be read: {error}") from error
     # An array of one axis, or with one at most that is larger than 1, has both orders.
     return shape, is_fortran and sum(size > 1 for size in shape) > 1, dtype
+
+
+def check_header(file: Any, size: int) -> None:
+    """Raises ValueError if the .npy array that begins at a file's position is longer than the ``size`` bytes of it.
+
+    NOTE: NumPy takes as much memory as the header says, and then reads.
+    """
+    shape, _, dtype = npy_header(file)
+    needed = file.tell() + math.prod(shape) * dtype.itemsize
+    if needed > size and not dtype.hasobject:  # Which NumPy refuses.
+        raise ValueError(f"the array needs {needed} bytes, and there are {size}")
