@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -15,7 +16,7 @@ from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, counted, near_matches
-from blobnet.files import check_writable, write
+from blobnet.files import check_writable, held, write
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
 from blobnet.schedules import check_number
@@ -49,6 +50,9 @@ class Callback:
     def end(self, progress: Progress) -> None:
         """After the last epoch, unless an error ended the training."""
 
+    def release(self) -> None:
+        """After all that, and after an error too, even one before :meth:`begin`: gives back what is held."""
+
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     """The callbacks that ``fit`` was given: a list of them, or a single one.
@@ -67,7 +71,38 @@ def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     return members
 
 
-class Checkpoint(Callback):
+class _FileCallback(Callback):
+    """What writes a file, which nobody else may write from :meth:`hold` to :meth:`release`.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._held: contextlib.ExitStack | None = None
+
+    def hold(self) -> None:
+        """Keeps other trainings, and other callbacks, from writing the file, if that is not done yet.
+
+        Raises:
+            FileError: one of them writes it.
+        """
+        if self._held is None:
+            stack = contextlib.ExitStack()
+            stack.enter_context(held(self.path))
+            self._held = stack
+
+    def begin(self, progress: Progress) -> None:
+        self.hold()
+
+    def release(self) -> None:
+        stack, self._held = self._held, None
+        if stack is not None:
+            stack.close()
+
+
+class Checkpoint(_FileCallback):
     """Saves a file that training can be resumed from, all or nothing, after every ``every`` epochs and at the end.
 
     Args:
@@ -81,7 +116,7 @@ class Checkpoint(Callback):
             resumed behind its best epoch cannot restore it.
 
     Raises:
-        FileError: (before the first epoch) the file cannot be written.
+        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
     """
 
     def __init__(
@@ -92,7 +127,7 @@ class Checkpoint(Callback):
         every_steps: int | None = None,
         keep_best: bool = False,
     ) -> None:
-        self.path = path
+        super().__init__(path)
         self.keep_best = keep_best
         self.every = check_count("Checkpoint", "every", every)
         self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
@@ -100,6 +135,7 @@ class Checkpoint(Callback):
         self._saved = 0
 
     def begin(self, progress: Progress) -> None:
+        super().begin(progress)
         _check_room(self.path, progress, copies=1 + self.keep_best)
 
     def step_end(self, progress: Progress) -> None:
@@ -200,7 +236,7 @@ class _Monitor(Callback):
             self.waited += 1
 
 
-class SaveBest(_Monitor):
+class SaveBest(_Monitor, _FileCallback):
     """Saves a file whenever a value of the history has become better than it ever was, all or nothing.
 
     Args:
@@ -211,7 +247,7 @@ class SaveBest(_Monitor):
         class_names: names of the classes, kept with the model; those of the model itself if there are none.
 
     Raises:
-        FileError: (before the first epoch) the file cannot be written.
+        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
         OptionError: (before the first epoch) nothing measures ``monitor``.
     """
 
@@ -223,12 +259,13 @@ class SaveBest(_Monitor):
         falls: bool | None = None,
         class_names: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(monitor, minimum_change, falls)
-        self.path = path
+        _Monitor.__init__(self, monitor, minimum_change, falls)
+        _FileCallback.__init__(self, path)
         self.class_names = class_names
 
     def begin(self, progress: Progress) -> None:
-        super().begin(progress)
+        _Monitor.begin(self, progress)
+        _FileCallback.begin(self, progress)
         _check_room(self.path, progress)
 
     def epoch_end(self, progress: Progress) -> None:
@@ -341,17 +378,18 @@ class EarlyStopping(_Monitor):
             progress.is_resumable = not self.waited
 
 
-class CSVLog(Callback):
+class CSVLog(_FileCallback):
     """Writes the history as CSV, a line an epoch; the file is replaced whole after each.
 
+    Args:
+        path: the file.
+
     Raises:
-        FileError: (before the first epoch) the file cannot be written.
+        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
     def begin(self, progress: Progress) -> None:
+        super().begin(progress)
         self._write(progress)
 
     def epoch_end(self, progress: Progress) -> None:

@@ -347,6 +347,11 @@ def _add_train(parser: Parser) -> None:
         help="batches of a step, whose gradients are added up (default: 1)",
     )
     group.add_argument(
+        "--fit-memory",
+        action="store_true",
+        help="compute a batch in parts, whose gradients are added up, where the device has no memory for all of it",
+    )
+    group.add_argument(
         "--average",
         metavar="X",
         type=option_types.number,
@@ -423,6 +428,13 @@ def _add_train(parser: Parser) -> None:
         type=option_types.count,
         help="also write the output file every N steps in the middle of an epoch, and at Ctrl-C or SIGTERM (default: "
         "after every epoch alone)",
+    )
+    group.add_argument(
+        "--timeout",
+        metavar="N",
+        type=option_types.count,
+        help="end with an error where no step, or validation, ends for so many seconds, since a device or a disk hangs "
+        "(default: wait for ever)",
     )
     group.add_argument("--csv", metavar="FILE", type=Path, help="log the metrics, a line an epoch")
     group.add_argument(

@@ -67,6 +67,14 @@ _TRIAL_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 
 BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
 #: Bytes of a page, which no two buffers share, and of a large one.
 _PAGE, _LARGE_PAGE = 1 << 12, 1 << 21
+#: What drivers say of a device that is gone or was reset, and what there is to do.
+_LOST = (
+    "DEVICE_NOT_AVAILABLE",
+    "OUT_OF_RESOURCES",
+    "INVALID_COMMAND_QUEUE",
+    "EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
+)
+_LOST_HINT = "the device may be lost, or was reset after a launch that took too long; the system's log may know."
 #: Tells pyopencl not to keep programs: this module does. (pyopencl's annotation knows only folders.)
 _NO_CACHE: Any = False
 
@@ -751,7 +759,7 @@ class Device:
         try:
             yield
         except cl.Error as error:
-            raise _kind_of(error)(self.info.name, f"{action} must succeed", cause=error) from error
+            raise _failure(error, self.info.name, f"{action} must succeed") from error
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -767,7 +775,7 @@ class Device:
             return cl.Kernel(program, entry)
         except cl.Error as error:
             if error.code != cl.status_code.INVALID_KERNEL_NAME:
-                raise _kind_of(error)(what, f"{self.info.name} must make the kernel", cause=error) from error
+                raise _failure(error, what, f"{self.info.name} must make the kernel") from error
             rule = f"{self.info.name} must find the kernel {entry!r} in the program"
             raise BuildError(what, rule, cause=error, hint="is that its name in the source?") from error
 
@@ -1006,8 +1014,8 @@ class Device:
             return cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
         except cl.Error as error:
             rule = f"{kernel.function_name} must launch"
-            received = {"cause": error, "global_size": global_size, "local_size": local_size}
-            raise _kind_of(error)(self.info.name, rule, hint=None, **received) from error
+            sizes = {"global_size": global_size, "local_size": local_size}
+            raise _failure(error, self.info.name, rule, **sizes) from error
 
     @contextlib.contextmanager
     def profiling(self) -> Iterator[Callable[..., cl.Event]]:
@@ -1097,13 +1105,16 @@ def build_for_parent(identity: str) -> None:
     child.serve(make_builder)
 
 
-def _kind_of(error: cl.Error) -> type[DeviceError]:
+def _failure(error: cl.Error, subject: str, rule: str, **received: object) -> DeviceError:
     """What to raise for a driver's error.
 
     NOTE: drivers allocate when memory is first used. OUT_OF_RESOURCES may be registers: the kernel's own fault.
     """
-    codes = cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY
-    return OutOfMemoryError if getattr(error, "code", None) in codes else DeviceError
+    code, codes = getattr(error, "code", None), cl.status_code
+    is_memory = code in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_HOST_MEMORY)
+    is_lost = code in [getattr(codes, name) for name in _LOST]
+    kind = OutOfMemoryError if is_memory else DeviceError
+    return kind(subject, rule, hint=_LOST_HINT if is_lost else None, cause=error, **received)
 
 
 class Feed:

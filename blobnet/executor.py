@@ -9,7 +9,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from blobnet.blob import FloatArray, StorageType
 from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
-from blobnet.errors import BuildError, FileError, PlanError, PromiseError, warn
+from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.planning import Plan, make_plan
@@ -30,6 +30,11 @@ DENIALS_TOLD: set[tuple[str, Fault]] = set()
 #: Programs that may be needed beside those of a plan: an optimizer's, sums', averages'. NOTE: were there room for one
 #: less than are bound in turn, each would be forgotten right before it is asked for again.
 _OTHER_PROGRAMS = 32
+
+#: What to do about a batch that is too large for a device.
+IN_PARTS = "fit(fit_memory=True), or --fit-memory, computes a batch in parts that fit."
+
+_Made = TypeVar("_Made")
 
 
 def check_by_default() -> bool:
@@ -232,6 +237,7 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
     info = device.info
     if not plan.fits(info.memory, info.largest_allocation, reserved):
         largest = plan.largest_batch(info.memory, info.largest_allocation, reserved)
+        hint = f"the largest batch that fits is {largest}." if largest else "not even a batch of 1 fits."
         raise PlanError(
             f"plan for {info.name}",
             "all buffers must fit the device's memory",
@@ -240,8 +246,28 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
             largest_buffer=f"{plan.largest_allocation() / 2**20:.1f} MiB",
             memory=f"{info.memory / 2**20:.1f} MiB",
             largest_allocation=f"{info.largest_allocation / 2**20:.1f} MiB",
-            hint=f"the largest batch that fits is {largest}." if largest else "not even a batch of 1 fits.",
+            hint=f"{hint} {IN_PARTS}" if largest and plan.training else hint,
         )
+
+
+def first_that_fits(device: Device, batch_sizes: Sequence[int], make: Callable[[int], _Made]) -> _Made:
+    """What ``make`` gives for the first of some batch sizes for which there is memory.
+
+    A plan that fits a device may find less there: others use it too.
+
+    Raises:
+        PlanError, OutOfMemoryError: there is none for the last one either.
+    """
+
+    def made(batch_size: int) -> _Made:
+        found = make(batch_size)
+        device.finish()  # Drivers may look for memory when it is first used.
+        return found
+
+    for batch_size in batch_sizes[:-1]:
+        with contextlib.suppress(PlanError, OutOfMemoryError):
+            return made(batch_size)
+    return made(batch_sizes[-1])
 
 
 def build(device: Device, call: KernelCall, text: str) -> None:

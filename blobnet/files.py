@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,9 @@ _FOREIGN = {
 
 #: Names of the files that this process is writing.
 _UNDER_WAY: set[str] = set()
+#: The files that this process holds.
+_HELD: set[Path] = set()
+_HOLDING = threading.Lock()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -62,16 +66,23 @@ def write(path: str | os.PathLike[str], image: bytes) -> None:
 
 @contextlib.contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keeps other processes that ask for the same from writing a file, for as long as it takes; before it is there too.
+    """Keeps others that ask for the same from writing a file, for as long as it takes; before it is there too.
 
-    Where a disk has no locks (some network disks, Windows), nobody is kept out.
+    Where a disk has no locks (some network disks, Windows), no other process is kept out.
 
     Raises:
-        FileError: another process holds it.
+        FileError: another process holds it, or somebody else in this one.
     """
     target = Path(os.path.realpath(path))
-    lock = target.with_name(f".{target.name}.lock")
+    lock = _lock_of(target)
     with contextlib.ExitStack() as stack:
+        # NOTE: a process is never kept out by a lock of its own.
+        with _HOLDING:
+            if target in _HELD:
+                rule, hint = "another training, or callback, of this process writes this file", "write another file."
+                raise FileError(subject_of(path), rule, hint=hint)
+            _HELD.add(target)
+        stack.callback(_HELD.discard, target)
         try:
             _take(lock, stack)
         except BlockingIOError as error:
@@ -82,6 +93,10 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         except (ImportError, OSError):
             pass
         yield
+
+
+def _lock_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.lock")
 
 
 def _take(lock: Path, stack: contextlib.ExitStack) -> None:
@@ -163,7 +178,10 @@ def _temporary(target: Path) -> Path:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove what killed processes left behind when they wrote ``target``."""
+    """Remove what killed processes left behind when they wrote ``target``, or held it."""
+    if _lock_of(target).exists():
+        with contextlib.suppress(FileError), held(target):
+            pass  # Who holds it last removes it.
     pattern = re.compile(re.escape(f".{target.name}.") + r"([0-9]{1,9})-[0-9a-f]{8}\.tmp")
     with contextlib.suppress(OSError):
         for entry in target.parent.iterdir():

@@ -20,7 +20,7 @@ from blobnet.datasets.checks import check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
 from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
 from blobnet.ends import Entry, in_order, part_subject
-from blobnet.errors import DataError
+from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.executor import Executor
 from blobnet.planning import sample_slots
 
@@ -355,7 +355,11 @@ class Loader:
         room = min(info.largest_allocation, (info.memory - reserved) * share)
         if source.bytes > room:
             return False
-        buffer = self._device.allocate(source.bytes)
+        try:
+            buffer = self._device.allocate(source.bytes)
+            self._device.finish()  # Drivers may look for memory when it is first used.
+        except OutOfMemoryError:  # Others use the device too.
+            return False
         reader, step = IndexedReader([source]), max(1, _LOAD_BYTES // entry.sample_bytes)
         pieces = deque(_Piece([self._memory(entry, step)], []) for _ in range(min(2, -(-len(source) // step))))
         for first in range(0, len(source), step):

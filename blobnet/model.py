@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import os
@@ -53,7 +54,7 @@ from blobnet.samples import comes_in_batches, sources_for
 from blobnet.schedules import check_number
 from blobnet.summary import Summary, summarize
 from blobnet.trainer import Progress, Trainer
-from blobnet.training_step import TrainingStep, not_finite
+from blobnet.training_step import TrainingStep, not_finite, step_that_fits
 
 #: A loss or its name; for several outputs one for each, by name or in a list.
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
@@ -427,6 +428,7 @@ class Model:
         accumulate: int = 1,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
+        fit_memory: bool = False,
         seed: int = 0,
         resume: bool = False,
         device: Device | str | None = None,
@@ -479,6 +481,9 @@ class Model:
                 that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. None is
                 nothing, or with ``resume`` what the interrupted training did. Of several inputs those of one,
                 {its name: how}.
+            fit_memory: where the device has too little memory for a batch, compute it in parts, whose gradients are
+                added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
+                itself), and for samples that are mixed (with others of their part). Not of an iterable.
             seed: of the samples' order, of augmentation and of dropout.
             resume: go on from the state that the model was loaded with.
             device: a device or its name; the best one if None.
@@ -498,9 +503,11 @@ class Model:
             DataError, OptionError, ShapeError: what was given does not fit.
             DeviceError: the device has no tensor cores for tf32.
             PlanError: the plan does not fit the device.
+            OutOfMemoryError: others have taken the memory that it needs.
             TrainingError: the loss or the weights are not finite.
         """
         epochs = check_count("fit", "epochs", epochs)
+        batch_size = check_count("fit", "batch_size", batch_size)
         accumulate = check_count("fit", "accumulate", accumulate)
         if average is not None:
             check_number("fit", "average", average, least=0, below=1)
@@ -541,48 +548,54 @@ class Model:
             augmented = state.settings.get("augmented")
             changes = from_descriptions(state.settings.get("augment", []), "resume")
         of_classes = self._class_weights(class_weights, data)
-        if accumulate > 1:
-            _check_accumulate(data.heads, of_classes, changes)
+        if fit_memory and data.count is None:
+            rule = "batches of a stream are computed as they come"
+            raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
+        if accumulate > 1 or fit_memory:
+            _check_accumulate(data.heads, of_classes, changes, "accumulate" if accumulate > 1 else "fit_memory")
+        chosen = self.device_for(device).at(precision)
         make_step = partial(
             TrainingStep,
-            self.device_for(device).at(precision),
+            chosen,
             self.graph,
             self._weights,
             losses,
             optimizer or optimizers.Adam(),
-            batch_size,
-            seed,
+            seed=seed,
             loss_weights=weights,
             sample_type=data.reader.sample_types,
             frozen=frozen,
             class_weights=of_classes,
-            accumulate=accumulate > 1,
             average=average,
             augment=changes,
             augmented=augmented,
             debug=debug,
         )
-        step = make_step()
+        fitting_step = partial(step_that_fits, chosen, make_step, batch_size, accumulate, in_parts=fit_memory)
+        step = fitting_step()
         if verify:
             from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.
 
             while verify_plan(step.device, step.plan):
-                step = make_step()
-        trainer = Trainer(step, accumulate)
+                step = fitting_step()
+        trainer = Trainer(step, accumulate, batch_size // step.batch_size)
         if state is not None:
             trainer.restore(state)
-        trainer.fit(
-            data,
-            epochs,
-            sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
-            validation=held_out,
-            metrics=named_metrics(data.heads, metrics),
-            callbacks=callbacks,
-            keep=self._keep,
-            history=self.history if resume else None,
-            class_names=self.class_names,
-            verbose=verbose,
-        )
+        with contextlib.ExitStack() as releases:
+            for callback in callbacks:
+                releases.callback(callback.release)
+            trainer.fit(
+                data,
+                epochs,
+                sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
+                validation=held_out,
+                metrics=named_metrics(data.heads, metrics),
+                callbacks=callbacks,
+                keep=self._keep,
+                history=self.history if resume else None,
+                class_names=self.class_names,
+                verbose=verbose,
+            )
         return self.history
 
     def _by_output(self, values: Sequence[Any]) -> Any:
@@ -1082,15 +1095,15 @@ def load(path: str | os.PathLike[str]) -> Model:
 
 
 def _check_accumulate(
-    heads: Sequence[Head], class_weights: Sequence[FloatArray | None], augment: Sequence[Augmentation]
+    heads: Sequence[Head], class_weights: Sequence[FloatArray | None], augment: Sequence[Augmentation], subject: str
 ) -> None:
     """Raises OptionError where the batches of a step, whose gradients are one sum, may weigh unlike at the outputs."""
     for head, weights in zip(heads, class_weights, strict=True):
         moves = head.shape.rank > 0 and any(augmentation.moves for augmentation in augment)
         if len(heads) > 1 and (weights is not None or head.loss.ignored_label is not None or moves):
             rule = "with several outputs, all samples must weigh the same at each of them"
-            hint = "leave out class weights, labels to ignore and what moves masks, or accumulate."
-            raise OptionError("accumulate", rule, output=head.name, hint=hint)
+            hint = f"leave out class weights, labels to ignore and what moves masks, or {subject}."
+            raise OptionError(subject, rule, output=head.name, hint=hint)
 
 
 def _loss(description: Mapping[str, Any], subject: str) -> Loss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -31,7 +32,11 @@ def bar(title: str, total: int | None, verbose: bool, done: int = 0) -> Any:
     ``done`` samples were done before.
     """
     settings = {"unit": " img", "unit_scale": True, "bar_format": _BAR, "dynamic_ncols": True, "leave": False}
-    return _tqdm()(total=total, initial=done, desc=title, disable=not (verbose and is_watched()), **settings)
+    shown = _tqdm()(total=total, initial=done, desc=title, disable=not (verbose and is_watched()), **settings)
+    # NOTE: tqdm looks at the clock on the wall, and where that was put back, shows nothing until it is there again.
+    shown._time = time.monotonic
+    shown.start_t = shown.last_print_t = time.monotonic()
+    return shown
 
 
 def shown(record: Mapping[str, float]) -> str:

@@ -23,6 +23,7 @@ from blobnet.datasets.source import Rows, parts
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError, first_few
+from blobnet.executor import first_that_fits
 from blobnet.inference import Evaluator, LabelledData, asked_metrics, head_name, measured_names, measurements
 from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
@@ -71,8 +72,9 @@ class Trainer:
     """The loop over data: epochs of steps, in an order that follows from the seed.
 
     Args:
-        step: what a batch goes through; its seed is that of the order too.
+        step: what a batch, or a part of it, goes through; its seed is that of the order too.
         accumulate: batches of a step, whose gradients are added up.
+        parts: of a batch, where the device has no memory for all of it at once; their gradients are added up too.
 
     Attributes:
         epoch: finished epochs.
@@ -83,16 +85,17 @@ class Trainer:
         best: the weights of the best epoch in what was restored, where those are not the last one's.
     """
 
-    def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
+    def __init__(self, step: TrainingStep, accumulate: int = 1, parts: int = 1) -> None:
         self.step = step
         self.accumulate = accumulate
+        self.parts = parts
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
         self.best: dict[str, FloatArray] | None = None
         weights = [None if own is None else [float(weight) for weight in own] for own in step.class_weights]
         self._settings: dict[str, Any] = {
-            "batch_size": step.batch_size,
+            "batch_size": step.batch_size * parts,
             "accumulate": accumulate,
             "average": step.average,
             "class_weights": by_name([head.name for head in step.heads], weights),
@@ -105,7 +108,7 @@ class Trainer:
         if step.augment and len(step.graph.entries) > 1:
             self._settings["augmented"] = step.augmented
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
-        self._check_loss: Callable[[FloatArray], None] = lambda totals: None
+        self._check_loss: Callable[[FloatArray], None] = _check_nothing
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -294,7 +297,7 @@ class Trainer:
                 return
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[TOTALS - 1]) // size) - 1
-            step.number = first_step + number // self.accumulate
+            step.number = first_step + number // (self.accumulate * self.parts)
             layer = {}
             if len(step.heads) > 1:
                 broken = [head.name for head in step.heads[1:] if not np.isfinite(totals[head.totals][0])]
@@ -329,6 +332,7 @@ class Trainer:
             rule = "the stream must give samples in every epoch"
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         self.check()
+        self._check_loss = _check_nothing  # The other one holds this trainer, and with it memory of the device.
         return measurements(totals, step.heads, step.loss_weights), self.samples - before
 
     def _run_steps(
@@ -337,16 +341,17 @@ class Trainer:
         """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way."""
         step, size = self.step, self.step.batch_size
         schedule, in_all = step.optimizer.schedule, data.steps(size)
-        steps = 1 if in_all is None else -(-in_all // self.accumulate)
+        together, skipped = self.accumulate * self.parts, self.batches * self.parts
+        steps = 1 if in_all is None else -(-in_all // together)
         order, done, sent = self._order(data), self.samples, self.samples
-        jobs: Iterable[Any] = data.jobs(size, self.batches) if order is None else parts(order, size, self.batches)
+        jobs: Iterable[Any] = data.jobs(size, skipped) if order is None else parts(order, size, skipped)
         rows = self._rows(order)
-        batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+        added, samples, weight = 0, 0, 0.0  # of the step that is under way
 
-        def update(batches: int) -> None:
+        def update(added: int) -> None:
             self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
             step.update(self.learning_rate)
-            self.batches, self.samples = self.batches + batches, done
+            self.batches, self.samples = self.batches - (-added // self.parts), done
 
         def move(labels: Sequence[Labels]) -> None:
             nonlocal sent
@@ -363,7 +368,7 @@ class Trainer:
                 weights = [None if own is None else own[chosen] for own in sample_weights]
             done += count
             own = step.weigh(loader.labels, weights)
-            if self.accumulate == 1:
+            if together == 1:
                 step.compute_gradients(Batch(count, divisor=own))
                 update(1)
             else:
@@ -371,15 +376,15 @@ class Trainer:
                 step.compute_gradients(Batch(count, first=samples, divisor=size))
                 step.accumulate()
                 # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
-                batches, samples, weight = batches + 1, samples + count, weight + own[0]
-                if batches == self.accumulate:
+                added, samples, weight = added + 1, samples + count, weight + own[0]
+                if added == together:
                     step.finish_sum(size / (weight or 1.0))
-                    update(batches)
-                    batches, samples, weight = 0, 0, 0.0
+                    update(added)
+                    added, samples, weight = 0, 0, 0.0
             yield count
-        if batches:
+        if added:
             step.finish_sum(size / (weight or 1.0))
-            update(batches)
+            update(added)
             yield 0
 
     def _order(self, data: LabelledData) -> Rows | None:
@@ -401,8 +406,17 @@ class Trainer:
         sample_type, debug = data.reader.sample_types, step.executor.debug
         settings: dict[str, Any] = {"sample_type": sample_type, "parameters": step.parameters.table}
         plan = make_plan(step.graph, step.batch_size, loss=step.losses, tuning=step.plan.tuning, **settings)
-        batch_size = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        return Evaluator(step.device, step.graph, step.result, batch_size, step.losses, sample_type, debug)
+        most = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
+        sizes = [most >> halves for halves in range(most.bit_length())]
+
+        def evaluator(batch_size: int) -> Evaluator:
+            return Evaluator(step.device, step.graph, step.result, batch_size, step.losses, sample_type, debug)
+
+        return first_that_fits(step.device, sizes, evaluator)
+
+
+def _check_nothing(totals: FloatArray) -> None:
+    """Between epochs there is nothing to check."""
 
 
 class _Watch:

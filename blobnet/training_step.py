@@ -13,8 +13,8 @@ from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
 from blobnet.blob import FLOAT32, FloatArray, Shape
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of
-from blobnet.errors import OptionError
-from blobnet.executor import Executor, plan_for
+from blobnet.errors import OptionError, OutOfMemoryError, warn
+from blobnet.executor import IN_PARTS, Executor, first_that_fits, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
@@ -380,6 +380,40 @@ class TrainingStep:
 
     def _slot(self, slot: str) -> Any:
         return self._state[self.optimizer.storage(slot)]
+
+
+def step_that_fits(
+    device: Device, make: Callable[..., TrainingStep], batch_size: int, accumulate: int, *, in_parts: bool
+) -> TrainingStep:
+    """A step for batches, or if it may be for parts of them: as many as it takes to fit the device's memory.
+
+    A warning says that there are parts.
+
+    Args:
+        device: of the step.
+        make: TrainingStep, which lacks ``batch_size`` and ``accumulate`` alone.
+        batch_size: samples of a batch, which is a multiple of those of a part.
+        accumulate: batches of a step of the optimizer.
+        in_parts: whether there may be parts, whose gradients are added up.
+
+    Raises:
+        PlanError, OutOfMemoryError: the memory is not enough.
+    """
+    sizes = [size for size in range(batch_size, 0, -1) if batch_size % size == 0]
+
+    def made(size: int) -> TrainingStep:
+        return make(batch_size=size, accumulate=accumulate > 1 or size < batch_size)
+
+    try:
+        step = first_that_fits(device, sizes if in_parts else sizes[:1], made)
+    except OutOfMemoryError as error:
+        if not in_parts and batch_size > 1:
+            error.args = (f"{error}{'' if 'Hint: ' in str(error) else ' Hint:'} {IN_PARTS}",)
+        raise
+    if step.batch_size < batch_size:
+        rule = "the memory of the device should hold a whole batch, which is computed in parts now"
+        warn("fit_memory", rule, batch_size=batch_size, part=step.batch_size)
+    return step
 
 
 def not_finite(weights: Mapping[str, FloatArray]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 import weakref
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +15,19 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_finite, check_real
 from blobnet.datasets.source import Rows, Source, kept_type
 from blobnet.errors import DataError, FileError
+
+
+def written(file: Path | int) -> tuple[int, int]:
+    """How long a file is, by its path or the number under which it is open, and when it was last written to."""
+    status = os.stat(file)  # noqa: PTH116 - which takes numbers too
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unwritten(subject: str, path: Path, before: tuple[int, int], now: tuple[int, int]) -> None:
+    """Raises DataError where somebody wrote to a file between two looks at it by :func:`written`."""
+    if before != now:
+        rule, hint = "the file must stay as it was", "do not write to data while they are used."
+        raise DataError(subject, rule, file=path, bytes=now[0], before=before[0], hint=hint)
 
 
 class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
@@ -53,9 +67,10 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
         try:
             self._file = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._file)
-            size = os.fstat(self._file).st_size
+            self._written = written(self._file)
         except OSError as error:
             raise FileError(str(path), "the file must be readable", reason=error) from error
+        size = self._written[0]
         if size < needed:
             raise FileError(str(path), "the file must hold the whole array, but it is cut short", bytes=size, of=needed)
 
@@ -71,6 +86,7 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
             place = self._offset + int(rows[first]) * self._row_bytes
             self._fill(target[first * self._row_bytes : end * self._row_bytes], place)
             first = end
+        check_unwritten(self.subject, self._path, self._written, written(self._file))
         if not is_direct:
             with np.errstate(over="ignore"):  # What float32 cannot hold is found below.
                 np.copyto(out, values, casting="unsafe")
@@ -102,6 +118,20 @@ def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in readers:
         raise ValueError(f"arrays of format {version} hold no plain numbers")
-    shape, is_fortran, dtype = readers[version](file)
+    try:
+        shape, is_fortran, dtype = readers[version](file)
+    except (tokenize.TokenError, RecursionError) as error:  # NumPy reads headers of Python 2 by tokens.
+        raise ValueError(f"the header cannot be read: {error}") from error
     # An array of one axis, or with one at most that is larger than 1, has both orders.
     return shape, is_fortran and sum(size > 1 for size in shape) > 1, dtype
+
+
+def check_header(file: Any, size: int) -> None:
+    """Raises ValueError if the .npy array that begins at a file's position is longer than the ``size`` bytes of it.
+
+    NOTE: NumPy takes as much memory as the header says, and then reads.
+    """
+    shape, _, dtype = npy_header(file)
+    needed = file.tell() + math.prod(shape) * dtype.itemsize
+    if needed > size and not dtype.hasobject:  # Which NumPy refuses.
+        raise ValueError(f"the array needs {needed} bytes, and there are {size}")

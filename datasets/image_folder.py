@@ -196,7 +196,7 @@ def _listed_classes(folder: Path) -> list[str]:
         text = path.read_text("utf-8")
         is_index = path.name == CLASS_INDEX
         names = _indexed(json.loads(text)) if is_index else [line.strip() for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(str(path), "the file must be readable text", reason=error) from error
     if not names or len(set(names)) < len(names):
         raise DataError(str(path), "it must name each class once", names=names)

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.datasets.file_source import check_unwritten, written
 from blobnet.datasets.picture_workers import PictureWorkers
 from blobnet.datasets.source import Rows, Source
+from blobnet.errors import FileError
 
 
 class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
     """Pictures, decoded and resized by processes side by side when they are asked for: (N, units, H, W), uint8.
 
     Their pixels are those of :func:`read_image`, with any number of workers. Masks are (N, H, W), as :func:`read_mask`
-    has them.
+    has them. A picture that is read again must not have been written to.
 
     Args:
         paths: the pictures.
@@ -45,7 +47,18 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         self.shape = (len(paths), *([] if units is None else [units]), *size)
         self.workers = workers if isinstance(workers, PictureWorkers) else PictureWorkers(workers)
         self._paths = list(paths)
+        #: What :func:`written` said of each picture, once it was read.
+        self._written = np.full((len(paths), 2), -1, np.int64)
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         """As :meth:`Source.read`; a picture that cannot be read any more is a FileError that names it."""
-        self.workers.decode([self._paths[row] for row in rows], out)
+        paths = [self._paths[row] for row in rows]
+        self.workers.decode(paths, out)
+        for row, path in zip(rows, paths, strict=True):
+            try:
+                now = written(path)
+            except OSError as error:
+                raise FileError(str(path), "the picture must stay readable", reason=error) from error
+            before = int(self._written[row, 0]), int(self._written[row, 1])
+            check_unwritten(self.subject, path, now if before[0] < 0 else before, now)
+            self._written[row] = now

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import check_arrays
+from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
@@ -23,6 +24,10 @@ LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 _GRAYS, _PALETTES = ("1", "L", "LA", "La"), ("P", "PA")
 # The EXIF tag that says how a camera was held; from 5 on, on its side.
 _ORIENTATION, _FIRST_SIDEWAYS = 0x0112, 5
+
+# What Pillow reads by itself and by well-known libraries; whatever a file's name says, others could be in it. (For EPS,
+# it runs Ghostscript.)
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "JPEG2000", "AVIF", "DIB", "ICO", "TGA", "QOI")
 
 _Result = TypeVar("_Result")
 
@@ -35,7 +40,7 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     bilinearly.
 
     Args:
-        path: a ``.npy`` file, or any picture that Pillow reads.
+        path: a ``.npy`` file, or a picture: PNG, JPEG, WebP, BMP, GIF, TIFF and some others that Pillow reads.
         shape: (C, H, W).
 
     Returns:
@@ -63,7 +68,11 @@ def image_size(path: str | Path) -> tuple[int, int]:
     """
     path = Path(path)
     if path.suffix.lower() == ".npy":
-        height, width = np.load(path, mmap_mode="r").shape[-2:]
+        try:
+            with path.open("rb") as file:
+                height, width = npy_header(file)[0][-2:]
+        except (OSError, ValueError, EOFError) as error:
+            raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
         return height, width
     return picture_form(path)[1:]
 
@@ -180,7 +189,7 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=_formats()) as picture:
             if least_side is not None:
                 picture.draft(None, (least_side, least_side))
             return use(picture)
@@ -192,11 +201,21 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
         SyntaxError,
         ValueError,
         EOFError,
+        MemoryError,  # Of a part that says it is larger than the file.
         struct.error,
         zlib.error,
         Image.DecompressionBombError,
     ) as error:
         raise FileError(str(path), "the picture must be readable and whole", reason=error) from error
+
+
+@functools.cache
+def _formats() -> list[str]:
+    """Those of _FORMATS that this Pillow knows."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in _FORMATS if name in Image.OPEN]
 
 
 def with_units(planes: npt.NDArray[np.uint8], units: int, path: Path) -> npt.NDArray[np.uint8]:
@@ -238,6 +257,8 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
     """A .npy file as (C, H, W)."""
     try:
         with path.open("rb") as file:
+            check_header(file, path.stat().st_size)
+            file.seek(0)
             values = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import chunks, label_positions
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split
-from blobnet.datasets.file_source import FileSource, npy_header
-from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Source, UnitsFirst, source_of
+from blobnet.datasets.file_source import FileSource, check_header, check_unwritten, npy_header, written
+from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
+from blobnet.hdf5 import DAMAGE
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -34,6 +35,11 @@ NPY_SUFFIXES = (".npy",)
 HDF5_SUFFIXES = (".h5", ".hdf5")
 #: What samples to train on may be called.
 _FIRST_KEYS = ("x", "x_train")
+#: The filters that HDF5 and h5py bring: deflate, shuffle, Fletcher's checksum, szip, nbit, scale and offset, LZF.
+#: Others are code that HDF5 would look for in folders of the system.
+_FILTERS = (1, 2, 3, 4, 5, 6, 32000)
+#: The most bytes that a byte of a file may stand for; deflate makes 1032 of one at most.
+_MOST_UNPACKED = 2048
 #: Bytes of an array beyond which it is said that it is read as a whole.
 _NOTED_BYTES = 1 << 30
 # Beyond this, whole numbers are surely meant as targets.
@@ -115,23 +121,31 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no whole zip archive")
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as plain, np.load(plain, allow_pickle=False) as file:
             found = list(file)
-            return {key: _npz_member(path, file, key, keys) for key in keys or found if key in file}, found
+            return {key: _npz_member(path, file, key, keys) for key in keys or found if key in found}, found
     except BlobnetError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # NotImplementedError: what zip archives may be, and zipfile does not read. RuntimeError: encryption.
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(str(path), "the file must be a readable .npz file", reason=error) from error
 
 
 def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> Array:
     names = file.zip.namelist()
     member = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
-    if member.file_size <= KEPT_BYTES or key == "class_names":
+    _check_size(path, key, member.file_size)
+
+    def whole() -> npt.NDArray[Any]:
+        with file.zip.open(member) as packed:
+            check_header(packed, member.file_size)
         return np.asarray(file[key])
+
+    if member.file_size <= KEPT_BYTES or key == "class_names":
+        return whole()
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         _note_whole(path, key, member.file_size, "is compressed", "numpy.savez stores it as it is.")
-        return np.asarray(file[key])
+        return whole()
     with path.open("rb") as plain:
         # What lies in front of a member: 30 bytes, of which the last say how long its name and its notes are.
         plain.seek(member.header_offset)
@@ -139,7 +153,7 @@ def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> 
         if len(local) < 30 or local[:4] != b"PK\x03\x04":
             raise ValueError(f"the archive does not hold {member.filename} where it says")
         plain.seek(sum(struct.unpack("<HH", local[26:])), os.SEEK_CUR)
-        return _stored(path, plain, key, _has_labels(key, keys), lambda: np.asarray(file[key]))
+        return _stored(path, plain, key, _has_labels(key, keys), whole)
 
 
 def npy_arrays(folder: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
@@ -156,6 +170,8 @@ def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays
     """The array in a .npy file, under a name."""
 
     def whole() -> npt.NDArray[Any]:
+        with path.open("rb") as file:
+            check_header(file, path.stat().st_size)
         return np.asarray(np.load(path, allow_pickle=False))
 
     try:
@@ -169,6 +185,14 @@ def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays
         raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
 
 
+def _check_size(path: Path, key: str, size: int) -> None:
+    """Raises DataError for an array that no packing makes of its file."""
+    most = _MOST_UNPACKED * path.stat().st_size
+    if size > most:
+        rule = f"an array must not be more than {_MOST_UNPACKED} times as long as its file"
+        raise DataError(f"{path}, {key}", rule, bytes=size, most=most)
+
+
 def _stored(path: Path, file: BinaryIO, key: str, has_labels: bool, whole: Callable[[], npt.NDArray[Any]]) -> Array:
     """The .npy array that begins at a file's position, to be read later; ``whole`` reads it now."""
     shape, is_fortran, dtype = npy_header(file)
@@ -180,31 +204,77 @@ def _stored(path: Path, file: BinaryIO, key: str, has_labels: bool, whole: Calla
 
 
 def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """As :func:`npz_arrays`, of an HDF5 file, which stays open for as long as something is to be read from it."""
+    """As :func:`npz_arrays`, of an HDF5 file, which stays open for as long as something is to be read from it.
+
+    Nothing is read from another file, and no code is loaded that the file asks for.
+    """
     import h5py
 
     try:
         file = h5py.File(path, "r")
         found = list(file)
-        wanted = [key for key in keys or found if isinstance(file.get(key), h5py.Dataset)]
+        wanted = [key for key in keys or found if key in found and _is_array(path, file, key)]
+        _check_size(path, "all arrays", sum(file[key].nbytes for key in wanted))  # Names may share what they stand for.
         arrays = {key: _hdf5_array(path, file[key], key, _has_labels(key, keys)) for key in wanted}
         if not any(isinstance(array, IndexedSource) for array in arrays.values()):
             file.close()
         return arrays, found
     except BlobnetError:
         raise
-    except OSError as error:
+    except DAMAGE as error:
         raise FileError(str(path), "the file must be a readable HDF5 file", reason=error) from error
+
+
+def _is_array(path: Path, file: Any, key: str) -> bool:
+    """Whether a name of an HDF5 file stands for an array, and not for a group of them.
+
+    Raises:
+        DataError: it stands for one elsewhere, one that only other code can read, or one that cannot be so large.
+    """
+    import h5py
+
+    subject, link = f"{path}, {ascii(key)[1:-1]}", file.get(key, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        rule, hint = "an array must lie in the file itself: links are not followed", "file[name] = array copies it."
+        to = ascii(getattr(link, "path", ""))
+        raise DataError(subject, rule, link=type(link).__name__, to=to, hint=hint)
+    values = file[key]
+    if not isinstance(values, h5py.Dataset):
+        return False
+    made = values.id.get_create_plist()
+    if values.is_virtual or made.get_external_count():
+        rule = "the values of an array must lie in the file itself"
+        raise DataError(subject, rule, storage="virtual" if values.is_virtual else "external")
+    filters = [made.get_filter(number) for number in range(made.get_nfilters())]
+    foreign = [(code, name) for code, _, _, name in filters if code not in _FILTERS]
+    if foreign:
+        (code, name), hint = foreign[0], "h5repack -f GZIP=4 writes such a file."
+        rule = "an array must be packed by filters that HDF5 has, since others are code"
+        raise DataError(subject, rule, filter=code, called=ascii(name), hint=hint)
+    return True
 
 
 def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
     if values.ndim == 0 or values.nbytes <= KEPT_BYTES or key == "class_names":
         return np.asarray(values[()])
-    place, storage = values.id.get_offset(), values.id.get_create_plist()
+    place = values.id.get_offset()
     # What lies in one piece is read without HDF5, by several threads; its library lets in one.
-    if place is not None and not storage.get_external_count() and not values.file.userblock_size:
+    if place is not None and not values.file.userblock_size:
         return FileSource(path, place, values.shape, values.dtype, str(path), has_labels)
-    return IndexedSource(values, str(path), has_labels)
+    return _StoredSource(path, values, has_labels)
+
+
+class _StoredSource(IndexedSource):  # type: ignore[misc]  # mypy sees this package under another name
+    """An array that h5py reads, of a file that nobody must write to."""
+
+    def __init__(self, path: Path, values: Any, has_labels: bool) -> None:
+        super().__init__(values, str(path), has_labels)
+        self._path, self._file = path, values.file.id.get_vfd_handle()
+        self._written = written(self._file)
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        super().read(rows, out)
+        check_unwritten(self.subject, self._path, self._written, written(self._file))
 
 
 def _has_labels(key: str, keys: Sequence[str] | None) -> bool:

@@ -38,8 +38,8 @@ from blobnet.datasets import Dataset, Split
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import BlobnetError, FileError, OptionError, TrainingError, counted
-from blobnet.files import check_writable, held
+from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError, TrainingError, counted
+from blobnet.files import check_writable
 from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
@@ -168,6 +168,43 @@ class _OutputFile(Checkpoint):
         return f"there is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}"
 
 
+class _Timeout(Callback):
+    """Ends the process where no step ends for so many seconds, which need not be those of a clock on the wall.
+
+    NOTE: who waits in a driver, or for a disk, hears no signal and raises nothing. Files are written all or nothing.
+    """
+
+    def __init__(self, seconds: float, device: Device, file: _OutputFile) -> None:
+        self.seconds, self._device, self._file = seconds, device, file
+        self._waited = 0.0
+        self._is_over: threading.Event | None = None
+
+    def step_end(self, progress: Progress) -> None:
+        self._waited = 0.0
+        if self._is_over is None:
+            self._is_over = threading.Event()
+            threading.Thread(target=self._watch, args=[self._is_over, progress], daemon=True).start()
+
+    def epoch_end(self, progress: Progress) -> None:
+        self._waited = 0.0
+
+    def release(self) -> None:
+        if self._is_over is not None:
+            self._is_over.set()
+
+    def _watch(self, is_over: threading.Event, progress: Progress) -> None:
+        # NOTE: a process that was stopped (Ctrl-Z) for an hour has not waited for an hour.
+        part = min(1.0, self.seconds / 4)
+        while not is_over.wait(part):
+            self._waited += part
+            if self._waited > self.seconds:
+                rule = "a step must end in that time, but the device, or a disk, does not answer"
+                device, step = self._device.info.name, progress.trainer.step.number + 1
+                error = DeviceError("--timeout", rule, seconds=self.seconds, device=device, step=step)
+                os.write(2, f"\nerror: {_with_state(error, self._file)}\n".encode())
+                os._exit(1)
+
+
 class _Plot(Callback):
     """Draws the training curves at the end."""
 
@@ -188,15 +225,22 @@ def run(options: argparse.Namespace) -> int:
     patience = options.early_stopping or (options.epochs if options.save_best else None)
     file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
-        with held(output):
-            _check_new(options, output)
-            return _train(options, source, file)
+        file.hold()
+        _check_new(options, output)
+        return _train(options, source, file)
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(f"interrupted; {file.state}") from None
     except BlobnetError as error:
         if file.is_begun or isinstance(error, TrainingError):
-            error.args = (f"{str(error).rstrip('.')}. {file.state[0].upper()}{file.state[1:]}.",)
+            error.args = (_with_state(error, file),)
         raise
+    finally:
+        file.release()
+
+
+def _with_state(error: BlobnetError, file: _OutputFile) -> str:
+    """What an error says, and what is safe on disk."""
+    return f"{str(error).rstrip('.')}. {file.state[0].upper()}{file.state[1:]}."
 
 
 def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
@@ -227,7 +271,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     if augment is not None:
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
-    callbacks = _callbacks(options, data, file)
+    callbacks = _callbacks(options, data, file, device)
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)
@@ -280,6 +324,7 @@ def _fit(
         class_weights=_class_weights(options, model, settings["loss"]),
         loss_weights=options.loss_weights,
         accumulate=options.accumulate,
+        fit_memory=options.fit_memory,
         average=options.average,
         seed=options.seed,
         resume=options.resume,
@@ -336,13 +381,17 @@ def _check_by_output(options: argparse.Namespace, model: Model) -> None:
     loss_weights_for(model.graph, options.loss_weights)
 
 
-def _callbacks(options: argparse.Namespace, data: Dataset | NamedDataset, file: _OutputFile) -> list[Callback]:
+def _callbacks(
+    options: argparse.Namespace, data: Dataset | NamedDataset, file: _OutputFile, device: Device
+) -> list[Callback]:
     callbacks: list[Callback] = []
     if file.best is not None:
         callbacks.append(file.best)  # before the file, which asks it for the best epoch
     if options.plateau:
         callbacks.append(ReduceOnPlateau(patience=options.plateau))
     callbacks.append(file)
+    if options.timeout:
+        callbacks.append(_Timeout(options.timeout, device, file))
     if options.tensorboard:
         callbacks.append(TensorBoard(options.tensorboard))
     if options.csv:

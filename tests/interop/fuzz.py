@@ -32,15 +32,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import h5py
 import numpy as np
 
 import blobnet as bn
 from blobnet import layers
+from blobnet.datasets.user_data import read_samples
 from blobnet.device import Device
 from blobnet.errors import BlobnetError
 from tests.interop.networks import keras_2
 
-ROOT = Path(bn.__file__).parent
+#: Where the lines are that guide the changes.
+ROOTS = tuple(str(Path(str(module.__file__)).parent) for module in (bn, bn.datasets))
 #: Files of this folder are read again by a test.
 CORPUS = Path(__file__).parent / "corpus"
 #: What reading one file may take: seconds, with the lists of names of Keras 2, which have 20, and bytes.
@@ -336,7 +339,43 @@ def _safetensors_seeds() -> Iterable[bytes]:
     yield _written(".safetensors", model.save_safetensors)
 
 
+def _array_seeds(write: Callable[..., object], suffix: str) -> Iterable[bytes]:
+    """A data set of three gray pictures."""
+    arrays = {"x": np.arange(192, dtype=np.uint8).reshape(3, 1, 8, 8), "y": np.arange(3), "class_names": list("abc")}
+    yield _written(suffix, lambda path: write(path, **arrays))
+
+
+def _write_hdf5(path: Path, **arrays: Any) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=arrays["x"], chunks=(2, 1, 8, 8), compression="gzip")
+        file.update({"y": arrays["y"], "class_names": np.array(arrays["class_names"], "S")})
+
+
+def _dataset_load(path: Path) -> object:
+    return np.asarray(bn.datasets.load(path).train.x)
+
+
+def _picture_seeds() -> Iterable[bytes]:
+    from PIL import Image
+
+    picture = Image.fromarray(np.arange(768, dtype=np.uint8).reshape(16, 16, 3))
+    for kind, mode in (("PNG", "RGB"), ("PNG", "P"), ("JPEG", "RGB"), ("WEBP", "RGB"), ("BMP", "L"), ("GIF", "P")):
+        yield _written(".png", lambda path, kind=kind, mode=mode: picture.convert(mode).save(path, kind))  # type: ignore[misc]
+
+
 TARGETS = {
+    "data": Target(".h5", lambda: _array_seeds(_write_hdf5, ".h5"), _dataset_load),
+    "npz": Target(
+        ".npz",
+        lambda: (*_array_seeds(np.savez, ".npz"), *_array_seeds(np.savez_compressed, ".npz")),
+        _dataset_load,
+    ),
+    "npy": Target(
+        ".npy",
+        lambda: _array_seeds(lambda path, **arrays: np.save(path, arrays["x"]), ".npy"),
+        lambda path: np.asarray(read_samples(path)),
+    ),
+    "picture": Target(".png", _picture_seeds, lambda path: bn.datasets.read_image(path, (3, 8, 8))),
     "onnx": Target(".onnx", _onnx_seeds, _onnx_load, of_onnx),
     "hdf5": Target(".h5", _hdf5_seeds, lambda path: bn.load(path)),
     "keras": Target(".weights.h5", _keras_seeds, lambda path: _reading().load_keras_weights(path)),
@@ -365,7 +404,7 @@ def offence(load: Callable[[Path], object], path: Path) -> tuple[str | None, set
         return local
 
     def entered(frame: FrameType, event: str, argument: object) -> Any:
-        return local if frame.f_code.co_filename.startswith(str(ROOT)) else None
+        return local if frame.f_code.co_filename.startswith(ROOTS) else None
 
     sys.settrace(entered)
     try:
@@ -378,7 +417,7 @@ def offence(load: Callable[[Path], object], path: Path) -> tuple[str | None, set
         return None, reached
     except BaseException as error:
         sys.settrace(None)
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(ROOTS)]
         place = f"{Path(own[-1].filename).stem}-{own[-1].lineno}" if own else "elsewhere"
         return f"{type(error).__name__}-{place}", reached
     finally:

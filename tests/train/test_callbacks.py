@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,8 @@ from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
 from tests.two_ends import data, two_ends
+
+ROOT = Path(__file__).parents[2]
 
 
 def fit(model: Model, device: Device, callbacks: Any, **options: Any) -> Model:
@@ -606,3 +610,53 @@ def test_callbacks_see_the_model_of_their_own_epoch(device: Device) -> None:
     looking = Looking()
     fit(model, device, [looking], epochs=3)
     assert looking.epochs == 3
+
+
+WRITERS = {"Checkpoint": Checkpoint, "SaveBest": lambda path: SaveBest(path, monitor="loss"), "CSVLog": CSVLog}
+
+
+@pytest.mark.parametrize("first", WRITERS)
+@pytest.mark.parametrize("second", WRITERS)
+def test_no_two_callbacks_write_one_file(device: Device, tmp_path: Path, first: str, second: str) -> None:
+    (tmp_path / "a").symlink_to(tmp_path)
+    model, path = tiny_model(), tmp_path / "model.h5"
+    callbacks = [WRITERS[first](path), WRITERS[second](tmp_path / "a" / "model.h5")]
+    rule = r"a/model\.h5: another training, or callback, of this process writes this file\. Hint: write another file\.$"
+    with pytest.raises(FileError, match=rule):
+        fit(model, device, callbacks)
+    # What began has let go of it.
+    fit(model, device, callbacks[1:])
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a", "model.h5"]
+
+
+def test_a_file_is_held_while_a_training_runs_however_that_ends(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+
+    class Other(Callback):
+        def epoch_end(self, progress: Progress) -> None:
+            assert (tmp_path / ".model.h5.lock").read_text() == f"{os.getpid()}\n"
+            with pytest.raises(FileError, match="another training, or callback, of this process writes this file"):
+                fit(tiny_model(), device, Checkpoint(path))
+            raise RuntimeError("the end")
+
+    checkpoint = Checkpoint(path)
+    with pytest.raises(RuntimeError, match="the end"):
+        fit(tiny_model(), device, [checkpoint, Other()])
+    with pytest.raises(OptionError, match="monitor must be one of"):
+        fit(tiny_model(), device, [checkpoint, EarlyStopping(monitor="nothing")])
+    for _ in range(2):
+        fit(tiny_model(), device, checkpoint)
+    assert [item.name for item in tmp_path.iterdir()] == ["model.h5"]
+
+
+def test_another_process_is_kept_out(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    held = "import sys; from blobnet.files import held\nwith held(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", held, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(FileError, match=rf"writing this file\. Hint: wait for the end of process {child.pid}, or"):
+            fit(tiny_model(), device, Checkpoint(path))
+        child.communicate()
+    fit(tiny_model(), device, Checkpoint(path))

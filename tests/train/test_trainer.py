@@ -22,6 +22,7 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, PlanError, ShapeError
+from blobnet.executor import IN_PARTS
 from blobnet.inference import Evaluator
 from blobnet.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
@@ -398,7 +399,7 @@ def test_a_plan_larger_than_the_device_is_refused_before_anything_happens(device
         fit(model, small, 40, batch_size=38, optimizer=optimizer, callbacks=callbacks)
     message = str(caught.value)
     assert message.startswith(f"plan for {device.info.name}: ")
-    assert message.endswith("Hint: the largest batch that fits is 37.")
+    assert message.endswith(f"Hint: the largest batch that fits is 37. {IN_PARTS}")
     assert " MiB" in message
     assert list(tmp_path.iterdir()) == []
     assert bits(model) == before
@@ -410,7 +411,7 @@ def test_the_largest_buffer_counts_too(device: Device) -> None:
     model = tiny_model()
     allocation = training_plan(model, 10, device).largest_allocation()
     small = tiny_memory(device, 1 << 40, allocation)
-    with pytest.raises(PlanError, match=r"Hint: the largest batch that fits is 10\.$"):
+    with pytest.raises(PlanError, match=r"Hint: the largest batch that fits is 10\."):
         fit(model, small, 40, batch_size=11)
 
 
@@ -510,7 +511,7 @@ BAD_FIT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "batch size 0": (
         {"batch_size": 0},
         OptionError,
-        r"plan: batch_size must be an int of at least 1\. Received batch_size=0",
+        r"fit: batch_size must be an int of at least 1\. Received batch_size=0",
     ),
     "seed": ({"seed": -1}, OptionError, r"fit: seed must be an int from 0 to below 2\^63\. Received seed=-1"),
 }

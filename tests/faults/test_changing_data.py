@@ -1,0 +1,111 @@
+"""Data sets in files that change, or vanish, between the epochs of a training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+from blobnet import datasets, layers
+from blobnet.callbacks import Callback
+from blobnet.datasets import image_folder, source, user_data
+from blobnet.device import Device
+from blobnet.errors import BlobnetError, DataError, FileError
+from blobnet.trainer import Progress
+from tests.tiny import share_of_memory
+from tests.unit.test_stored_arrays import write
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.integers(0, 256, (24, 1, 8, 8), np.uint8), np.arange(24) % 2
+
+
+def pictures(folder: Path, kind: str, **arrays: np.ndarray) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    for number, (values, label) in enumerate(zip(arrays["x"], arrays["y"], strict=True)):
+        path = folder / "data" / "ab"[label] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(values[0]).save(path)
+    return folder / "data"
+
+
+KINDS: dict[str, Callable[..., Path]] = {"npz": write, "h5": write, "chunked": write, "pictures": pictures}
+
+
+def file_of(path: Path) -> Path:
+    """What is changed: one picture of a folder."""
+    return path / "b" / "03.png" if path.is_dir() else path
+
+
+def rewrite(path: Path) -> None:
+    """Writes into the file itself, as a program does that has mapped it."""
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes() + b"\0")
+    other.replace(path)
+
+
+CHANGES = {"rewritten": rewrite, "cut": cut, "replaced": replace, "removed": Path.unlink}
+
+
+class AfterAnEpoch(Callback):
+    """Does something to a file behind the first epoch."""
+
+    def __init__(self, change: Callable[[Path], object], path: Path) -> None:
+        self.change, self.path = change, path
+
+    def epoch_end(self, progress: Progress) -> None:
+        if progress.trainer.epoch == 1:
+            self.change(self.path)
+
+
+def expected(kind: str, change: str) -> tuple[type[BlobnetError], str] | None:
+    """The error; None where nothing happens, since a file that is open stays what it was."""
+    if change in ("replaced", "removed") and kind != "pictures":
+        return None
+    if change == "removed":
+        return FileError, r"03\.png: the picture must be readable and whole\. Received reason=.*No such file"
+    if change == "cut":
+        if kind == "pictures":
+            return FileError, r"03\.png: the picture must be readable and whole"
+        return DataError, r"the file must stay as (it was|long as it was)|the source must give a batch"
+    return DataError, r"the file must stay as it was\. Received file=.*Hint: do not write to data while they are used"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_change_between_epochs(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, change: str
+) -> None:
+    for module in (source, user_data, image_folder):
+        monkeypatch.setattr(module, "KEPT_BYTES", 0)
+    share_of_memory(monkeypatch, 0)
+    path = KINDS[kind](tmp_path, kind, x=X, y=Y)
+    data = datasets.load(path, **({"workers": 0} if kind == "pictures" else {})).train
+
+    def trained(*callbacks: Callback) -> bn.Sequential:
+        model = bn.Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(2)], seed=1)
+        model.set_normalization([128], [74])
+        model.fit(data.x, data.y, epochs=3, batch_size=5, callbacks=callbacks, device=device, verbose=False)
+        return model
+
+    wanted, error = trained(), expected(kind, change)
+    callback = AfterAnEpoch(CHANGES[change], file_of(path))
+    if error is None:
+        found = trained(callback)
+        assert all(values.tobytes() == wanted.weights[name].tobytes() for name, values in found.weights.items())
+        return
+    with pytest.raises(error[0], match=error[1]):
+        trained(callback)

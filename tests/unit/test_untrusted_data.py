@@ -1,0 +1,182 @@
+"""Data sets from strangers: nothing is read from other files, no code of theirs runs, no size is believed."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from blobnet import datasets
+from blobnet.datasets import user_data
+from blobnet.datasets.pictures import image_size
+from blobnet.errors import BlobnetError, DataError, FileError
+
+X, Y = np.arange(192, dtype=np.uint8).reshape(3, 1, 8, 8), np.arange(3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With files that belong to somebody else."""
+    with h5py.File(tmp_path / "others.h5", "w") as file:
+        file["x"] = X
+    (tmp_path / "others.bin").write_bytes(X.tobytes())
+    return tmp_path
+
+
+def linked(file: h5py.File) -> None:
+    file["x"] = h5py.ExternalLink("others.h5", "/x")
+
+
+def linked_softly(file: h5py.File) -> None:
+    file["elsewhere"] = h5py.ExternalLink("others.h5", "/")
+    file["x"] = h5py.SoftLink("/elsewhere/x")
+
+
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout(X.shape, "u1")
+    layout[:] = h5py.VirtualSource("others.h5", "x", X.shape)
+    file.create_virtual_dataset("x", layout)
+
+
+def external(file: h5py.File) -> None:
+    file.create_dataset("x", X.shape, "u1", external=[("others.bin", 0, X.nbytes)])
+
+
+def filtered(file: h5py.File) -> None:
+    """By a filter that HDF5 would look for in folders of plug-ins; no chunk is there, so that it can be written."""
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((1, 1, 8, 8))
+    made.set_filter(32001, h5py.h5z.FLAG_OPTIONAL)
+    h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, h5py.h5s.create_simple(X.shape), made)
+
+
+def huge(file: h5py.File) -> None:
+    file.create_dataset("x", (1 << 40, 1, 8, 8), "u1", chunks=(1, 1, 8, 8))
+
+
+def doubled(file: h5py.File) -> None:
+    """Many names for one array, which takes no room in the file."""
+    file.create_dataset("x", (1 << 16, 1, 8, 8), "u1", compression="gzip")
+    for name in ("x_test", "x_val", "x_valid", "x_validation", "x_train", "y", "y_test", "y_val", "y_train"):
+        file[name] = file["x"]
+
+
+IN_ITSELF, SIZE = "an array must lie in the file itself: links are not followed", "2048 times as long as its file"
+HDF5: dict[Callable[[h5py.File], None], str] = {
+    linked: rf"h5, x: {IN_ITSELF}\. Received link=ExternalLink, to='/x'",
+    linked_softly: rf"h5, x: {IN_ITSELF}\. Received link=SoftLink, to='/elsewhere/x'\. Hint: file\[name\]",
+    virtual: r"h5, x: the values of an array must lie in the file itself\. Received storage=virtual",
+    external: r"h5, x: the values of an array must lie in the file itself\. Received storage=external",
+    filtered: r"h5, x: an array must be packed by filters that HDF5 has.*filter=32001.*Hint: h5repack -f GZIP=4",
+    huge: rf"h5, all arrays: an array must not be more than {SIZE}\. Received bytes=70368744177688",
+    doubled: rf"h5, all arrays: an array must not be more than {SIZE}\. Received bytes=41943040",
+}
+
+
+@pytest.mark.parametrize("change", HDF5)
+def test_hdf5(folder: Path, change: Callable[[h5py.File], None]) -> None:
+    path = folder / "data.h5"
+    with h5py.File(path, "w") as file:
+        change(file)
+        if "y" not in file:
+            file["y"] = Y
+    for read in (datasets.load, user_data.read_samples):
+        with pytest.raises(DataError, match=HDF5[change]):
+            read(path)
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    """The beginning of a .npy file."""
+    found = io.BytesIO()
+    np.lib.format.write_array_header_1_0(found, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return found.getvalue()
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_headers_that_say_more_than_there_is(tmp_path: Path, packing: int) -> None:
+    """NumPy would take the memory first."""
+    data = header((1 << 44, 1, 8, 8)) + bytes(100)
+    (tmp_path / "x.npy").write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "data.npz", "w", packing) as archive:
+        archive.writestr("x.npy", data)
+        archive.writestr("y.npy", header((3,)) + bytes(3))
+    rule = r"Received reason=the array needs 1125899906842752 bytes, and there are 228\."
+    for name, kind in (("x.npy", ".npy array"), ("data.npz", ".npz file")):
+        with pytest.raises(FileError, match=f"{name}: the file must be a readable {kind}. {rule}"):
+            user_data.read_samples(tmp_path / name)
+    with pytest.raises(FileError, match=rf"x\.npy: the file must be a readable \.npy array. {rule}"):
+        datasets.read_image(tmp_path / "x.npy", (1, 8, 8))
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    for read in (image_size, lambda path: datasets.read_image(path, (1, 8, 8))):
+        with pytest.raises(FileError, match=r"x\.npy: the file must be a readable \.npy array"):
+            read(tmp_path / "x.npy")
+
+
+def test_an_archive_that_unpacks_to_more_than_it_can(tmp_path: Path) -> None:
+    """Its list of files says 4 GB."""
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x=np.zeros((100, 1, 8, 8), np.uint8), y=np.zeros(100, int))
+    data = bytearray(path.read_bytes())
+    place = data.index(b"PK\x01\x02")
+    data[place + 24 : place + 28] = struct.pack("<I", 0xFFFFFFF0)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="x: an array must not be more than 2048 times as long as its file"):
+        datasets.load(path)
+
+
+def test_damage_ends_in_an_error_of_blobnets(tmp_path: Path) -> None:
+    random, refused = np.random.default_rng(0), 0
+    for kind in ("h5", "npz"):
+        path = tmp_path / f"data.{kind}"
+        if kind == "h5":
+            with h5py.File(path, "w") as file:
+                file.update({"x": X, "y": Y})
+        else:
+            np.savez_compressed(path, x=X, y=Y)
+        content = path.read_bytes()
+        for position in random.integers(0, len(content), 120):
+            damaged = bytearray(content)
+            damaged[position] ^= int(random.integers(1, 256))
+            path.write_bytes(damaged)
+            try:
+                datasets.load(path)
+            except BlobnetError:
+                refused += 1
+    assert 40 < refused < 240
+
+
+@pytest.mark.parametrize("text", ['{"a": [[[' + "[" * 100_000, '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}"])
+def test_lists_of_classes(tmp_path: Path, text: str) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    (tmp_path / "class_index.json").write_text(text)
+    with pytest.raises(BlobnetError, match=r"class_index\.json: "):
+        datasets.load(tmp_path)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    # 60 KB that decode to 3.6 GB.
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    (tmp_path / "bomb.png").write_bytes(
+        bomb + chunk(b"IDAT", zlib.compress(bytes(60_000_000), 1)) + chunk(b"IEND", b"")
+    )
+    with pytest.raises(FileError, match=r"bomb\.png: the picture must be readable and whole.*3600000000 pixels"):
+        datasets.read_image(tmp_path / "bomb.png", (1, 8, 8))
+    # PostScript in a file that is called a picture: Pillow would hand it to Ghostscript.
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *arguments, **settings: pytest.fail("it ran"))
+    image.new("L", (8, 8)).save(tmp_path / "code.png", "EPS")
+    assert (tmp_path / "code.png").read_bytes().startswith(b"%!PS")
+    with pytest.raises(FileError, match=r"code\.png: the picture must be readable and whole.*cannot identify"):
+        datasets.read_image(tmp_path / "code.png", (1, 8, 8))
