@@ -4,8 +4,8 @@
     python -m tests.amd.launch_by_launch resnet8 --shape 3 16 16
 
 Each launch begins with what the CPU device's launches before it have left, so that nothing adds up. A line for each:
-its kernel, how many instructions its waves executed, which share of them are multiply-adds, how many numbers differ, and
-by how much of the largest number that was written. The exit status is 1 if that is more than --most.
+its kernel, how many instructions its waves executed, which share of them are multiply-adds, how many numbers differ,
+and by how much of the largest number that was written. The exit status is 1 if that is more than --most.
 """
 
 from __future__ import annotations
