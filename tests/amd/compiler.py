@@ -22,7 +22,7 @@ BITCODE = Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 _MODES = ("daz_opt_off", "unsafe_math_off", "finite_only_off", "correctly_rounded_sqrt_off", "wavefrontsize64_off")
 _LIBRARIES = ("opencl", "ocml", "ockl", "oclc_abi_version_500", *(f"oclc_{mode}" for mode in _MODES))
 #: NOTE: Debian's libraries (5.2) are older than this target, and lack the one that has nothing but this number.
-_VERSION = '__attribute__((visibility("protected"))) __constant const int __oclc_ISA_version = 11000;\n#line 1\n'
+VERSION = '__attribute__((visibility("protected"))) __constant const int __oclc_ISA_version = 11000;\n#line 1\n'
 
 
 def missing() -> str | None:
@@ -37,10 +37,10 @@ class CompileError(Exception):
     """The compiler refuses a program; its words."""
 
 
-def target_options(gpu: str = TARGET) -> list[str]:
+def target_options() -> list[str]:
     """What clang is told for a target that its device libraries are too old for."""
     linked = [word for name in _LIBRARIES for word in ("-mlink-builtin-bitcode", str(BITCODE / f"{name}.bc"))]
-    options = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={gpu}", "-mcode-object-version=5", "-nogpulib"]
+    options = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={TARGET}", "-mcode-object-version=5", "-nogpulib"]
     return [*options, *(word for item in linked for word in ("-Xclang", item))]
 
 
@@ -51,7 +51,7 @@ def compiled(source: str, options: Sequence[str] = ()) -> Path:
         CompileError: the compiler refuses it.
     """
     command = ["clang-16", "-x", "cl", *options, "-Xclang", "-finclude-default-header", "-O3", *target_options(), "-"]
-    return _made(_VERSION + source, command, ".co")
+    return _made(VERSION + source, command, ".co")
 
 
 def library(source: str, folders: Iterable[Path] = ()) -> Path:
