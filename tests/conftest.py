@@ -1,7 +1,8 @@
 """Fixtures of all tests: the OpenCL devices that they run on.
 
 $BLOBNET_TEST_DEVICES chooses them: names as $BLOBNET_DEVICE takes them, separated by commas, or ``all``; by default the
-one device that blobnet itself would choose. Where there is none, the tests fail with blobnet's message.
+one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine code, in an interpreter (tests/amd).
+Where there is none, the tests fail with blobnet's message.
 
 NOTE: nothing here may import blobnet.device before a test asks for a device: tests/unit runs without OpenCL.
 """
@@ -18,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from blobnet.device import Device
 
-_DEFAULT = "default"
+_DEFAULT, _INTERPRETED = "default", "gfx1100"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +74,10 @@ def device(request: pytest.FixtureRequest) -> Device:
 def _shared_device(name: str | None) -> Device:
     from blobnet.device import Device
 
+    if name == _INTERPRETED:
+        from tests.amd.device import MachineDevice
+
+        return MachineDevice()
     return Device(name)
 
 

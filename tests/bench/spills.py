@@ -55,6 +55,9 @@ from blobnet.planning import Plan, make_plan
 from blobnet.tables import Table
 from blobnet.tuning import Tunings
 
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.amd.compiler import BITCODE, TARGET, VERSION, target_options
+
 #: A direction of a layer: the number of its vertex, and the direction.
 Part = tuple[int | None, str]
 MODELS = ("resnet50", "mobilenet_v2", "vgg16")
@@ -66,7 +69,7 @@ INTEL = {
     "pvc": ("Intel(R) Data Center GPU Max 1100", 448, 1024, 1 << 17),
 }
 #: AMD's, by the names of their instruction sets, and their compute units. ROCm allows 256 work-items a group.
-AMD = {"gfx906": 60, "gfx90a": 104, "gfx1030": 36}
+AMD = {"gfx906": 60, "gfx90a": 104, "gfx1030": 36, TARGET: 16}
 
 
 @dataclass(frozen=True)
@@ -180,8 +183,11 @@ def version(command: str) -> str:
 def by_clang(source: Path, gpu: str) -> Compiled:
     """AMD's: the numbers are in the metadata of the assembly."""
     command = ["clang-16", "-x", "cl", *BUILD_OPTIONS, "-Xclang", "-finclude-default-header", "-O3", "-S"]
-    command += ["-target", "amdgcn-amd-amdhsa", f"-mcpu={gpu}"]
-    command += ["--rocm-device-lib-path=/usr/lib/x86_64-linux-gnu/amdgcn/bitcode"]
+    if gpu == TARGET:
+        source.write_text(VERSION + source.read_text(encoding="utf-8"), encoding="utf-8")
+        command += target_options()
+    else:
+        command += ["-target", "amdgcn-amd-amdhsa", f"-mcpu={gpu}", f"--rocm-device-lib-path={BITCODE}"]
     assembly = source.with_suffix(".s")
     run([*command, str(source), "-o", str(assembly)])
     text = assembly.read_text(encoding="utf-8")

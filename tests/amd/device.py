@@ -1,0 +1,116 @@
+"""A device whose kernels run as RDNA 3 machine code in the interpreter, on a CPU device's memory.
+
+    BLOBNET_TEST_DEVICES=gfx1100 python -m pytest -n 0 tests/layers/test_pooling.py
+
+runs tests on it (tests/conftest.py). Plans and kernels are those for an AMD GPU; memory and copies are the CPU's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from blobnet.device import BUILD_OPTIONS, Device, DeviceInfo, choose, devices
+from blobnet.device_model import Answers, model_of
+from blobnet.errors import BuildError, DeviceError
+from tests.amd.code_object import CodeObject
+from tests.amd.compiler import TARGET, CompileError, compiled, missing
+from tests.amd.decoder import UnknownInstructionError
+from tests.amd.launching import LaunchError, run
+
+#: What ROCm's driver answers for a Radeon RX 7600, of 16 work-group processors.
+ANSWERS = Answers(
+    TARGET,
+    "Advanced Micro Devices, Inc.",
+    "AMD Accelerated Parallel Processing",
+    compute_units=16,
+    group_size=256,
+    local_memory=1 << 16,
+)
+
+
+class MachineKernel:
+    """A kernel with its arguments, as launches bind them."""
+
+    def __init__(self, code: CodeObject, entry: str) -> None:
+        self.code, self.function_name = code, entry
+        self.arguments: dict[int, Any] = {}
+
+
+class MachineDevice(Device):
+    """The device.
+
+    Args:
+        info: the CPU device that lends its memory; as for Device if None.
+
+    Raises:
+        DeviceError: the compiler or its libraries are not installed, or the device is no CPU.
+    """
+
+    builds_in_children = False
+    is_host = False
+    reads_host = False
+
+    def __init__(self, info: DeviceInfo | str | None = None) -> None:
+        if (absent := missing()) is not None:
+            raise DeviceError(TARGET, absent)
+        host = info if isinstance(info, DeviceInfo) else choose(info) if info else host_device()
+        if not host.is_host:
+            raise DeviceError(TARGET, "a CPU device must lend its memory", device=host.name)
+        own = replace(host, name=TARGET, kind="gpu", platform=ANSWERS.platform, driver="tests/amd")
+        vars(own).update(answers=ANSWERS, model=model_of(ANSWERS))
+        super().__init__(own)
+        self._enqueue = None
+
+    def _build(self, source: str, digest: str, what: str) -> Any:
+        try:
+            return CodeObject(compiled(self._preamble + source, BUILD_OPTIONS))
+        except (CompileError, UnknownInstructionError, ValueError) as error:
+            raise BuildError(what, f"{TARGET} must build the kernel", cause=error) from error
+
+    def kernel(self, source: str, entry: str, what: str) -> Any:
+        code: Any = self.build(source, what)
+        if entry not in code.kernels:
+            raise BuildError(what, f"{TARGET} must find the kernel {entry!r} in the program")
+        return MachineKernel(code, entry)
+
+    def set_argument(self, kernel: Any, index: int, value: Any) -> None:
+        kernel.arguments[index] = value
+
+    def _launch_with_event(
+        self, queue: cl.CommandQueue, kernel: Any, global_size: Sequence[int], local_size: Sequence[int] | None
+    ) -> cl.Event:
+        self.transfers.finish()
+        values = [kernel.arguments[index] for index in range(len(kernel.arguments))]
+        buffers = {value.int_ptr: value for value in values if isinstance(value, cl.Buffer)}
+        with contextlib.ExitStack() as stack:
+            mapped = {key: stack.enter_context(_mapped(queue, buffer)) for key, buffer in buffers.items()}
+            given = [mapped[value.int_ptr].ctypes.data if isinstance(value, cl.Buffer) else value for value in values]
+            regions = [(memory.ctypes.data, memory.nbytes) for memory in mapped.values()]
+            try:
+                run(kernel.code, kernel.function_name, given, global_size, local_size or (1, 1, 1), regions)
+            except LaunchError as error:
+                raise DeviceError(TARGET, f"{kernel.function_name} must launch", cause=error) from error
+        return cl.enqueue_marker(queue)
+
+
+@contextlib.contextmanager
+def _mapped(queue: cl.CommandQueue, buffer: cl.Buffer) -> Iterator[Any]:
+    """A buffer's memory, behind all that was put into the queue before."""
+    flags = cl.map_flags.READ | cl.map_flags.WRITE
+    memory, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, (buffer.size,), np.dtype("u1"))
+    try:
+        yield memory
+    finally:
+        memory.base.release(queue)
+
+
+def host_device() -> DeviceInfo:
+    """The first CPU device; the one that $BLOBNET_DEVICE names, if it is one."""
+    chosen = choose()
+    return chosen if chosen.is_host else next(info for info in devices() if info.is_host)

@@ -1,0 +1,273 @@
+"""Each instruction of the tables against a written semantics of its own: assembled, decoded, executed, compared."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.amd import semantics
+from tests.amd.compiler import assembled, disassembled, missing
+from tests.amd.decoder import Program, UnknownInstructionError, decode
+from tests.amd.instructions import CARRY, COMPARE, NUMBERS, SCALAR, VECTOR, Rule
+from tests.amd.machine import LANES, NAMED, WAVE, Launch, interpreter
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+TYPES = {"f": "f4", "u": "u4", "i": "i4", "b": "u4", "e": "f2", "h": "u2", "k": "i2", "U": "u8", "I": "i8"}
+#: What a float can be: zeros, denormals, the least and largest numbers, infinities, NaN.
+FLOATS = [0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1, -1.5, 2.5, np.inf, -np.inf, np.nan]
+FLOATS += [2.0**31, -(2.0**31), 2.0**32, 1 - 2.0**-24, 65504, 65520, 6e-8, 127, -150]
+#: Bits of integers, of any width.
+INTEGERS = [0, 1, 2, 15, 16, 24, 31, 32, 63, 64, 2**15, 2**16 - 1, 2**23, 2**24 - 1, 2**31 - 1, 2**31, 2**32 - 1]
+#: Where results lie, and the first source: the others follow at every second register.
+RESULT, FIRST, MASK = 20, 2, 40
+ROUNDS = 8
+
+
+@cache
+def program(line: str) -> Program:
+    """An instruction and the end, as the assembler and the disassembler have it."""
+    return decode(disassembled(assembled(f"{line}\ns_endpgm\n")))
+
+
+def executed(line: str, wave: Any) -> Any:
+    """The wave after an instruction."""
+    after, code, counts = wave.copy(), program(line), np.zeros(len(NUMBERS), np.uint64)
+    launch = Launch(most=10, counts=counts.ctypes.data)
+    records = ctypes.c_void_p(code.records.ctypes.data)
+    assert interpreter().run_wave(records, ctypes.c_void_p(after.ctypes.data), ctypes.byref(launch)) == 0
+    return after
+
+
+def random_wave(rng: np.random.Generator) -> Any:
+    wave = np.zeros((), WAVE)
+    wave["s"], wave["v"] = rng.integers(0, 2**32, 128), rng.integers(0, 2**32, (256, LANES))
+    wave["condition"] = rng.integers(2)
+    wave["s"][NAMED["null"]] = 0
+    return wave
+
+
+def draw(rng: np.random.Generator, letter: str, count: int) -> Any:
+    """Random values of a type, half of them special."""
+    kind = np.dtype(TYPES[letter])
+    values = rng.integers(0, 256, (count, kind.itemsize), np.uint8).view(kind)[:, 0]
+    special = rng.random(count) < 0.5
+    with np.errstate(all="ignore"):
+        if kind.kind == "f":
+            near = rng.choice(np.array([*FLOATS, *9 * [1.0]]), count)
+            chosen = np.where(rng.random(count) < 0.7, near, rng.standard_normal(count) * 8).astype(kind)
+        else:
+            chosen = np.array(rng.choice(INTEGERS, count), np.uint64).astype(kind)
+    return np.where(special, chosen, values).astype(kind)
+
+
+def give(wave: Any, name: str, place: int, values: Any) -> None:
+    """Sets the register, or pair, at a place."""
+    bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    wave[name][place] = bits & 0xFFFFFFFF if values.dtype.itemsize > 2 else wave[name][place] & 0xFFFF0000 | bits
+    if values.dtype.itemsize == 8:
+        wave[name][place + 1] = bits >> 32
+
+
+def taken(wave: Any, name: str, place: int, letter: str) -> Any:
+    """What the register, or pair, at a place holds."""
+    bits = np.atleast_1d(wave[name][place].astype(np.uint64))
+    if letter in "UI":
+        bits |= np.atleast_1d(wave[name][place + 1].astype(np.uint64)) << np.uint64(32)
+    kind = np.dtype(TYPES[letter])
+    return bits.astype(f"u{kind.itemsize}").view(kind)
+
+
+def register(name: str, place: int, letter: str) -> str:
+    return f"{name}[{place}:{place + 1}]" if letter in "UI" else f"{name}{place}"
+
+
+def same(found: Any, wanted: Any, letter: str, active: Any = None) -> None:
+    """Asserts the same bits, but for which NaN it is."""
+    kind = np.dtype(TYPES[letter])
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(wanted, None if kind.kind == "f" else object)
+        wanted = wanted.astype(kind) if kind.kind == "f" else semantics.low(wanted, 8 * kind.itemsize).astype(kind)
+    bits = f"u{kind.itemsize}"
+    good = found.view(bits) == wanted.view(bits)
+    good |= (np.isnan(found) & np.isnan(wanted)) if kind.kind == "f" else False
+    good |= False if active is None else ~active
+    assert good.all(), f"{found[~good]} instead of {wanted[~good]}, lanes {np.flatnonzero(~good)}"
+
+
+def prepared(name: str, rule: Rule) -> tuple[np.random.Generator, Any, list[Any], list[str], Any]:
+    """A random wave with an instruction's sources; these as arrays and as text; and which lanes are at work."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    sources, texts = [], []
+    wave = random_wave(rng)
+    for k, letter in enumerate(rule.sources):
+        place = FIRST + 2 * k
+        if letter == "m":
+            wave["s"][NAMED["vcc"]] = rng.integers(0, 2**32)
+            sources.append(wave["s"][NAMED["vcc"]] >> np.arange(LANES) & 1)
+            texts.append("vcc_lo")
+            continue
+        sources.append(draw(rng, letter, LANES))
+        give(wave, "v", place, sources[-1])
+        texts.append(register("v", place, letter))
+    wave["s"][NAMED["exec"]] = rng.integers(0, 2**32)
+    active = (wave["s"][NAMED["exec"]] >> np.arange(LANES) & 1).astype(bool)
+    return rng, wave, sources, texts, active
+
+
+def rounds(names: Mapping[str, Rule]) -> list[str]:
+    return [name for name in names if not name.startswith("v_div_")]
+
+
+@pytest.mark.parametrize("name", rounds(VECTOR))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_vector(name: str) -> None:
+    rule = VECTOR[name]
+    for turn in range(ROUNDS):
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
+        if name in ("v_fmaak_f32", "v_fmamk_f32"):  # One of the sources is a number.
+            place = 2 if name == "v_fmaak_f32" else 1
+            texts[place], sources[place] = "0x40490fdb", np.full(LANES, np.pi, np.float32)
+        line = f"{name} {', '.join([register('v', RESULT, rule.result), *texts])}"
+        if name == "v_fmac_f32":
+            sources.append(taken(wave, "v", RESULT, "f"))
+        after = executed(line, wave)
+        same(taken(after, "v", RESULT, rule.result), semantics.VECTOR[name](*sources), rule.result, active)
+        assert_untouched(wave, after, rule.result, active)
+
+
+def assert_untouched(wave: Any, after: Any, letter: str, active: Any) -> None:
+    """Asserts that nothing but the destination changed, and that only in the lanes at work."""
+    changed = wave["v"] != after["v"]
+    results = [RESULT, RESULT + 1] if letter in "UI" else [RESULT]
+    assert not changed[results][:, ~active].any()
+    changed[results] = False
+    assert not changed.any()
+    if letter in "ehk":
+        assert np.array_equal(wave["v"][RESULT] >> 16, after["v"][RESULT] >> 16)
+
+
+@pytest.mark.parametrize("name", rounds(COMPARE))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_compare(name: str) -> None:
+    rule = COMPARE[name]
+    word = name.split("_")[2]
+    function = semantics.classes if word == "class" else semantics.CONDITIONS[word]
+    for turn in range(ROUNDS):
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
+        wanted = sum(1 << int(lane) for lane in np.flatnonzero(np.asarray(function(*sources)).astype(bool) & active))
+        after = executed(f"{name} s{MASK}, {', '.join(texts)}", wave)
+        assert after["s"][MASK] == wanted
+        assert executed(f"{name.replace('cmp', 'cmpx')} {', '.join(texts)}", wave)["s"][NAMED["exec"]] == wanted
+
+
+@pytest.mark.parametrize("name", semantics.CARRY)
+def test_carry(name: str) -> None:
+    rule, (function, bits) = CARRY[name], semantics.CARRY[name]
+    for turn in range(ROUNDS):
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
+        whole = [function(*map(int, values)) for values in zip(*sources, strict=True)]
+        after = executed(f"{name} {register('v', RESULT, rule.result)}, s{MASK}, {', '.join(texts)}", wave)
+        same(taken(after, "v", RESULT, rule.result), whole, rule.result, active)
+        carried = [not 0 <= value < 1 << bits for value in whole]
+        assert after["s"][MASK] == sum(1 << lane for lane in range(LANES) if carried[lane] and active[lane])
+
+
+def test_division() -> None:
+    """The three instructions of a division together, as the compiler uses them: correct rounding of normal quotients.
+
+    Of those that overflow what the guide says of the three is no infinity.
+    """
+    rng = np.random.default_rng(0)
+    lines = """
+        v_div_scale_f32 v10, s40, v4, v4, v2
+        v_div_scale_f32 v11, vcc_lo, v2, v4, v2
+        v_rcp_f32 v12, v10
+        v_fma_f32 v13, -v10, v12, 1.0
+        v_fma_f32 v12, v13, v12, v12
+        v_mul_f32 v13, v11, v12
+        v_fma_f32 v14, -v10, v13, v11
+        v_fma_f32 v13, v14, v12, v13
+        v_fma_f32 v14, -v10, v13, v11
+        v_div_fmas_f32 v14, v14, v12, v13
+        v_div_fixup_f32 v20, v14, v4, v2
+    """
+    for _ in range(40):
+        wave = random_wave(rng)
+        wave["s"][NAMED["exec"]] = 2**32 - 1
+        a, b = (draw(rng, "f", LANES) for _ in range(2))
+        give(wave, "v", 2, a)
+        give(wave, "v", 4, b)
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            wave = executed(line, wave)
+            wave["pc"] = 0
+        with np.errstate(all="ignore"):
+            wanted = a / b
+        found = taken(wave, "v", RESULT, "f")
+        normal = (np.abs(wanted) >= 2.0**-126) & np.isfinite(wanted) | np.isnan(wanted) | (b == 0)
+        same(np.where(normal, found, 0), np.where(normal, wanted, 0), "f")
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_scalar(name: str) -> None:
+    rule = SCALAR[name]
+    for turn in range(4 * ROUNDS):
+        rng = np.random.default_rng(zlib.crc32(f"{name} {turn}".encode()))
+        wave = random_wave(rng)
+        numbers, texts = [], []
+        for k, letter in enumerate(rule.sources):
+            value = draw(rng, "k" if letter == "c" else "h" if letter == "C" else letter, 1)
+            if letter in "cC":
+                texts.append(hex(int(value.view("u2")[0])))
+            else:
+                give(wave, "s", FIRST + 2 * k, value[0])
+                texts.append(register("s", FIRST + 2 * k, letter))
+            numbers.append(int(value[0]))
+        before = int(np.int32(wave["s"][RESULT].astype(np.int32))), int(wave["condition"])
+        result, condition = semantics.SCALAR[name](*numbers, d=before[0], s=before[1], x=int(wave["s"][126]))
+        operands = ([register("s", RESULT, rule.result)] if rule.result else []) + texts
+        after = executed(f"{name} {', '.join(operands)}", wave)
+        if rule.result:
+            same(taken(after, "s", RESULT, rule.result), [result], rule.result)
+        assert bool(after["condition"]) == bool(condition)
+
+
+def test_every_instruction_has_a_semantics() -> None:
+    together = {"v_div_fmas_f32", "v_div_fixup_f32", "v_div_scale_f32"}  # test_division
+    known = {*semantics.VECTOR, *semantics.CARRY, *semantics.SCALAR, *together, "v_mad_i64_i32"}
+    assert not {*VECTOR, *CARRY, *SCALAR} - known
+
+
+@pytest.mark.parametrize(
+    "line", ["v_dot2_f32_f16 v0, v1, v2, v3", "v_add_f32_dpp v0, v1, v2 quad_perm:[0,1,2,3] row_mask:0xf bank_mask:0xf"]
+)
+def test_what_is_not_known_is_refused_before_it_runs(line: str) -> None:
+    with pytest.raises(UnknownInstructionError, match=re.escape(line.split()[0])):
+        program(line)
+
+
+@pytest.mark.parametrize(("name", "shift"), [("v_fma_mix_f32", None), ("v_fma_mixlo_f16", 0), ("v_fma_mixhi_f16", 16)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_multiply_adds_of_halves(name: str, shift: int | None) -> None:
+    rng = np.random.default_rng(0)
+    wave = random_wave(rng)
+    wave["s"][NAMED["exec"]] = 2**32 - 1
+    a, b = (rng.standard_normal((LANES, 2)).astype("f2") for _ in range(2))
+    c = rng.standard_normal(LANES).astype("f4")
+    for place, values in ((2, a.view("u4")[:, 0]), (4, b.view("u4")[:, 0]), (6, c)):
+        give(wave, "v", place, values)
+    after = executed(f"{name} v{RESULT}, v2, v4, v6 op_sel:[1,0,0] op_sel_hi:[1,1,0]", wave)
+    wanted = semantics.fma(a[:, 1].astype("f4"), b[:, 0].astype("f4"), c)
+    if shift is None:
+        same(taken(after, "v", RESULT, "f"), wanted, "f")
+        return
+    bits = after["v"][RESULT] >> np.uint32(shift)
+    assert np.array_equal(bits & 0xFFFF, wanted.astype("f2").view("u2"))
+    other = 16 - shift
+    assert np.array_equal(after["v"][RESULT] >> other & 0xFFFF, wave["v"][RESULT] >> other & 0xFFFF)
