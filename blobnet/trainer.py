@@ -19,7 +19,7 @@ from blobnet.augment import EpochRows
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
-from blobnet.datasets.source import Rows, parts
+from blobnet.datasets.source import Rows
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError, first_few
@@ -75,6 +75,7 @@ class Trainer:
         accumulate: batches of a step, whose gradients are added up.
 
     Attributes:
+        batch_size: samples of a batch, over all shards.
         epoch: finished epochs.
         batches: batches of the finished steps of the epoch that is under way.
         samples: theirs.
@@ -86,20 +87,23 @@ class Trainer:
     def __init__(self, step: TrainingStep, accumulate: int = 1) -> None:
         self.step = step
         self.accumulate = accumulate
+        self.batch_size = step.shards * step.batch_size
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
         self.best: dict[str, FloatArray] | None = None
         weights = [None if own is None else [float(weight) for weight in own] for own in step.class_weights]
         self._settings: dict[str, Any] = {
-            "batch_size": step.batch_size,
+            "batch_size": self.batch_size,
             "accumulate": accumulate,
             "average": step.average,
             "class_weights": by_name([head.name for head in step.heads], weights),
             "frozen": sorted(step.frozen),
             "augment": [augmentation.description() for augmentation in step.augment],
         }
-        # A file of one input and one output does not say what could not be otherwise.
+        # Files do not say what could not be otherwise.
+        if step.shards > 1:
+            self._settings["shards"] = step.shards
         if len(step.heads) > 1 or step.loss_weights != (1.0,):
             self._settings["loss_weights"] = list(step.loss_weights)
         if step.augment and len(step.graph.entries) > 1:
@@ -145,6 +149,10 @@ class Trainer:
             if saved != now:
                 rule = f"the {name} must be that of the interrupted training"
                 raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
+        shards = state.settings.get("shards", 1)
+        if shards != self.step.shards:
+            rule = "the number of shards must be that of the interrupted training"
+            raise OptionError("resume", rule, saved=shards, now=self.step.shards)
         self._settle(state.settings, self._settings)
         self.epoch = state.epoch
         before = self.weights()
@@ -162,7 +170,8 @@ class Trainer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place, cause=error) from error
-        if min(self.batches, self.samples) < 1 or totals.shape != (len(self.step.heads) * TOTALS,):
+        numbers = self.step.shards * len(self.step.heads) * TOTALS
+        if min(self.batches, self.samples) < 1 or totals.shape != (numbers,):
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place)
         self.step.reset_totals(totals)
@@ -210,7 +219,7 @@ class Trainer:
             rule = "metrics are measured on validation data that are no stream"
             raise OptionError("fit", rule, validation=None if validation is None else "a stream")
         schedule = self.step.optimizer.schedule
-        if schedule.depends_on_steps and data.steps(self.step.batch_size) is None:
+        if schedule.depends_on_steps and data.steps(self.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
         planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
@@ -241,6 +250,10 @@ class Trainer:
         table = Table(epochs, has_accuracy, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
+        if self.step.shards > 1 and data.count is None:
+            rule = "samples must have numbers to be dealt out to shards"
+            hint = "give arrays, or an object with len() that gives samples by their numbers."
+            raise OptionError("shards", rule, x="a stream", shards=self.step.shards, hint=hint)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
             record, count = self._run_epoch(loader, data, sample_weights, progress, callbacks, verbose)
@@ -250,6 +263,7 @@ class Trainer:
                     found = evaluator.evaluate(validation, self.step.loss_weights, shown.update)
                 found |= asked_metrics(evaluator, validation, asked)
                 record |= {f"validation_{name}": value for name, value in found.items()}
+            record = self.step.world.of_first(record)
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
                 print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
@@ -300,7 +314,7 @@ class Trainer:
                 broken = [head.name for head in step.heads[1:] if not np.isfinite(totals[head.totals][0])]
                 layer["output"] = ", ".join(broken) or step.heads[0].name
             order = self._order(data)
-            if order is not None:
+            if order is not None and step.shards == 1:
                 samples = order[number * size : (number + 1) * size]
                 count = loader.load(data.reader, samples)
                 rows = self._rows(order)
@@ -329,58 +343,94 @@ class Trainer:
             rule = "the stream must give samples in every epoch"
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         self.check()
-        return measurements(totals, step.heads, step.loss_weights), self.samples - before
+        return measurements(step.sum_of_shards(totals), step.heads, step.loss_weights), self.samples - before
 
     def _run_steps(
         self, loader: Loader, data: LabelledData, sample_weights: Sequence[FloatArray | None] | None, epochs: int
     ) -> Iterator[int]:
-        """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way."""
-        step, size = self.step, self.step.batch_size
-        schedule, in_all = step.optimizer.schedule, data.steps(size)
-        steps = 1 if in_all is None else -(-in_all // self.accumulate)
-        order, done, sent = self._order(data), self.samples, self.samples
-        jobs: Iterable[Any] = data.jobs(size, self.batches) if order is None else parts(order, size, self.batches)
-        rows = self._rows(order)
-        batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+        """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way.
 
-        def update(batches: int) -> None:
-            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
-            step.update(self.learning_rate)
-            self.batches, self.samples = self.batches + batches, done
+        Of several shards, that of each step.
+        """
+        step, size = self.step, self.step.batch_size
+        schedule, in_all = step.optimizer.schedule, data.steps(self.batch_size)
+        steps = 1 if in_all is None else -(-in_all // self.accumulate)
+        order, first = self._order(data), self.samples
+        jobs: Iterable[Any] = data.jobs(size, self.batches)
+        places: Iterator[int] = iter(())  # The batches of a stream have theirs one behind the other.
+        if order is not None:
+            found = [batch for cut in range(first, len(order), self._step_size) for batch in self._own(cut, len(order))]
+            jobs, places = (order[batch.start : batch.stop] for batch in found), iter([batch.start for batch in found])
+        rows = self._rows(order)
+        several, sent = self.accumulate > 1 or step.shards > 1, first
 
         def move(labels: Sequence[Labels]) -> None:
             nonlocal sent
+            place, count = next(places, sent), len(labels[0])
             if rows is not None and step.moves_labels:
-                step.move_labels(labels, rows.of(sent, len(labels[0])))
-            sent += len(labels[0])
+                step.move_labels(labels, rows.of(place, count))
+            sent = place + count
 
-        for count in loader.batches(data.reader, jobs, move):
-            if rows is not None:
-                step.change_samples(rows.of(done, count))
-            weights = None
-            if sample_weights is not None and order is not None:
-                chosen = order[done : done + count]
-                weights = [None if own is None else own[chosen] for own in sample_weights]
-            done += count
-            own = step.weigh(loader.labels, weights)
-            if self.accumulate == 1:
-                step.compute_gradients(Batch(count, divisor=own))
-                update(1)
-            else:
-                # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
-                step.compute_gradients(Batch(count, first=samples, divisor=size))
-                step.accumulate()
-                # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
-                batches, samples, weight = batches + 1, samples + count, weight + own[0]
-                if batches == self.accumulate:
-                    step.finish_sum(size / (weight or 1.0))
-                    update(batches)
-                    batches, samples, weight = 0, 0, 0.0
-            yield count
-        if batches:
-            step.finish_sum(size / (weight or 1.0))
-            update(batches)
-            yield 0
+        loaded = loader.batches(data.reader, jobs, move)
+        while order is None or first < len(order):
+            batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+            for shard, number in enumerate(step.own_shards):
+                place = first + number * self.accumulate * size
+                if several:
+                    step.sum.begin(shard)
+                for _ in range(self.accumulate):
+                    is_behind = order is not None and place >= len(order)
+                    count = 0 if is_behind else next(loaded, 0)
+                    if not count:
+                        break
+                    if rows is not None:
+                        step.change_samples(rows.of(place, count))
+                    weights = None
+                    if sample_weights is not None and order is not None:
+                        chosen = order[place : place + count]
+                        weights = [None if own is None else own[chosen] for own in sample_weights]
+                    own = step.weigh(loader.labels, weights)
+                    if several:
+                        # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
+                        step.compute_gradients(Batch(count, first=place - first, divisor=size))
+                        step.sum.add()
+                    else:
+                        step.compute_gradients(Batch(count, divisor=own))
+                    # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
+                    batches, samples, weight = batches + 1, samples + count, weight + own[0]
+                    place += count
+                    if step.shards == 1 and batches < self.accumulate:
+                        yield count
+                        count = 0
+                if several:
+                    step.sum.end(weight)
+                    weight = 0.0
+            if order is not None:
+                samples = min(self._step_size, len(order) - first)
+                batches = -(-samples // self.batch_size)
+            if not batches:
+                return
+            is_finite = step.sum.finish(size) if several else True
+            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
+            step.update(self.learning_rate)
+            first += samples
+            self.batches, self.samples = self.batches + batches, first
+            if not is_finite:
+                self._check_loss(step.totals())
+            yield samples if step.shards > 1 else count
+
+    @property
+    def _step_size(self) -> int:
+        """Samples of a whole step."""
+        return self.accumulate * self.batch_size
+
+    def _own(self, first: int, end: int) -> Iterator[range]:
+        """The batches of this rank in the step whose samples begin at ``first``, of an epoch with ``end`` samples."""
+        size = self.step.batch_size
+        for number in self.step.own_shards:
+            start = first + number * self.accumulate * size
+            for place in range(start, min(start + self.accumulate * size, end), size):
+                yield range(place, min(place + size, start + self.accumulate * size, end))
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""
@@ -428,7 +478,7 @@ class _Watch:
         elif self._reading.is_done():
             totals, self._reading = self._reading.values(), None
             self._check(totals)
-            found = measurements(totals, self._step.heads, self._step.loss_weights)
+            found = measurements(self._step.sum_of_shards(totals), self._step.heads, self._step.loss_weights)
             self._shown.set_postfix_str(shown(found), refresh=False)
 
 
