@@ -510,7 +510,7 @@ class Model:
         """
         world = World.current()
         epochs = check_count("fit", "epochs", epochs)
-        batch_size = check_count("fit", "batch_size", batch_size)
+        batch_size = check_count("plan", "batch_size", batch_size)
         accumulate = check_count("fit", "accumulate", accumulate)
         if average is not None:
             check_number("fit", "average", average, least=0, below=1)

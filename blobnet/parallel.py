@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -12,7 +17,7 @@ import numpy.typing as npt
 
 from blobnet.blob import FLOAT32
 from blobnet.device import Device, DeviceInfo, choose, devices
-from blobnet.errors import OptionError
+from blobnet.errors import BlobnetError, OptionError
 
 __all__ = ["World"]
 
@@ -21,6 +26,9 @@ _STARTED_BY_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 
 #: The shards of a step under mpiexec, unless one says otherwise.
 SHARDS = 8
+
+#: Seconds in which rank 0 may say itself what went wrong.
+_FIRST_SECONDS = 2.0
 
 T = TypeVar("T")
 
@@ -74,8 +82,10 @@ class World:
         """
         raise NotImplementedError
 
-    def end(self, status: int) -> None:
-        """Ends all other ranks as well, with a status."""
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """An error within ends all ranks, with a line that names the rank if it is not the first."""
+        yield
 
 
 class _MpiWorld(World):
@@ -106,8 +116,20 @@ class _MpiWorld(World):
             memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * elements).view(np.float32)
         return memory
 
-    def end(self, status: int) -> None:
-        self._all.Abort(status)
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        stderr = sys.stderr
+        try:
+            yield
+        except BaseException as error:
+            if not self.is_first:
+                time.sleep(_FIRST_SECONDS)  # What all of them find rank 0 says.
+            if not isinstance(error, BlobnetError | KeyboardInterrupt):
+                traceback.print_exc(file=stderr)
+            who = "" if self.is_first else f"on rank {self.rank}: "
+            word = "" if isinstance(error, KeyboardInterrupt) else "error: "
+            print(f"{word}{who}{str(error) or type(error).__name__}", file=stderr, flush=True)
+            self._all.Abort(1)
 
 
 #: The world of a process that nobody has started together with others.

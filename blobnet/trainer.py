@@ -66,6 +66,11 @@ class Progress:
     is_resumable: bool = True
     best: dict[str, FloatArray] | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files: of several ranks the first."""
+        return self.trainer.step.world.is_first
+
 
 class Trainer:
     """The loop over data: epochs of steps, in an order that follows from the seed.
@@ -236,6 +241,7 @@ class Trainer:
             more = [head_name(head, name) for head, own in zip(heads, asked, strict=True) for name in own]
             progress.metrics += [f"validation_{name}" for name in (*measured_names(heads), *more)]
         evaluator = None if validation is None else self._evaluator(validation)
+        callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         for callback in callbacks:
             callback.begin(progress)
         loader = Loader(self.step.executor)
