@@ -604,15 +604,15 @@ class Model:
 
     def _check_same(self, world: World, step: TrainingStep, data: LabelledData, **settings: Any) -> None:
         """Raises OptionError where other ranks were started to train something else."""
-        labels = b"".join(np.asarray(own[:_COMPARED]).tobytes() for own in data.labels or ())
-        samples = b"".join(np.asarray(own[np.arange(min(len(own), _COMPARED))]).tobytes() for own in data.sources)
+        rows = np.arange(min(data.count or 0, _COMPARED))
+        known = b"".join(np.asarray(own[rows]).tobytes() for own in (*data.sources, *(data.labels or ())))
         weights = b"".join(values.tobytes() for values in self._weights.values())
         check_same(
             world,
             model=_digest(repr(self.graph.description()).encode()),
             weights=_digest(weights),
             samples=data.count,
-            data=_digest(samples + labels),
+            data=_digest(known),
             seed=step.seed,
             shards=step.shards,
             batch_size=step.shards * step.batch_size,

@@ -6,6 +6,7 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -362,17 +363,19 @@ class Trainer:
         schedule, in_all = step.optimizer.schedule, data.steps(self.batch_size)
         steps = 1 if in_all is None else -(-in_all // self.accumulate)
         order, first = self._order(data), self.samples
-        jobs: Iterable[Any] = data.jobs(size, self.batches)
-        places: Iterator[int] = iter(())  # The batches of a stream have theirs one behind the other.
-        if order is not None:
-            found = [batch for cut in range(first, len(order), self._step_size) for batch in self._own(cut, len(order))]
-            jobs, places = (order[batch.start : batch.stop] for batch in found), iter([batch.start for batch in found])
+        places: Iterator[range] = iter(())
+        if order is None:
+            jobs: Iterable[Any] = data.jobs(size, self.batches)
+        else:
+            found, places = itertools.tee(self._own(first, len(order)))
+            jobs = (order[batch.start : batch.stop] for batch in found)
         rows = self._rows(order)
         several, sent = self.accumulate > 1 or step.shards > 1, first
 
         def move(labels: Sequence[Labels]) -> None:
             nonlocal sent
-            place, count = next(places, sent), len(labels[0])
+            # The batches of a stream have their places one behind the other.
+            place, count = next(places, range(sent, sent)).start, len(labels[0])
             if rows is not None and step.moves_labels:
                 step.move_labels(labels, rows.of(place, count))
             sent = place + count
@@ -431,12 +434,13 @@ class Trainer:
         return self.accumulate * self.batch_size
 
     def _own(self, first: int, end: int) -> Iterator[range]:
-        """The batches of this rank in the step whose samples begin at ``first``, of an epoch with ``end`` samples."""
+        """The places of this rank's batches in the steps from place ``first`` on, of an epoch with ``end`` samples."""
         size = self.step.batch_size
-        for number in self.step.own_shards:
-            start = first + number * self.accumulate * size
-            for place in range(start, min(start + self.accumulate * size, end), size):
-                yield range(place, min(place + size, start + self.accumulate * size, end))
+        room = self.accumulate * size
+        for begin, number in itertools.product(range(first, end, self._step_size), self.step.own_shards):
+            start = begin + number * room
+            for place in range(start, min(start + room, end), size):
+                yield range(place, min(place + size, end))
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""

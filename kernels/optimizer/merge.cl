@@ -16,8 +16,8 @@
 #include "blob.h"
 #include "optimizer/runs.h"
 
-__kernel void optimizer_merge(WRITE_ARRAY(real_t, merged), WRITE_ARRAY(real_t, sum), const int trainable_elements,
-                              const int global_width)
+__kernel void optimizer_merge(WRITE_ARRAY(real_t, merged), WRITE_ARRAY(real_t, sum),
+                              const int trainable_elements, const int global_width)
 {
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
