@@ -14,7 +14,7 @@ import pytest
 from blobnet import layers
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, TrainingError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
@@ -113,6 +113,40 @@ def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path) -> None:
 def test_batches_that_cannot_be_cut(device: Device, shards: int, batch_size: int, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         plain_model().fit(X, Y, batch_size=batch_size, shards=shards, device=device, loss=CrossEntropy())
+
+
+def test_shards_keep_the_promise(device: Device) -> None:
+    model = tiny_model()
+    model.fit(X[:20], Y[:20], batch_size=16, shards=4, device=device, debug=True, verbose=False)
+    assert np.isfinite(model.history["loss"]).all()
+
+
+def test_a_loss_that_is_not_finite_in_a_later_shard_stops_the_step(device: Device) -> None:
+    x = np.zeros((16, 1, 8, 8), np.float32)
+    x[np.random.default_rng([0, 0]).permutation(16)[13]] = 3e38  # In the last of four shards.
+    model = plain_model()
+    before = {name: values.tobytes() for name, values in model.weights.items()}
+    with pytest.raises(TrainingError, match="the loss must stay finite. Received epoch=1, step=0"):
+        model.fit(x, Y[:16], batch_size=16, shards=4, device=device, optimizer=SGD(1e30), verbose=False)
+    assert {name: values.tobytes() for name, values in model.weights.items()} == before
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
+def test_the_command_line_prints_and_writes_once(device: Device, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BLOBNET_DEVICE": device.info.address}
+    options = ["lenet5", "--dataset", "digits", "--epochs", "1", "--csv", str(tmp_path / "log.csv")]
+    options += ["--batch-size-per-device", "256", "--output", str(tmp_path / "out.h5")]
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "blobnet", "train", *options]
+    first, again = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120) for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("test accuracy") == first.stderr.count("epoch  ") == 1
+    state = load(tmp_path / "out.h5").training_state
+    assert state is not None
+    assert (state.settings["batch_size"], state.settings["shards"]) == (512, 8)
+    assert again.returncode == 1
+    assert again.stderr.count("there is such a file already") == 1
 
 
 def test_streams_have_one_shard(device: Device) -> None:
