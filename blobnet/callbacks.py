@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, save
@@ -36,7 +36,13 @@ __all__ = [
 
 
 class Callback:
-    """Base of all callbacks; every method does nothing."""
+    """Base of all callbacks; every method does nothing.
+
+    Attributes:
+        only_logs: whether it changes nothing in the training; of several ranks the first alone has such callbacks.
+    """
+
+    only_logs: ClassVar[bool] = False
 
     def begin(self, progress: Progress) -> None:
         """Before the first epoch."""
@@ -94,7 +100,8 @@ class _FileCallback(Callback):
             self._held = stack
 
     def begin(self, progress: Progress) -> None:
-        self.hold()
+        if progress.writes:
+            self.hold()
 
     def release(self) -> None:
         stack, self._held = self._held, None
@@ -169,7 +176,8 @@ def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 
     state = FLOAT32.itemsize * table.trainable_elements * slots
     # The new file is complete before the old one goes.
     files = 1 if Path(path).exists() else 2
-    check_writable(path, files * (values + state))
+    if progress.writes:
+        check_writable(path, files * (values + state))
 
 
 def _save(
@@ -179,17 +187,17 @@ def _save(
     trainer = progress.trainer
     now, step = trainer.weights(), trainer.step
     kept = progress.best if keep_best and progress.best is not None else now
-    save(
-        path,
-        ModelFile(
-            description=step.graph.description(),
-            weights=kept,
-            class_names=class_names or progress.class_names,
-            history=progress.history,
-            loss=losses_description(by_name([head.name for head in step.heads], step.losses)),
-            training=trainer.state(is_whole=kept is not now),
-        ),
+    file = ModelFile(
+        description=step.graph.description(),
+        weights=kept,
+        class_names=class_names or progress.class_names,
+        history=progress.history,
+        loss=losses_description(by_name([head.name for head in step.heads], step.losses)),
+        training=trainer.state(is_whole=kept is not now),
     )
+    # NOTE: the state within an epoch is one of all ranks together, each of which must ask for it.
+    if progress.writes:
+        save(path, file)
 
 
 class _Monitor(Callback):
@@ -388,6 +396,8 @@ class CSVLog(_FileCallback):
         FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
     """
 
+    only_logs = True
+
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         self._write(progress)
@@ -415,6 +425,8 @@ class TensorBoard(Callback):
         OptionError: tensorboardX is not installed.
         FileError: (before the first epoch) the folder cannot be written to.
     """
+
+    only_logs = True
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:

@@ -352,6 +352,19 @@ def _add_train(parser: Parser) -> None:
         help="compute a batch in parts, whose gradients are added up, where the device has no memory for all of it",
     )
     group.add_argument(
+        "--shards",
+        metavar="N",
+        type=option_types.count,
+        help="parts of a batch, added in a fixed order: up to so many ranks give the same bits (default: 1, under "
+        "mpiexec 8)",
+    )
+    group.add_argument(
+        "--batch-size-per-device",
+        metavar="N",
+        type=option_types.count,
+        help="samples a step of each rank, in place of --batch-size, which is that of all",
+    )
+    group.add_argument(
         "--average",
         metavar="X",
         type=option_types.number,

@@ -725,10 +725,14 @@ class Device:
                 cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
-    def read_later(self, buffer: cl.Buffer, values: FloatArray) -> Reading:
-        """Begins to read the start of a buffer, behind what was launched; page-locked ``values`` need no waiting."""
+    def read_later(self, buffer: cl.Buffer, values: FloatArray, offset: int = 0) -> Reading:
+        """Begins to read a buffer from byte ``offset`` on, behind what was launched.
+
+        Page-locked ``values`` need no waiting.
+        """
         with self._reporting("reading a buffer"):
-            return Reading(self, values, cl.enqueue_copy(self.queue, values, buffer, is_blocking=False))
+            copy = cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=False)
+            return Reading(self, values, copy)
 
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Sets the first ``size`` bytes of a buffer to zero."""

@@ -58,6 +58,7 @@ class Launch:
         global_size: work-items, for the batch that was set last.
         local_size: work-items of a group.
         enqueue: puts it into the queue, for the batch that was set last.
+        firsts: how far behind where they are planned its arrays in a storage lie; 0 where it is not said.
         takes_step: whether two batches of as many samples may differ for it, by their place in a step.
     """
 
@@ -72,6 +73,7 @@ class Launch:
         self._places: dict[str, list[tuple[int, Array]]] = {}
         for index, role in zip(range(len(arguments) - 1, 0, -2), reversed([*source.arrays]), strict=False):
             self._places.setdefault(call.arrays[role].storage, []).append((index, call.arrays[role]))
+        self.firsts: dict[str, int] = {}
         scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
         sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
         for index, argument in [*enumerate(arguments), *sizes.items()]:
@@ -98,6 +100,7 @@ class Launch:
 
     def place(self, storage: str, first: int) -> None:
         """Takes the arrays in a storage so many elements behind where they are planned."""
+        self.firsts[storage] = first
         for index, array in self._places.get(storage, ()):
             self._device.set_argument(self.kernel, index, np.int32(array.offset + first))
 
@@ -403,7 +406,11 @@ class Executor:
         item.enqueue()
         self.device.finish()
         after = {name: self._whole(name, kind) for name, kind in kinds.items()}
-        check_promise(item.call, before, after, count, self.plan.batch_size)
+        arrays = {
+            role: replace(array, offset=array.offset + item.firsts.get(array.storage, 0))
+            for role, array in item.call.arrays.items()
+        }
+        check_promise(replace(item.call, arrays=arrays), before, after, count, self.plan.batch_size)
 
     def _whole(self, storage: str, kind: StorageType) -> npt.NDArray[Any]:
         """A host copy of the buffer that holds a storage, with its overrun."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
 from blobnet.notes import note_losses, note_scale
 from blobnet.optimizers import Optimizer
+from blobnet.parallel import SHARDS, World, check_same, check_world, device_of_rank
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
@@ -60,6 +62,8 @@ from blobnet.training_step import TrainingStep, not_finite, step_that_fits
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
 #: Metrics or their names; for several outputs by the outputs' names.
 AnyMetrics: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
+#: Samples and labels, from the first on, that ranks compare.
+_COMPARED = 64
 #: Batches that predict_batches predicts at a time.
 _PREDICTED_AHEAD = 8
 
@@ -405,7 +409,7 @@ class Model:
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
-            self._device = Device(device)
+            self._device = Device(device_of_rank(World.current(), device))
         return self._device
 
     @announced
@@ -426,6 +430,7 @@ class Model:
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
         accumulate: int = 1,
+        shards: int | None = None,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
         fit_memory: bool = False,
@@ -475,6 +480,9 @@ class Model:
                 several outputs those of all, or by the output's name.
             accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
                 as large, but for batch norms, which normalise each batch by itself.
+            shards: parts of a batch, a power of two, that are computed alone and added in a fixed order, so that any
+                number of ranks up to theirs gives the same bits (docs/many_devices.md); batch norms normalise each by
+                itself. None is 1, under mpiexec 8, or with ``resume`` what the interrupted training had.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
                 files and validation then have the average. None: there is none.
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
@@ -506,6 +514,7 @@ class Model:
             OutOfMemoryError: others have taken the memory that it needs.
             TrainingError: the loss or the weights are not finite.
         """
+        world = World.current()
         epochs = check_count("fit", "epochs", epochs)
         batch_size = check_count("fit", "batch_size", batch_size)
         accumulate = check_count("fit", "accumulate", accumulate)
@@ -528,6 +537,9 @@ class Model:
             losses = known
             optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
             weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
+        if shards is None:
+            shards = state.settings.get("shards", 1) if state else SHARDS if world.size > 1 else 1
+        check_world(world, shards, batch_size)
         losses = losses or losses_for(self.graph, None)
         weights = weights or loss_weights_for(self.graph, None)
         x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
@@ -551,8 +563,9 @@ class Model:
         if fit_memory and data.count is None:
             rule = "batches of a stream are computed as they come"
             raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
-        if accumulate > 1 or fit_memory:
-            _check_accumulate(data.heads, of_classes, changes, "accumulate" if accumulate > 1 else "fit_memory")
+        adds = {"accumulate": accumulate > 1, "shards": shards > 1, "fit_memory": fit_memory}
+        for subject in [name for name, is_so in adds.items() if is_so][:1]:
+            _check_accumulate(data.heads, of_classes, changes, subject)
         chosen = self.device_for(device).at(precision)
         make_step = partial(
             TrainingStep,
@@ -566,19 +579,25 @@ class Model:
             sample_type=data.reader.sample_types,
             frozen=frozen,
             class_weights=of_classes,
+            shards=shards,
+            world=world,
             average=average,
             augment=changes,
             augmented=augmented,
             debug=debug,
         )
-        fitting_step = partial(step_that_fits, chosen, make_step, batch_size, accumulate, in_parts=fit_memory)
+        size, in_parts = batch_size // shards, fit_memory
+        fitting_step = partial(step_that_fits, chosen, make_step, size, accumulate > 1 or shards > 1, in_parts=in_parts)
         step = fitting_step()
         if verify:
             from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.
 
             while verify_plan(step.device, step.plan):
                 step = fitting_step()
-        trainer = Trainer(step, accumulate, batch_size // step.batch_size)
+        parts = size // step.batch_size
+        if world.size > 1:
+            self._check_same(world, step, data, epochs=epochs, accumulate=accumulate, parts=parts)
+        trainer = Trainer(step, accumulate, parts)
         if state is not None:
             trainer.restore(state)
         with contextlib.ExitStack() as releases:
@@ -594,9 +613,30 @@ class Model:
                 keep=self._keep,
                 history=self.history if resume else None,
                 class_names=self.class_names,
-                verbose=verbose,
+                verbose=verbose and world.is_first,
             )
         return self.history
+
+    def _check_same(self, world: World, step: TrainingStep, data: LabelledData, **settings: Any) -> None:
+        """Raises OptionError where other ranks were started to train something else."""
+        rows = np.arange(min(data.count or 0, _COMPARED))
+        known = b"".join(np.asarray(own[rows]).tobytes() for own in (*data.sources, *(data.labels or ())))
+        weights = b"".join(values.tobytes() for values in self._weights.values())
+        check_same(
+            world,
+            model=_digest(repr(self.graph.description()).encode()),
+            weights=_digest(weights),
+            samples=data.count,
+            data=_digest(known),
+            seed=step.seed,
+            shards=step.shards,
+            batch_size=step.shards * step.batch_size,
+            optimizer=step.optimizer.description(),
+            losses=step.losses,
+            frozen=sorted(step.frozen),
+            augmentation=step.augment,
+            **settings,
+        )
 
     def _by_output(self, values: Sequence[Any]) -> Any:
         return by_name(list(self.graph.outputs), values)
@@ -1059,6 +1099,10 @@ def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple
         hint = f"end the model with Dense({len(names)})."
         raise OptionError("class_names", rule, names=len(names), outputs=units, hint=hint)
     return names
+
+
+def _digest(values: bytes) -> str:
+    return hashlib.sha256(values).hexdigest()[:12]
 
 
 def _check_seed(subject: str, seed: Any) -> int:

@@ -6,6 +6,7 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -19,7 +20,7 @@ from blobnet.augment import EpochRows
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.checkpoint import TrainingState
-from blobnet.datasets.source import Rows, parts
+from blobnet.datasets.source import Rows
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError, first_few
@@ -67,6 +68,11 @@ class Progress:
     is_resumable: bool = True
     best: dict[str, FloatArray] | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files: of several ranks the first."""
+        return self.trainer.step.world.is_first
+
 
 class Trainer:
     """The loop over data: epochs of steps, in an order that follows from the seed.
@@ -77,6 +83,7 @@ class Trainer:
         parts: of a batch, where the device has no memory for all of it at once; their gradients are added up too.
 
     Attributes:
+        batch_size: samples of a batch, over all shards.
         epoch: finished epochs.
         batches: batches of the finished steps of the epoch that is under way.
         samples: theirs.
@@ -89,20 +96,23 @@ class Trainer:
         self.step = step
         self.accumulate = accumulate
         self.parts = parts
+        self.batch_size = step.shards * step.batch_size * parts
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
         self.best: dict[str, FloatArray] | None = None
         weights = [None if own is None else [float(weight) for weight in own] for own in step.class_weights]
         self._settings: dict[str, Any] = {
-            "batch_size": step.batch_size * parts,
+            "batch_size": self.batch_size,
             "accumulate": accumulate,
             "average": step.average,
             "class_weights": by_name([head.name for head in step.heads], weights),
             "frozen": sorted(step.frozen),
             "augment": [augmentation.description() for augmentation in step.augment],
         }
-        # A file of one input and one output does not say what could not be otherwise.
+        # Files do not say what could not be otherwise.
+        if step.shards > 1:
+            self._settings["shards"] = step.shards
         if len(step.heads) > 1 or step.loss_weights != (1.0,):
             self._settings["loss_weights"] = list(step.loss_weights)
         if step.augment and len(step.graph.entries) > 1:
@@ -148,6 +158,10 @@ class Trainer:
             if saved != now:
                 rule = f"the {name} must be that of the interrupted training"
                 raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
+        shards = state.settings.get("shards", 1)
+        if shards != self.step.shards:
+            rule = "the number of shards must be that of the interrupted training"
+            raise OptionError("resume", rule, saved=shards, now=self.step.shards)
         self._settle(state.settings, self._settings)
         self.epoch = state.epoch
         before = self.weights()
@@ -165,7 +179,8 @@ class Trainer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place, cause=error) from error
-        if min(self.batches, self.samples) < 1 or totals.shape != (len(self.step.heads) * TOTALS,):
+        numbers = self.step.shards * len(self.step.heads) * TOTALS
+        if min(self.batches, self.samples) < 1 or totals.shape != (numbers,):
             rule = "the state must say how many batches of its epoch are done, and their metrics"
             raise OptionError("resume", rule, place=place)
         self.step.reset_totals(totals)
@@ -213,7 +228,7 @@ class Trainer:
             rule = "metrics are measured on validation data that are no stream"
             raise OptionError("fit", rule, validation=None if validation is None else "a stream")
         schedule = self.step.optimizer.schedule
-        if schedule.depends_on_steps and data.steps(self.step.batch_size) is None:
+        if schedule.depends_on_steps and data.steps(self.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
         planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
@@ -230,6 +245,7 @@ class Trainer:
             more = [head_name(head, name) for head, own in zip(heads, asked, strict=True) for name in own]
             progress.metrics += [f"validation_{name}" for name in (*measured_names(heads), *more)]
         evaluator = None if validation is None else self._evaluator(validation)
+        callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         for callback in callbacks:
             callback.begin(progress)
         loader = Loader(self.step.executor)
@@ -244,6 +260,10 @@ class Trainer:
         table = Table(epochs, has_accuracy, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
+        if self.step.shards > 1 and data.count is None:
+            rule = "samples must have numbers to be dealt out to shards"
+            hint = "give arrays, or an object with len() that gives samples by their numbers."
+            raise OptionError("shards", rule, x="a stream", shards=self.step.shards, hint=hint)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
             record, count = self._run_epoch(loader, data, sample_weights, progress, callbacks, verbose)
@@ -253,6 +273,7 @@ class Trainer:
                     found = evaluator.evaluate(validation, self.step.loss_weights, shown.update)
                 found |= asked_metrics(evaluator, validation, asked)
                 record |= {f"validation_{name}": value for name, value in found.items()}
+            record = self.step.world.of_first(record)
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
                 print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
@@ -297,13 +318,13 @@ class Trainer:
                 return
             # What came behind the batch with that loss has changed nothing.
             number = -(-int(totals[TOTALS - 1]) // size) - 1
-            step.number = first_step + number // (self.accumulate * self.parts)
+            step.number = first_step + number // self._together
             layer = {}
             if len(step.heads) > 1:
                 broken = [head.name for head in step.heads[1:] if not np.isfinite(totals[head.totals][0])]
                 layer["output"] = ", ".join(broken) or step.heads[0].name
             order = self._order(data)
-            if order is not None:
+            if order is not None and step.shards == 1:
                 samples = order[number * size : (number + 1) * size]
                 count = loader.load(data.reader, samples)
                 rows = self._rows(order)
@@ -333,59 +354,102 @@ class Trainer:
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         self.check()
         self._check_loss = _check_nothing  # The other one holds this trainer, and with it memory of the device.
-        return measurements(totals, step.heads, step.loss_weights), self.samples - before
+        return measurements(step.sum_of_shards(totals), step.heads, step.loss_weights), self.samples - before
 
     def _run_steps(
         self, loader: Loader, data: LabelledData, sample_weights: Sequence[FloatArray | None] | None, epochs: int
     ) -> Iterator[int]:
-        """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way."""
-        step, size = self.step, self.step.batch_size
-        schedule, in_all = step.optimizer.schedule, data.steps(size)
-        together, skipped = self.accumulate * self.parts, self.batches * self.parts
-        steps = 1 if in_all is None else -(-in_all // together)
-        order, done, sent = self._order(data), self.samples, self.samples
-        jobs: Iterable[Any] = data.jobs(size, skipped) if order is None else parts(order, size, skipped)
-        rows = self._rows(order)
-        added, samples, weight = 0, 0, 0.0  # of the step that is under way
+        """What is left of an epoch's steps; yields the number of samples of each batch, when its work is on its way.
 
-        def update(added: int) -> None:
-            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
-            step.update(self.learning_rate)
-            self.batches, self.samples = self.batches - (-added // self.parts), done
+        Of several shards, that of each step.
+        """
+        step, size = self.step, self.step.batch_size
+        schedule, in_all = step.optimizer.schedule, data.steps(self.batch_size)
+        steps = 1 if in_all is None else -(-in_all // self.accumulate)
+        order, first = self._order(data), self.samples
+        places: Iterator[range] = iter(())
+        if order is None:
+            jobs: Iterable[Any] = data.jobs(size, self.batches)
+        else:
+            found, places = itertools.tee(self._own(first, len(order)))
+            jobs = (order[batch.start : batch.stop] for batch in found)
+        rows = self._rows(order)
+        several, sent = self._together > 1 or step.shards > 1, first
 
         def move(labels: Sequence[Labels]) -> None:
             nonlocal sent
+            # The batches of a stream have their places one behind the other.
+            place, count = next(places, range(sent, sent)).start, len(labels[0])
             if rows is not None and step.moves_labels:
-                step.move_labels(labels, rows.of(sent, len(labels[0])))
-            sent += len(labels[0])
+                step.move_labels(labels, rows.of(place, count))
+            sent = place + count
 
-        for count in loader.batches(data.reader, jobs, move):
-            if rows is not None:
-                step.change_samples(rows.of(done, count))
-            weights = None
-            if sample_weights is not None and order is not None:
-                chosen = order[done : done + count]
-                weights = [None if own is None else own[chosen] for own in sample_weights]
-            done += count
-            own = step.weigh(loader.labels, weights)
-            if together == 1:
-                step.compute_gradients(Batch(count, divisor=own))
-                update(1)
-            else:
-                # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
-                step.compute_gradients(Batch(count, first=samples, divisor=size))
-                step.accumulate()
-                # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
-                added, samples, weight = added + 1, samples + count, weight + own[0]
-                if added == together:
-                    step.finish_sum(size / (weight or 1.0))
-                    update(added)
-                    added, samples, weight = 0, 0, 0.0
-            yield count
-        if added:
-            step.finish_sum(size / (weight or 1.0))
-            update(added)
-            yield 0
+        loaded = loader.batches(data.reader, jobs, move)
+        while order is None or first < len(order):
+            batches, samples, weight = 0, 0, 0.0  # of the step that is under way
+            for shard, number in enumerate(step.own_shards):
+                place = first + number * self._together * size
+                if several:
+                    step.sum.begin(shard)
+                for _ in range(self._together):
+                    is_behind = order is not None and place >= len(order)
+                    count = 0 if is_behind else next(loaded, 0)
+                    if not count:
+                        break
+                    if rows is not None:
+                        step.change_samples(rows.of(place, count))
+                    weights = None
+                    if sample_weights is not None and order is not None:
+                        chosen = order[place : place + count]
+                        weights = [None if own is None else own[chosen] for own in sample_weights]
+                    own = step.weigh(loader.labels, weights)
+                    if several:
+                        # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
+                        step.compute_gradients(Batch(count, first=place - first, divisor=size))
+                        step.sum.add()
+                    else:
+                        step.compute_gradients(Batch(count, divisor=own))
+                    # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
+                    batches, samples, weight = batches + 1, samples + count, weight + own[0]
+                    place += count
+                    if step.shards == 1 and batches < self._together:
+                        yield count
+                        count = 0
+                if several:
+                    step.sum.end(weight)
+                    weight = 0.0
+            if order is not None:
+                samples = min(self._step_size, len(order) - first)
+                batches = -(-samples // self.batch_size)
+            if not batches:
+                return
+            is_finite = step.sum.finish(size) if several else True
+            self.learning_rate = self.rate_factor * schedule.value(step.number, steps, epochs)
+            step.update(self.learning_rate)
+            first += samples
+            self.batches, self.samples = self.batches + batches, first
+            if not is_finite:
+                self._check_loss(step.totals())
+            yield samples if step.shards > 1 else count
+
+    @property
+    def _together(self) -> int:
+        """Runs of the plan whose gradients are added up in a shard of a whole step."""
+        return self.accumulate * self.parts
+
+    @property
+    def _step_size(self) -> int:
+        """Samples of a whole step."""
+        return self.accumulate * self.batch_size
+
+    def _own(self, first: int, end: int) -> Iterator[range]:
+        """The places of this rank's batches in the steps from place ``first`` on, of an epoch with ``end`` samples."""
+        size = self.step.batch_size
+        room = self._together * size
+        for begin, number in itertools.product(range(first, end, self._step_size), self.step.own_shards):
+            start = begin + number * room
+            for place in range(start, min(start + room, end), size):
+                yield range(place, min(place + size, end))
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""
@@ -442,7 +506,7 @@ class _Watch:
         elif self._reading.is_done():
             totals, self._reading = self._reading.values(), None
             self._check(totals)
-            found = measurements(totals, self._step.heads, self._step.loss_weights)
+            found = measurements(self._step.sum_of_shards(totals), self._step.heads, self._step.loss_weights)
             self._shown.set_postfix_str(shown(found), refresh=False)
 
 

@@ -20,18 +20,12 @@ from blobnet.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.moved_labels import move_labels
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
+from blobnet.parallel import ALONE, World
 from blobnet.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
 from blobnet.planning import STEP_WORDS, Plan
-from blobnet.weight_buffers import (
-    AVERAGE,
-    AVERAGE_RATE,
-    SUM_SCALE,
-    accumulate_call,
-    average_call,
-    average_rate,
-    finish_sum_call,
-)
+from blobnet.shard_sum import ShardSum, sums_of
+from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, Sums, average_call, average_rate
 
 #: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
 #: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
@@ -47,6 +41,8 @@ def fitting_plan(
     *,
     frozen: Collection[str] = (),
     accumulate: bool = False,
+    shards: int = 1,
+    world: World = ALONE,
     average: bool = False,
     **settings: Any,
 ) -> Plan:
@@ -60,18 +56,18 @@ def fitting_plan(
         ShapeError: the loss does not fit the model's output.
     """
     table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
-    reserved = _state_bytes(table, optimizer, accumulate, average)
+    reserved = _state_bytes(table, optimizer, sums_of(graph, table, accumulate, shards, world), average)
     settings |= {"loss": loss, "training": True, "parameters": table}
     return plan_for(device, graph, batch_size, reserved=reserved, **settings)
 
 
-def _state_memory(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> dict[str, int]:
+def _state_memory(table: ParameterTable, optimizer: Optimizer, sums: Sums, average: bool) -> dict[str, int]:
     """Elements of the buffers that a step keeps besides its plan's, but for averaged parameters."""
-    return optimizer.memory(table) | weight_buffers.memory(table, accumulate=accumulate, average=average)
+    return optimizer.memory(table) | sums.memory() | weight_buffers.memory(average=average)
 
 
-def _state_bytes(table: ParameterTable, optimizer: Optimizer, accumulate: bool, average: bool) -> int:
-    elements = sum(_state_memory(table, optimizer, accumulate, average).values())
+def _state_bytes(table: ParameterTable, optimizer: Optimizer, sums: Sums, average: bool) -> int:
+    elements = sum(_state_memory(table, optimizer, sums, average).values())
     return FLOAT32.itemsize * elements + (table.bytes if average else 0)
 
 
@@ -92,6 +88,8 @@ class TrainingStep:
         frozen: names of trainable parameters that stay as they are.
         class_weights: for each output a number for each class, where its loss is one of classes; None is all 1.
         accumulate: whether a step may be made of several batches.
+        shards: parts of a step that are computed alone, so that any number of ranks gives the same bits.
+        world: the ranks, each with as many of the shards.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
         augmented: the name of the input whose samples change; the only one if None.
@@ -104,6 +102,7 @@ class TrainingStep:
         frozen: the names of those that stay as they are.
         result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
+        own_shards: the numbers of the shards of this rank.
 
     Raises:
         OptionError: samples of the model's shape cannot be augmented so.
@@ -126,6 +125,8 @@ class TrainingStep:
         frozen: Collection[str] = (),
         class_weights: Sequence[FloatArray | None] | None = None,
         accumulate: bool = False,
+        shards: int = 1,
+        world: World = ALONE,
         average: float | None = None,
         augment: Sequence[Augmentation] = (),
         augmented: str | None = None,
@@ -148,33 +149,39 @@ class TrainingStep:
         self.average = average
         self.augment = tuple(augment)
         self._partner_shares: tuple[FloatArray | None, ...] = (None,) * len(self.heads)
-        keeps = {"accumulate": accumulate, "average": average is not None}
-        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen, **keeps}
+        self.shards, self.world = shards, world
+        own = shards // world.size
+        self.own_shards = range(world.rank * own, (world.rank + 1) * own)
+        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
+        settings |= {"accumulate": accumulate, "shards": shards, "world": world, "average": average is not None}
         settings["augmented"] = self.augmented or False
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         table, device_model = self.parameters.table, self.plan.tuning.model
-        self._state_bytes = _state_bytes(table, optimizer, **keeps)
-        memory = _state_memory(table, optimizer, **keeps)
+        sums = sums_of(graph, table, accumulate, shards, world)
+        self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
+        memory = _state_memory(table, optimizer, sums, average is not None)
         self._state = {name: device.allocate(FLOAT32.itemsize * elements) for name, elements in memory.items()}
         buffers = {"parameters": self.parameters.buffer, **self._state}
         if average is not None:
             self.result = DeviceParameters(device, graph, table)
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
+        #: Of the totals of each shard.
+        self._totals = len(self.heads) * TOTALS
+        if own > 1:
+            buffers["totals"] = device.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=debug)
-        for head, own in zip(self.heads, self.class_weights, strict=True):
-            if own is not None:
-                self.executor.write_array(head.buffer("class_weights"), own)
+        for head, numbers in zip(self.heads, self.class_weights, strict=True):
+            if numbers is not None:
+                self.executor.write_array(head.buffer("class_weights"), numbers)
         updates = optimizer.calls(table, device_model)
         if average is not None:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
-        self._accumulate, self._finish_sum = (
-            self.executor.bind(calls(table, device_model) if accumulate else [], 0)
-            for calls in (accumulate_call, finish_sum_call)
-        )
+        #: The sum of the gradients, where a step is made of several batches.
+        self.sum = ShardSum(self.executor, sums, shards, world, self._totals)
 
     @property
     def batch_size(self) -> int:
@@ -270,15 +277,6 @@ class TrainingStep:
             self.executor.run("loss", batch)
         self.executor.run("backward", batch)
 
-    def accumulate(self) -> None:
-        """Adds the gradients of a batch to the sum of the step's."""
-        self.executor.launch(self._accumulate, 0)
-
-    def finish_sum(self, scale: float) -> None:
-        """Makes the sum of the gradients, times ``scale``, the gradients of the step."""
-        self.executor.feed(SUM_SCALE, np.array([scale], np.float32))
-        self.executor.launch(self._finish_sum, 0)
-
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
         table = self.parameters.table
@@ -305,16 +303,25 @@ class TrainingStep:
         After a loss that is not finite they stand still, and so do the parameters: the last of the samples counted are
         those of the batch with that loss.
         """
-        totals = np.empty(len(self.heads) * TOTALS, np.float32)
+        totals = np.empty(len(self.own_shards) * self._totals, np.float32)
         return self.device.read_later(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
-        """The same, once all that was launched is done."""
-        return self.read_totals().values()
+        """The same of each shard in turn, on all ranks, once all that was launched is done; all ranks must ask."""
+        return np.concatenate(self.world.gather(self.read_totals().values()))
+
+    def sum_of_shards(self, totals: FloatArray) -> FloatArray:
+        """The sums over all shards of what :meth:`totals` or :meth:`read_totals` gave."""
+        if totals.size == self._totals:
+            return totals
+        summed: FloatArray = totals.reshape(-1, self._totals).astype(np.float64).sum(axis=0).astype(np.float32)
+        return summed
 
     def reset_totals(self, totals: FloatArray | None = None) -> None:
         """Starts the metrics anew, or from what :meth:`totals` gave."""
-        self.executor.feed("totals", np.zeros(len(self.heads) * TOTALS, np.float32) if totals is None else totals)
+        every = np.zeros(self.shards * self._totals, np.float32) if totals is None else totals
+        own = self.own_shards
+        self.executor.feed("totals", every[own.start * self._totals : own.stop * self._totals])
 
     def first_not_finite(self, count: int) -> str:
         """Runs forward on the batch that is loaded, launch by launch; the first that leaves NaN or infinity."""
@@ -383,7 +390,7 @@ class TrainingStep:
 
 
 def step_that_fits(
-    device: Device, make: Callable[..., TrainingStep], batch_size: int, accumulate: int, *, in_parts: bool
+    device: Device, make: Callable[..., TrainingStep], batch_size: int, accumulate: bool, *, in_parts: bool
 ) -> TrainingStep:
     """A step for batches, or if it may be for parts of them: as many as it takes to fit the device's memory.
 
@@ -393,7 +400,7 @@ def step_that_fits(
         device: of the step.
         make: TrainingStep, which lacks ``batch_size`` and ``accumulate`` alone.
         batch_size: samples of a batch, which is a multiple of those of a part.
-        accumulate: batches of a step of the optimizer.
+        accumulate: whether gradients are added up in any case.
         in_parts: whether there may be parts, whose gradients are added up.
 
     Raises:
@@ -402,7 +409,7 @@ def step_that_fits(
     sizes = [size for size in range(batch_size, 0, -1) if batch_size % size == 0]
 
     def made(size: int) -> TrainingStep:
-        return make(batch_size=size, accumulate=accumulate > 1 or size < batch_size)
+        return make(batch_size=size, accumulate=accumulate or size < batch_size)
 
     try:
         step = first_that_fits(device, sizes if in_parts else sizes[:1], made)

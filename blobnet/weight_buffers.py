@@ -2,42 +2,135 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from blobnet import kernel_source
 from blobnet.device_model import DeviceModel
+from blobnet.graph import Graph
+from blobnet.initializers import GIVEN
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.kernel_source import Macro
-from blobnet.parameters import ParameterTable
+from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 
 #: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
 GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
+#: The statistics that layers keep, as they were before the step.
+STATISTICS = "statistics before the step"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
 AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
 #: Work-items of a work-group, and the most of a launch, on a GPU.
 _GROUP, _MOST_ITEMS = 256, 1 << 18
 
 
-def memory(table: ParameterTable, *, accumulate: bool, average: bool) -> dict[str, int]:
-    """Elements of each float32 buffer to allocate, by storage; the averaged parameters are DeviceParameters."""
-    buffers = {GRADIENT_SUM: max(1, table.trainable_elements), SUM_SCALE: 1} if accumulate else {}
-    return buffers | ({AVERAGE_RATE: 1} if average else {})
+@dataclass(frozen=True)
+class Sums:
+    """The sums of a step: one of gradients, or several that wait to be added, each with sums of statistics behind it.
+
+    Attributes:
+        gradients: elements of the gradients.
+        statistics: where among the parameters the statistics lie that layers move in training; empty where they go on
+            from batch to batch.
+        count: how many sums there are at once; 0 where a step is one batch.
+    """
+
+    gradients: int
+    statistics: range
+    count: int
+
+    @property
+    def elements(self) -> int:
+        """Of one sum."""
+        return self.gradients + len(self.statistics)
+
+    def memory(self) -> dict[str, int]:
+        """Elements of each float32 buffer to allocate, by storage."""
+        sums = {GRADIENT_SUM: max(1, self.count * self.elements), SUM_SCALE: 2} if self.count else {}
+        return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
+
+    def _array(self, number: int) -> Array:
+        return _array(GRADIENT_SUM, self.gradients, number * self.elements)
+
+    def _statistics(self, number: int) -> Array:
+        return _array(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
+
+    @property
+    def _kept(self) -> Array:
+        return _array("parameters", len(self.statistics), self.statistics.start)
+
+    def accumulate_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds a batch's gradients to a sum; none without trainable parameters."""
+        arrays = {"GRADIENTS": _array("gradients", self.gradients), "GRADIENT_SUM": self._array(number)}
+        return _call("optimizer/accumulate", "gradient sum", arrays, self.gradients, model)
+
+    def save_call(self, model: DeviceModel) -> list[KernelCall]:
+        """The call that keeps the statistics, in STATISTICS, which must be clear."""
+        before = _array(STATISTICS, len(self.statistics))
+        arrays = {"GRADIENTS": self._kept, "GRADIENT_SUM": before}
+        return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
+
+    def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds the statistics to a sum, and clears them."""
+        arrays = {"MERGED": self._kept, "SUM": self._statistics(number)}
+        return _call("optimizer/merge", "statistics sum", arrays, len(self.statistics), model)
+
+    def restore_call(self, model: DeviceModel) -> list[KernelCall]:
+        """The call that makes the statistics, once they are clear, what they were before the step."""
+        before = _array(STATISTICS, len(self.statistics))
+        arrays = {"GRADIENTS": before, "GRADIENT_SUM": self._kept}
+        return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
+
+    def merge_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
+        """The call that adds a sum, or a part of it, to the one before it, and clears it."""
+        part = range(self.elements) if part is None else part
+        first = number * self.elements + part.start
+        arrays = {
+            "MERGED": _array(GRADIENT_SUM, len(part), first),
+            "SUM": _array(GRADIENT_SUM, len(part), first - self.elements),
+        }
+        return _call("optimizer/merge", "gradient sums", arrays, len(part), model)
+
+    def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
+        """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""
+        sources = self._array(0), self._statistics(0)
+        targets = _array("gradients", self.gradients), self._kept
+        labels = "gradient of the step", "statistics of the step"
+        calls: list[KernelCall] = []
+        for number, (source, target, label) in enumerate(zip(sources, targets, labels, strict=True)):
+            arrays = {"SUM_SCALE": _array(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
+            calls += _call("optimizer/finish_sum", label, arrays, target.elements, model)
+        return calls
 
 
-def accumulate_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
-    """The call that adds a batch's gradients to the sum; none without trainable parameters."""
-    arrays = {"GRADIENTS": "gradients", "GRADIENT_SUM": GRADIENT_SUM}
-    return _call("optimizer/accumulate", "gradient sum", arrays, {}, table, model)
+def statistics_of(graph: Graph, table: ParameterTable) -> range:
+    """Where the statistics lie that layers may move in training, with what lies between them."""
+    inputs = {vertex.parameter(spec.name) for vertex in graph.inputs.values() for spec in graph.parameters(vertex)}
+    moved = [
+        table.slices[name]
+        for name, spec in graph.named_parameters.items()
+        if not spec.trainable and spec.initializer != GIVEN and name not in inputs
+    ]
+    if not moved:
+        return range(0)
+    end = max(piece.offset + piece.elements for piece in moved)
+    return range(min(piece.offset for piece in moved), -(-end // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT)
 
 
-def finish_sum_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
-    """The call that makes the sum, times SUM_SCALE, the gradients; none without trainable parameters."""
-    arrays = {"SUM_SCALE": SUM_SCALE, "GRADIENT_SUM": GRADIENT_SUM, "GRADIENTS": "gradients"}
-    return _call("optimizer/finish_sum", "gradient of the step", arrays, {}, table, model)
+def memory(*, average: bool) -> dict[str, int]:
+    """Elements of the buffers of averages; the averaged parameters are DeviceParameters."""
+    return {AVERAGE_RATE: 1} if average else {}
 
 
 def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
     """The call that moves the averaged parameters; none without trainable parameters."""
-    arrays = {"PARAMETERS": "parameters", "AVERAGE_RATE": AVERAGE_RATE, "AVERAGE": AVERAGE}
-    return _call("optimizer/average", "weight average", arrays, {"ELEMENTS": table.elements}, table, model)
+    if not table.trainable_elements:
+        return []
+    arrays = {
+        "PARAMETERS": _array("parameters", table.elements),
+        "AVERAGE_RATE": _array(AVERAGE_RATE, 1),
+        "AVERAGE": _array(AVERAGE, table.elements),
+    }
+    elements = table.trainable_elements
+    return _call("optimizer/average", "weight average", arrays, elements, model, ELEMENTS=table.elements)
 
 
 def average_rate(step: int, decay: float) -> float:
@@ -49,24 +142,25 @@ def average_rate(step: int, decay: float) -> float:
     return 1.0 - min(decay, (2.0 + step) / (11.0 + step))
 
 
+def _array(storage: str, elements: int, offset: int = 0) -> Array:
+    return Array(storage, elements, offset=offset, persistent=True)
+
+
 def _call(
-    kernel: str, label: str, arrays: dict[str, str], macros: dict[str, Macro], table: ParameterTable, model: DeviceModel
+    kernel: str, label: str, arrays: dict[str, Array], elements: int, model: DeviceModel, **macros: Macro
 ) -> list[KernelCall]:
-    if not table.trainable_elements:
+    if not elements:
         return []
-    sizes = dict.fromkeys(("gradients", GRADIENT_SUM), table.trainable_elements) | {AVERAGE_RATE: 1, SUM_SCALE: 1}
     tunables = kernel_source.load(kernel).tuning(model)
     group = _GROUP if model.items_are_lanes else 1
-    runs = -(-table.trainable_elements // (tunables["RUN"] * tunables["LANES"]))
+    runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
     return [
         KernelCall(
             kernel,
             label,
             GlobalSize(min(-(-runs // group) * group, _MOST_ITEMS), per_sample=False),
-            arrays={
-                role: Array(name, sizes.get(name, table.elements), persistent=True) for role, name in arrays.items()
-            },
-            macros={"TRAINABLE_ELEMENTS": table.trainable_elements, **macros},
+            arrays=arrays,
+            macros={"TRAINABLE_ELEMENTS": elements, **macros},
             tunables=tunables,
             local_size=(group, 1, 1),
         )

@@ -43,6 +43,7 @@ from blobnet.files import check_writable
 from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
+from blobnet.parallel import World, device_of_rank
 from blobnet.sample_weights import ClassWeights
 from blobnet.trainer import Progress
 
@@ -133,10 +134,13 @@ class _OutputFile(Checkpoint):
         self.is_begun = True
         # From the first step on there is something to keep, so that they wait for the end of a step. Who presses
         # Ctrl-C is there and can ask for files of steps; a machine that is shut down gives no second chance.
-        self.ctrl_c.waited_for = (signal.SIGTERM, *([signal.SIGINT] if self.every_steps else []))
+        world = progress.trainer.step.world
+        keeps = bool(self.every_steps) or world.size > 1  # What one rank is asked, all do behind the same step.
+        self.ctrl_c.waited_for = (signal.SIGTERM, *([signal.SIGINT] if keeps else []))
+        self.ctrl_c.asked = next(filter(None, world.gather(self.ctrl_c.asked)), None)
         if self.ctrl_c.asked is None:
             super().step_end(progress)
-        elif self.every_steps or self.ctrl_c.asked is Terminated:
+        elif keeps or self.ctrl_c.asked is Terminated:
             self._save_within(progress)
 
     def _save_within(self, progress: Progress) -> None:
@@ -208,6 +212,8 @@ class _Timeout(Callback):
 class _Plot(Callback):
     """Draws the training curves at the end."""
 
+    only_logs = True
+
     def __init__(self, path: Path, title: str) -> None:
         self.path = path
         self.title = title
@@ -217,16 +223,30 @@ class _Plot(Callback):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains a model and keeps it in a file."""
+    """Trains a model and keeps it in a file; of several ranks the first one prints and writes."""
+    world = World.current()
+    with world.ending(), contextlib.ExitStack() as silence:
+        if not world.is_first:
+            nowhere = silence.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            silence.enter_context(contextlib.redirect_stdout(nowhere))
+            silence.enter_context(contextlib.redirect_stderr(nowhere))
+        return _run(options, world)
+
+
+def _run(options: argparse.Namespace, world: World) -> int:
     source = transfer.find_source(options)
+    if options.batch_size_per_device is not None:
+        options.batch_size = world.size * options.batch_size_per_device
     output = options.output or Path(f"{source.name}.h5")
-    _check_paths(options, output)
+    if world.is_first:
+        _check_paths(options, output)
     # Who waits for as many epochs as there are keeps the best one, and never stops.
     patience = options.early_stopping or (options.epochs if options.save_best else None)
     file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
-        file.hold()
-        _check_new(options, output)
+        if world.is_first:
+            file.hold()
+            _check_new(options, output)
         return _train(options, source, file)
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(f"interrupted; {file.state}") from None
@@ -247,7 +267,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     saved = _resumed(file) if options.resume else None
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
-    device = Device(options.device)
+    device = Device(device_of_rank(World.current(), options.device))
     given = load_dataset(options)
     prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
     model, anew, loss, data, held_out = prepare(options, source, given)
@@ -325,6 +345,7 @@ def _fit(
         loss_weights=options.loss_weights,
         accumulate=options.accumulate,
         fit_memory=options.fit_memory,
+        shards=options.shards,
         average=options.average,
         seed=options.seed,
         resume=options.resume,

@@ -68,8 +68,10 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         for optimizer in OPTIMIZERS:
             yield from optimizer.calls(TABLE, tuning.model)
         # What a step does besides: tests/train/test_weights.py.
-        yield from weight_buffers.accumulate_call(TABLE, tuning.model)
-        yield from weight_buffers.finish_sum_call(TABLE, tuning.model)
+        sums = weight_buffers.Sums(TABLE.trainable_elements, range(0), 2)
+        yield from sums.accumulate_call(0, tuning.model)
+        yield from sums.merge_call(1, tuning.model)
+        yield from sums.finish_calls(tuning.model)
         yield from weight_buffers.average_call(TABLE, tuning.model)
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))

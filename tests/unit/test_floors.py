@@ -59,8 +59,8 @@ FLOORS = """
     contraction.execution
     checkup.reference
     checkup
-    optimizers checkpoint datasets kernels metrics weight_buffers
-    sample_weights
+    optimizers checkpoint datasets kernels metrics weight_buffers parallel
+    sample_weights shard_sum
     labels loader progress samples training_step
     inference callbacks arguments notes network_inputs
     trainer
@@ -87,6 +87,7 @@ ONLY_IN = {
     "safetensors": {"interop"},
     "torch": {"bench"},
     "PIL": {"datasets"},
+    "mpi4py": {"parallel"},
 }
 
 

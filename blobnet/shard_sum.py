@@ -1,0 +1,138 @@
+"""The gradients of a step's shards, added in an order that does not depend on where they were computed.
+
+Of S shards, each is computed alone, from the same statistics. Their gradients, and the statistics that each leaves, are
+added by a balanced binary tree: neighbours, then neighbouring pairs, and so on. A rank has a run of shards, so that the
+tree's lower levels are its own; the others are exchanges with the ranks at distance 1, 2, 4, ..., each of half as many
+elements as the one before, and then the other way to bring the sums back to all (docs/many_devices.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blobnet.blob import FLOAT32
+from blobnet.executor import Executor, Launch
+from blobnet.graph import Graph
+from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.parallel import World
+from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, statistics_of
+
+
+def sums_of(graph: Graph, table: ParameterTable, accumulate: bool, shards: int, world: World) -> Sums:
+    """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
+    own = shards // world.size
+    # One for each level of the tree of the rank's own, and the one that is under way; or one that comes from elsewhere.
+    count = max(own.bit_length(), 2) if shards > 1 else int(accumulate)
+    return Sums(table.trainable_elements, statistics_of(graph, table) if shards > 1 else range(0), count)
+
+
+class ShardSum:
+    """Adds up the gradients of a step on the device.
+
+    Args:
+        executor: whose ``gradients`` they are; it has the buffers of ``sums``.
+        sums: where they lie.
+        shards: of a step, over all ranks.
+        world: the ranks.
+        totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
+    """
+
+    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int) -> None:
+        self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
+        self._own = shards // world.size
+        self._number, self._weights = 0, list[float]()
+        model = executor.plan.tuning.model
+
+        def bind(calls: list[KernelCall]) -> list[Launch]:
+            return executor.bind(calls, 0)
+
+        numbers = range(sums.count)
+        self._accumulate = [bind(sums.accumulate_call(number, model)) for number in numbers]
+        self._finish = bind(sums.finish_calls(model) if sums.count else [])
+        if shards == 1:
+            return
+        self._take = [bind(sums.take_call(number, model)) for number in numbers]
+        self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
+        self._save, self._restore = bind(sums.save_call(model)), bind(sums.restore_call(model))
+        self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
+        #: For each level of the tree above the rank's own: the other rank, the elements to add, those that it adds.
+        self._levels: list[tuple[int, range, range, list[Launch]]] = []
+        part, distance = range(sums.elements), 1
+        while distance < world.size:
+            half = len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+            lower, upper = part[:half], part[half:]
+            part, other = (upper, lower) if world.rank & distance else (lower, upper)
+            self._levels.append((world.rank ^ distance, part, other, bind(sums.merge_call(1, model, part))))
+            distance *= 2
+
+    def begin(self, number: int) -> None:
+        """Before the batches of a shard, by its number among those of the rank."""
+        if self._shards == 1:
+            return
+        self._number = number
+        if self._sums.statistics:
+            if number == 0:
+                buffer = self._executor.buffers[STATISTICS]
+                self._executor.device.fill_zero(buffer, FLOAT32.itemsize * len(self._sums.statistics))
+            self._launch(self._restore if number else self._save)
+        self._executor.place("totals", number * self._totals)
+
+    def add(self) -> None:
+        """Adds the gradients of a batch to those of its shard."""
+        self._launch(self._accumulate[self._number.bit_count()])
+
+    def end(self, weight: float) -> None:
+        """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
+        self._weights.append(weight)
+        if self._shards == 1:
+            return
+        number, place = self._number, self._number.bit_count()
+        self._launch(self._take[place])
+        while number & 1:
+            self._launch(self._merge[place])
+            number, place = number >> 1, place - 1
+        if self._number == self._own - 1:
+            self._launch(self._first_total)
+
+    def finish(self, scale: float) -> bool:
+        """Makes the sum over all ranks, times ``scale`` / their weight, the gradients of the step.
+
+        Returns:
+            Whether the losses of all ranks are finite, where there are several; if one is not, the next step of the
+            optimizer changes nothing on any.
+        """
+        executor, world, is_finite = self._executor, self._world, True
+        weights, self._weights = self._weights, []
+        if world.size > 1:
+            self._exchange()
+            first = executor.device.read(executor.buffers["totals"], 1)
+            every = world.gather((weights, bool(np.isfinite(first[0]))))
+            weights, is_finite = [weight for own, _ in every for weight in own], all(finite for _, finite in every)
+            if not is_finite:
+                executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
+        executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
+        self._launch(self._finish)
+        return is_finite
+
+    def _exchange(self) -> None:
+        world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
+        behind = self._sums.elements
+        for partner, mine, other, merge in self._levels:
+            world.swap(partner, device, buffer, other, range(behind + mine.start, behind + mine.stop))
+            self._launch(merge)
+        for partner, mine, other, _ in reversed(self._levels):
+            world.swap(partner, device, buffer, mine, other)
+
+    def _launch(self, launches: list[Launch]) -> None:
+        self._executor.launch(launches, 0)
+
+
+def _first_total(shards: int, totals: int) -> KernelCall:
+    """Makes the first total NaN where a loss of another shard is not finite."""
+    arrays: dict[str, Any] = {"TOTALS": Array("totals", shards * totals, persistent=True)}
+    macros = {"LOSSES": shards, "STRIDE": totals}
+    size = GlobalSize(1, per_sample=False)
+    return KernelCall("loss/first_total", "losses of shards", size, arrays=arrays, macros=macros)
