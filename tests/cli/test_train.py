@@ -335,7 +335,7 @@ def test_refusals_before_the_first_epoch(run, arguments, message) -> None:
 
 
 def test_a_plan_that_is_too_large_names_the_largest_batch(run) -> None:
-    assert re.search(r"Hint: the largest batch that fits is \d{5,}\.\n$", run(*DIGITS, "--batch-size", 10**8).err)
+    assert re.search(r"Hint: the largest batch that fits is \d{5,}\. fit", run(*DIGITS, "--batch-size", 10**8).err)
 
 
 def test_a_trained_file_is_not_lost(run, trained) -> None:
