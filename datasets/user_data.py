@@ -38,7 +38,7 @@ _FIRST_KEYS = ("x", "x_train")
 #: The filters that HDF5 and h5py bring: deflate, shuffle, Fletcher's checksum, szip, nbit, scale and offset, LZF.
 #: Others are code that HDF5 would look for in folders of the system.
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
-#: The most bytes that a byte of a file may stand for; deflate makes 1032 of one at most.
+#: The most bytes of memory that a byte of a file may stand for; deflate makes 1032 of one at most.
 _MOST_UNPACKED = 2048
 #: Bytes of an array beyond which it is said that it is read as a whole.
 _NOTED_BYTES = 1 << 30
@@ -186,10 +186,10 @@ def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays
 
 
 def _check_size(path: Path, key: str, size: int) -> None:
-    """Raises DataError for an array that no packing makes of its file."""
-    most = _MOST_UNPACKED * path.stat().st_size
+    """Raises DataError for an array whose values in memory no packing makes of its file."""
+    most = max(KEPT_BYTES, _MOST_UNPACKED * path.stat().st_size)
     if size > most:
-        rule = f"an array must not be more than {_MOST_UNPACKED} times as long as its file"
+        rule = f"what is read into memory must not be more than {_MOST_UNPACKED} times as long as its file"
         raise DataError(f"{path}, {key}", rule, bytes=size, most=most)
 
 
@@ -214,7 +214,7 @@ def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, 
         file = h5py.File(path, "r")
         found = list(file)
         wanted = [key for key in keys or found if key in found and _is_array(path, file, key)]
-        _check_size(path, "all arrays", sum(file[key].nbytes for key in wanted))  # Names may share what they stand for.
+        _check_size(path, "all arrays", sum(_held_bytes(file[key], key) for key in wanted))  # Names may share values.
         arrays = {key: _hdf5_array(path, file[key], key, _has_labels(key, keys)) for key in wanted}
         if not any(isinstance(array, IndexedSource) for array in arrays.values()):
             file.close()
@@ -254,8 +254,20 @@ def _is_array(path: Path, file: Any, key: str) -> bool:
     return True
 
 
+def _is_read_whole(values: Any, key: str) -> bool:
+    return values.ndim == 0 or values.nbytes <= KEPT_BYTES or key == "class_names"
+
+
+def _held_bytes(values: Any, key: str) -> int:
+    """Bytes of memory that an array of an HDF5 file takes: itself, or the order of its samples.
+
+    An array may be far longer than its file, since chunks that were never written take no room.
+    """
+    return int(values.nbytes) if _is_read_whole(values, key) else 8 * len(values)
+
+
 def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
-    if values.ndim == 0 or values.nbytes <= KEPT_BYTES or key == "class_names":
+    if _is_read_whole(values, key):
         return np.asarray(values[()])
     place = values.id.get_offset()
     # What lies in one piece is read without HDF5, by several threads; its library lets in one.
