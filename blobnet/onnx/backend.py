@@ -11,9 +11,7 @@ from onnx.backend.base import Backend as _Backend
 from onnx.backend.base import BackendRep
 
 from blobnet.device import Device, choose
-from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError
-from blobnet.onnx.importer import check_operators
-from blobnet.onnx.reading import check, written_out
+from blobnet.errors import BlobnetError, DeviceError, OptionError
 from blobnet.onnx.session import Session
 from blobnet.onnx.values import Array
 
@@ -46,8 +44,7 @@ class Backend(_Backend):
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether there is such a device, and all operators of a model are known."""
         try:
-            check(model, _SUBJECT)
-            check_operators(written_out(model, _SUBJECT).graph, _SUBJECT)
+            Session(model, subject=_SUBJECT)
         except BlobnetError:
             return False
         return cls.supports_device(device)
@@ -61,11 +58,6 @@ class Backend(_Backend):
             UnsupportedError: an operator is none that blobnet has.
             DeviceError: there is no such device.
         """
-        check(model, _SUBJECT)
-        try:
-            onnx.checker.check_model(model)
-        except onnx.checker.ValidationError as error:
-            raise FileError(_SUBJECT, "ONNX's checker must accept the model", cause=error) from error
         return _prepared(model, device)
 
     @classmethod
@@ -91,12 +83,12 @@ class Backend(_Backend):
             onnx.helper.make_tensor_value_info(name, kind, array.shape)
             for name, kind, array in zip(names, kinds, arrays, strict=True)
         ]
-        ends = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        # What the outputs are follows from the node.
+        ends = [onnx.helper.make_tensor_value_info(name, 0, ()) for name in node.output if name]
         version = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
         opsets = [onnx.helper.make_opsetid("", version)]
         graph = onnx.helper.make_graph([node], "node", entries, ends)
         model = onnx.helper.make_model(graph, opset_imports=opsets)
-        check(model, _SUBJECT)
         return _prepared(model, device).run(arrays)
 
     @classmethod
@@ -110,7 +102,9 @@ class Backend(_Backend):
 
 
 def _prepared(model: Any, device: str) -> Prepared:
-    return Prepared(Session(written_out(model, _SUBJECT), subject=_SUBJECT, device=_device(_name(device))))
+    session = Session(model, subject=_SUBJECT)
+    session.device = _device(_name(device))
+    return Prepared(session)
 
 
 def _name(device: str) -> str | None:

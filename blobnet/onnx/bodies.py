@@ -80,6 +80,12 @@ def graphs_of(node: Any) -> dict[str, Any]:
     return {item.name: item.g for item in node.attribute if item.HasField("g")}
 
 
+def kinds_of(node: Any) -> set[str]:
+    """The operators of a node, and of all nodes within it."""
+    inner = (kinds_of(own) for graph in graphs_of(node).values() for own in graph.node)
+    return {node.op_type}.union(*inner)
+
+
 def _size(graph: Any) -> int:
     """The nodes of a graph, with those of graphs within."""
     return sum(1 + sum(map(_size, graphs_of(node).values())) for node in graph.node)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from blobnet.blob import FloatArray
+from blobnet.onnx.reading import OWN_DOMAINS
 from blobnet.onnx.values import Array
 
 #: The metadata that is a JSON list of the names of classes.
@@ -47,7 +48,7 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
             if len(readers) != 1 or value in outputs:
                 break
             (node,) = readers
-            is_step = node.op_type == operator and node.domain in ("", "ai.onnx") and len(node.input) == 2
+            is_step = node.op_type == operator and node.domain in OWN_DOMAINS and len(node.input) == 2
             own = array(node.input[1]) if is_step and node.input[0] == value else None
             if own is None or node.output[0] in outputs or not _fits(own, sizes, operator):
                 continue

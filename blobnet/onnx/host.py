@@ -181,10 +181,10 @@ def evaluated(node: Any, version: int, known: Mapping[str, Array], subject: str)
     try:
         with np.errstate(all="ignore"):
             found = ReferenceEvaluator(graph, opsets={"": version}, new_ops=_own_operators()).run(None, dict(known))
+            arrays_found = iter([np.asarray(array) for array in found])
     except Exception as error:  # The evaluator raises whatever NumPy does.
         rule = "what the host computes must be what ONNX's reference evaluator can"
         raise UnsupportedError(subject, rule, inputs=received, cause=error) from error
-    arrays_found = iter(map(np.asarray, found))
     return [next(arrays_found) if name else np.zeros(0) for name in node.output]
 
 

@@ -29,7 +29,7 @@ from blobnet.onnx.operation import (
     ValueNeededError,
 )
 from blobnet.onnx.operators import OPERATORS
-from blobnet.onnx.reading import array_of, opset, package, read
+from blobnet.onnx.reading import OWN_DOMAINS, array_of, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
 
 #: What samples may be on their way to the device.
@@ -38,6 +38,8 @@ SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int
 MOST_ELEMENTS = 2**31
 #: Axes that ONNX's tensors may have.
 MOST_AXES = 16
+#: The operators that make sequences, and take them.
+SEQUENCE_KINDS = frozenset(["SequenceAt", "SplitToSequence"])
 #: Samples for which shapes are worked out where a file leaves their number open: a prime that nothing else has.
 _SOME = 7
 
@@ -68,7 +70,9 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
     graph, subject = model.graph, str(path)
     arrays = {item.name: item for item in graph.initializer} if samples else {}
     normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
-    imported = import_for(model, subject, sizes_by_name(inputs_of(graph), sizes, subject, samples=samples), samples)
+    imported = import_for(
+        model, subject, sizes_by_name(inputs_of(graph, subject), sizes, subject, samples=samples), samples
+    )
     tensors = {}
     for name, value in imported.outputs.items():
         if not isinstance(value, Tensor):
@@ -84,10 +88,20 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
     return found
 
 
-def inputs_of(graph: Any) -> list[Any]:
-    """The inputs of a graph that it has no initializers for."""
+def inputs_of(graph: Any, subject: str) -> list[Any]:
+    """The inputs of a graph that it has no initializers for.
+
+    Raises:
+        UnsupportedError: one is no tensor.
+    """
     known = {item.name for item in graph.initializer}
-    return [item for item in graph.input if item.name not in known]
+    inputs = [item for item in graph.input if item.name not in known]
+    for item in inputs:
+        if not item.type.HasField("tensor_type"):
+            kind = str(item.type.WhichOneof("value")).removesuffix("_type")
+            rule, hint = "inputs must be tensors", "export the network with an input for each of its tensors."
+            raise UnsupportedError(f"{subject}, input {item.name}", rule, type=kind, hint=hint)
+    return inputs
 
 
 def import_for(model: Any, subject: str, sizes: Sizes, samples: bool = True, **settings: Any) -> Import:
@@ -96,7 +110,7 @@ def import_for(model: Any, subject: str, sizes: Sizes, samples: bool = True, **s
     Raises:
         OptionError: an axis has no size, or an operator is none that blobnet has.
     """
-    inputs = inputs_of(model.graph)
+    inputs = inputs_of(model.graph, subject)
     check_sizes(model.graph, sizes, subject)
     # With some number of samples, shapes say where these are; but not all files that leave it open mean it.
     *counts, last = (_SOME, 1) if samples else (0,)
@@ -248,7 +262,7 @@ class Import:
         self.outputs = {item.name: values[item.name] for item in graph.output}
         for name, value in self.outputs.items():
             if isinstance(value, Pieces):
-                raise UnsupportedError(f"{self.subject}, output {name}", "outputs must be tensors, and no sequences")
+                _refuse_sequences(f"{self.subject}, output {name}")
             if self.samples and not self.has_tail and isinstance(value, Tensor) and not value.is_plain:
                 subject = f"{self.subject}, output {name}"
                 operation = Operation(name, "", self._version, {}, (), (), self._samples, subject)
@@ -337,11 +351,12 @@ class Import:
 
     def _late(self, node: Any, values: Mapping[str, Operand]) -> Sequence[Late]:
         """The outputs of a node that becomes one of the tail."""
+        subject = _subject_of(node, self.subject)
         names = [*node.input, *(name for name in _inner_reads(node) if name in values)]
         inputs = {name: values[name] for name in names if name}
-        found = HostNode(
-            node, self._version, inputs, tuple(Late() for _ in node.output), _subject_of(node, self.subject)
-        )
+        if bodies.kinds_of(node) & SEQUENCE_KINDS or any(isinstance(value, Pieces) for value in inputs.values()):
+            _refuse_sequences(subject)
+        found = HostNode(node, self._version, inputs, tuple(Late() for _ in node.output), subject)
         self.tail.append(found)
         return found.outputs
 
@@ -353,6 +368,8 @@ class Import:
                 return self._late(node, values)
             inputs.append(value)
         subject = _subject_of(node, self.subject)
+        if node.op_type not in SEQUENCE_KINDS and any(isinstance(value, Pieces) for value in inputs):
+            _refuse_sequences(subject)
         if node.op_type in host.KINDS and not any(isinstance(value, Tensor) for value in inputs):
             known = {
                 name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)
@@ -474,7 +491,7 @@ class _Trips:
         if isinstance(value, Late):
             raise OnHostError(self.subject, "all of a loop must be the device's, or the host's", hint=SESSION_HINT)
         if isinstance(value, Pieces):
-            raise UnsupportedError(self.subject, "what trips give must be tensors, and no sequences")
+            _refuse_sequences(self.subject)
         return value
 
     def _built(self, kind: str, values: Sequence[Any], **attributes: Any) -> Any:
@@ -511,7 +528,7 @@ def check_operators(graph: Any, subject: str) -> None:
     lacking = [
         node
         for node in graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type not in {*OPERATORS, *host.KINDS, *bodies.KINDS}
+        if node.domain not in OWN_DOMAINS or node.op_type not in {*OPERATORS, *host.KINDS, *bodies.KINDS}
     ]
     if lacking:
         kinds = first_few(dict.fromkeys(map(_kind, lacking)), 8)
@@ -520,6 +537,12 @@ def check_operators(graph: Any, subject: str) -> None:
         hint += "one for each operator."
         first = lacking[0]
         raise UnsupportedError(_subject_of(first, subject), rule, operator=_kind(first), all_that_lack=kinds, hint=hint)
+
+
+def _refuse_sequences(subject: str) -> None:
+    """Raises UnsupportedError."""
+    rule = "a sequence must be of tensors of the device, made by SplitToSequence and read by SequenceAt alone"
+    raise UnsupportedError(subject, rule, hint="export the network with Split, Gather and Concat in its place.")
 
 
 def reads(graph: Any) -> Counter[str]:
@@ -555,7 +578,7 @@ def _subject_of(node: Any, subject: str) -> str:
 
 
 def _kind(node: Any) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    return node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}.{node.op_type}"
 
 
 def _layer_name(name: str, taken: set[str]) -> str:

@@ -9,19 +9,24 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.values import Array
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 #: The operator sets that can be read: from here to the newest that the package knows.
 OLDEST_OPSET = 7
 #: Nodes that a graph may have, its functions written out.
 MOST_NODES = 100_000
+#: What ONNX's own operators have for a domain.
+OWN_DOMAINS = ("", "ai.onnx")
 #: Characters of another package's message that errors repeat.
 _SHOWN = 200
 
@@ -41,38 +46,52 @@ def package() -> Any:
         raise OptionError("onnx", "the package must be installed for ONNX files", cause=error, hint=hint) from error
 
 
-def read(path: str | os.PathLike[str]) -> Any:
-    """The model in a file, an ``onnx.ModelProto``, with its external data.
+def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) -> Any:
+    """A model that was checked, an ``onnx.ModelProto``, with its external data, and its functions written out.
+
+    Args:
+        file: its path; or a model, of which all data was read, and which stays as it is.
+        subject: what errors call it; the path by default.
 
     Raises:
         FileError: the file is missing, damaged or none of ONNX; its external data is missing, too short or elsewhere.
         OptionError: the package ``onnx`` is missing.
     """
-    onnx, subject = package(), str(path)
+    onnx, folder = package(), None
+    model: Any = file
+    if isinstance(file, str | os.PathLike):
+        subject, folder = subject or str(file), Path(file).resolve().parent
+        model = _parsed(Path(file), subject)
+    subject = subject or "onnx"
+    check(model, subject)
+    for tensor in _tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _check_external(tensor, folder, subject)
     try:
-        data = Path(path).read_bytes() if Path(path).stat().st_size < 2**31 else b""
+        onnx.checker.check_model(model if folder is None else os.fspath(cast(Any, file)))
+        if folder is not None:
+            onnx.external_data_helper.load_external_data_for_model(model, str(folder))
+    except Exception as error:
+        raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
+    return written_out(model, subject)
+
+
+def _parsed(path: Path, subject: str) -> Any:
+    """The model that the bytes of a file are."""
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if 0 < size < 2**31 else b""
     except OSError as error:
         raise FileError(subject, "the file must be one that can be read", cause=error) from error
     if not data:
-        size = Path(path).stat().st_size
         raise FileError(subject, "an ONNX file must have some bytes, and less than 2 GiB", bytes=size)
-    model = onnx.ModelProto()
+    model = package().ModelProto()
     try:
         model.ParseFromString(data)
     except Exception as error:
         rule = "the file must be a whole ONNX model"
         raise FileError(subject, rule, bytes=len(data), cause=_shown(error)) from error
-    check(model, subject)
-    folder = Path(path).resolve().parent
-    for tensor in _tensors(model.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _check_external(tensor, folder, subject)
-    try:
-        onnx.checker.check_model(str(path))
-        onnx.external_data_helper.load_external_data_for_model(model, str(folder))
-    except Exception as error:
-        raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
-    return written_out(model, subject)
+    return model
 
 
 def check(model: Any, subject: str) -> None:
@@ -99,37 +118,51 @@ def written_out(model: Any, subject: str) -> Any:
     """
     onnx, version = package(), opset(model)
     if model.functions:
+        model = _completed(model, {(item.domain, item.name): item.attribute_proto for item in model.functions})
         try:
             model = onnx.inliner.inline_local_functions(model)
         except Exception as error:
             raise FileError(subject, "the functions of a model must fit their calls", cause=_shown(error)) from error
     for _ in range(3):
-        others = {
-            node.op_type
-            for node in model.graph.node
-            if node.domain in ("", "ai.onnx") and node.op_type not in OPERATORS and node.op_type not in host.KINDS
-        }
-        written = [("", kind) for kind in sorted(others) if _is_function(onnx, kind, version)]
-        if not written:
+        kinds = {node.op_type for graph in _graphs(model) for node in graph.node if node.domain in OWN_DOMAINS}
+        schemas = {("", kind): schema for kind in sorted(kinds) if (schema := _composite(onnx, kind, version))}
+        if not schemas:
             break
-        for function in written:
+        defaults = {key: [item.default_value for item in found.attributes.values()] for key, found in schemas.items()}
+        model = _completed(model, defaults)
+        for key in schemas:
             # Some need types that ONNX does not find: then the node is what is not supported.
             with contextlib.suppress(Exception):
-                model = onnx.inliner.inline_selected_functions(model, [function], inline_schema_functions=True)
+                model = onnx.inliner.inline_selected_functions(model, [key], inline_schema_functions=True)
+    _check_nodes(model, subject)
     return model
+
+
+def _completed(model: Any, defaults: Mapping[tuple[str, str], Iterable[Any]]) -> Any:
+    """The model, whose nodes have the attributes that they leave out, by domain and operator.
+
+    ONNX writes functions out with what their nodes have, and without what they do not.
+    """
+    own = package().ModelProto()
+    own.CopyFrom(model)
+    for node in (node for graph in _graphs(own) for node in graph.node):
+        given = {attribute.name for attribute in node.attribute}
+        others = defaults.get(("" if node.domain in OWN_DOMAINS else node.domain, node.op_type), ())
+        node.attribute.extend(item for item in others if item.type and item.name not in given)
+    return own
 
 
 def opset(model: Any) -> int:
     """The version of ONNX's own operators in a model."""
-    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0)
+    return max((int(item.version) for item in model.opset_import if item.domain in OWN_DOMAINS), default=0)
 
 
-def _is_function(onnx: Any, kind: str, version: int) -> bool:
-    try:
-        schema = onnx.defs.get_schema(kind, version, "")
-    except onnx.defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+def _composite(onnx: Any, kind: str, version: int) -> Any:
+    """The schema of an operator that ONNX defines by others, if blobnet has none of its own; or None."""
+    if kind in OPERATORS or kind in host.KINDS or not onnx.defs.has(kind, version, ""):
+        return None
+    schema = onnx.defs.get_schema(kind, version, "")
+    return schema if schema.has_function or schema.has_context_dependent_function else None
 
 
 def array_of(tensor: Any, subject: str) -> Array:
@@ -148,20 +181,36 @@ def array_of(tensor: Any, subject: str) -> Array:
     return array
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """All tensors of a graph, those in attributes and in graphs within it too."""
-    stack = [graph]
+def _graphs(model: Any) -> Iterator[Any]:
+    """The graph of a model, its functions, and all graphs within their nodes."""
+    stack = [model.graph, *model.functions]
     while stack:
         item = stack.pop()
-        yield from item.initializer
+        yield item
         for node in item.node:
             for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
-                stack += [attribute.g, *attribute.graphs] if attribute.g.node or attribute.graphs else []
+                stack += [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
 
 
-def _check_external(tensor: Any, folder: Path, subject: str) -> None:
+def _tensors(model: Any) -> Iterator[Any]:
+    """All tensors of a model, those in attributes and in graphs within nodes too."""
+    for item in _graphs(model):
+        sparse: list[Any] = []
+        if isinstance(item, package().GraphProto):
+            yield from item.initializer
+            sparse += item.sparse_initializer
+        for attribute in (attribute for node in item.node for attribute in node.attribute):
+            yield from (attribute.t, *attribute.tensors)
+            sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
+        for tensor in sparse:
+            yield from (tensor.values, tensor.indices)
+
+
+def _check_external(tensor: Any, folder: Path | None, subject: str) -> None:
     """Raises FileError unless a tensor's data is a part of a file in the folder of the model."""
+    if folder is None:
+        rule, hint = "a model that is no file must have all of its data", "onnx.load(path) reads it, or give the path."
+        raise FileError(subject, rule, tensor=tensor.name, hint=hint)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     path = (folder / location).resolve()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,16 @@ from blobnet.errors import OptionError
 from blobnet.model import Model
 from blobnet.onnx.bodies import run_tail
 from blobnet.onnx.host import Late
-from blobnet.onnx.importer import SAMPLE_TYPES, Import, Sizes, import_for, input_shape, inputs_of, sizes_by_name
+from blobnet.onnx.importer import (
+    SAMPLE_TYPES,
+    Import,
+    Sizes,
+    check_operators,
+    import_for,
+    input_shape,
+    inputs_of,
+    sizes_by_name,
+)
 from blobnet.onnx.operation import SamplesMixedError, ValueNeededError
 from blobnet.onnx.reading import array_of, package, read
 from blobnet.onnx.values import Array, Tensor, whole
@@ -104,7 +113,7 @@ class Session:
     ``session.predict(image)`` gives what ``Model.predict`` does: an array, or arrays by the outputs' names.
 
     Args:
-        file: its path; or an ``onnx.ModelProto``.
+        file: its path; or an ``onnx.ModelProto``, of which all data was read.
         subject: what errors call it; the path by default.
         device: where networks run: a device or its name; the best one by default.
 
@@ -120,12 +129,12 @@ class Session:
         subject: str | None = None,
         device: Device | str | None = None,
     ) -> None:
-        is_path = isinstance(file, str | os.PathLike)
-        self._proto: Any = read(file) if is_path else cast(Any, file)
-        self._subject = subject or (str(file) if is_path else "onnx.Session")
-        self._device = device
+        self._subject = subject or (str(file) if isinstance(file, str | os.PathLike) else "onnx.Session")
+        self._proto: Any = read(file, self._subject)
+        self.device = device
         graph = self._proto.graph
-        self._inputs = {item.name: item for item in inputs_of(graph)}
+        check_operators(graph, self._subject)
+        self._inputs = {item.name: item for item in inputs_of(graph, self._subject)}
         self._types = {item.name: item.type.tensor_type.elem_type for item in graph.output}
         #: Networks of all sizes have these.
         self._constants = {item.name: array_of(item, self._subject) for item in graph.initializer}
@@ -194,14 +203,15 @@ class Session:
     def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs, in the types that the file says."""
         with self._lock:
-            if not isinstance(self._device, Device):
-                self._device = Device(self._device)
+            if not isinstance(self.device, Device):
+                self.device = Device(self.device)
+            device = self.device
             found = next((network for network in self._networks if network._fits(arrays)), None)
             if found is None:
                 found = Network.of(self._imported(arrays))
             others = [network for network in self._networks if network is not found]
             self._networks = [*others, found][-MOST_NETWORKS:]
-        results = found._run(arrays, self._device)
+        results = found._run(arrays, device)
         for name, kind in self._types.items():
             if kind:
                 wanted = package().helper.tensor_dtype_to_np_dtype(kind)
