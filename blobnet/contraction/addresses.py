@@ -38,9 +38,9 @@ class Addresses(Writer):
         self.tiles = local_tiles(table, schedule)
         self.outputs, self.loops = order_of(table, schedule)
         ordered = [*(name for name in units if name in table.buffers), *(n for n in table.buffers if n not in units)]
-        self.buffers = {name: self.name(name) for name in ordered}
+        self.buffers = {name: self.given("t", name) for name in ordered}
         self.count = self.name("count") if table.sample else ""
-        self.index_names = {index.name: self.name(index.name) for index in table.indexes}
+        self.index_names = {index.name: self.given("i", index.name) for index in table.indexes}
         #: The text of every index's value: of outputs without what the place in the block adds.
         self.values: dict[str, str] = {}
         #: Where the tile begins, and where it would begin if it did not have to fit.

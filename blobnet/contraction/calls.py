@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from blobnet.blob import FLOAT32, BlobLayout, Halo
 from blobnet.contraction.costs import predict
-from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor, unused
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule, prepared
@@ -117,7 +117,8 @@ def _added(program: Program, tensor: Tensor) -> Program:
         place = program.statements.index(first)
         return replace(program, statements=(*program.statements[:place], *changed, *program.statements[place + 1 :]))
     # What others read, or no sum gives, is made by itself first.
-    own = Tensor(_new_name(f"{tensor.name}_alone", program), tensor.shape)
+    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
+    own = Tensor(unused(f"{tensor.name}_alone", taken), tensor.shape)
 
     def change(node: Expression) -> Expression | None:
         return Read(own, node.map) if isinstance(node, Read) and node.tensor == tensor else None
@@ -134,13 +135,6 @@ def _added(program: Program, tensor: Tensor) -> Program:
     whole = tuple(Affine.index(name) for name, _ in ranges)
     statements.append(Statement(Read(tensor, whole), "+", Read(own, whole), ranges, accumulates=True))
     return replace(program, statements=tuple(statements))
-
-
-def _new_name(wanted: str, program: Program) -> str:
-    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
-    while wanted in taken:
-        wanted += "_"
-    return wanted
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------

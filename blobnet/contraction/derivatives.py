@@ -27,6 +27,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
     Tensor,
+    unused,
 )
 from blobnet.errors import OptionError
 
@@ -60,15 +61,9 @@ def delta_names(program: Program) -> dict[str, str]:
     taken = {tensor.name for tensor in tensors}
     names = {}
     for tensor in tensors:
-        names[tensor.name] = _unused(f"d_{tensor.name}", taken)
+        names[tensor.name] = unused(f"d_{tensor.name}", taken)
         taken.add(names[tensor.name])
     return names
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 class _Differentiation:
@@ -115,7 +110,7 @@ class _Differentiation:
         return Tensor(self.names[tensor.name], tensor.shape)
 
     def new(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        tensor = Tensor(_unused(name, self.taken), shape)
+        tensor = Tensor(unused(name, self.taken), shape)
         self.taken.add(tensor.name)
         return tensor
 
@@ -185,7 +180,9 @@ class _Differentiation:
         """
         box, output = statement.box, statement.output
         again = _told_apart(statement)
-        renamed = {name: _unused(f"{name}_", set(box)) for name in again}
+        renamed: dict[str, str] = {}
+        for name in again:
+            renamed[name] = unused(f"{name}_", {*box, *renamed.values()})
         forms = {name: Affine.index(other) for name, other in renamed.items()}
         spans = tuple(statement.ranges) + tuple((renamed[name], box[name]) for name in again)
         same_cell = [Constraint(form - form.substitute(forms), 1) for form in output.map]

@@ -22,7 +22,7 @@ What holds in every statement that :mod:`blobnet.contraction.binding`, ``derivat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from blobnet.contraction.functions import FUNCTIONS
@@ -31,6 +31,13 @@ Shape = tuple[int, ...]
 
 #: What aggregations give for no terms at all; "=" is of element-wise statements and has one term for every cell.
 NEUTRAL = {"+": 0.0, "*": 1.0, ">": -math.inf, "<": math.inf, "=": 0.0}
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """A name that is not taken, as near to ``name`` as can be."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.schedule import Schedule, Side, Tile, check, constrained
-from blobnet.contraction.table import Table, cut
+from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
 
 #: Multiply-adds in a loop.
@@ -179,7 +179,7 @@ def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction
         return []
     found = []
     name = max(shared, key=lambda name: table.extents[name])
-    joined_names = {part for names in base.joins for part in ("_".join(names), *names)}
+    joined_names = {part for names in base.joins for part in (join_name(names), *names)}
     others = [other for other in model.reductions if other != name and table.extents[other] > 1]
     cuttable = [other for other in others if other not in joined_names and other != table.sample_reduction]
     small = [index.name for index in table.outputs if 1 < index.extent <= _TAPS]
@@ -206,7 +206,7 @@ def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction
                 cuts={other: size} if other else {},
                 tiles=sides,
                 shared=(name, items),
-                unrolled=(f"{other}_cut",) if other else (),
+                unrolled=(part_of(other, CUT),) if other else (),
                 order=(*(key for key in by.outputs if key not in sides), *sides, *others, name),
             )
             options = [made]

@@ -19,6 +19,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
     Tensor,
+    unused,
 )
 from blobnet.contraction.fusion import Fused, fuse
 from blobnet.contraction.kernel import Kernel
@@ -31,13 +32,13 @@ from blobnet.contraction.schedule import (
     check,
     constrained,
     operand_names,
-    part_name,
     part_steps,
     prepared,
     sides,
 )
 from blobnet.contraction.source import generate
 from blobnet.contraction.table import (
+    PIECE,
     Index,
     Load,
     Operand,
@@ -48,6 +49,7 @@ from blobnet.contraction.table import (
     covers,
     flatten,
     loads_of,
+    part_of,
     rewritten,
     zeros_of,
 )
@@ -151,6 +153,10 @@ def lower(
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
     types = {name: place.type for name, place in places.items()}
     steps: list[Step] = []
+
+    def new_name(wanted: str) -> str:
+        return unused(wanted, {*layouts, *elements})
+
     for group in groups:  # What fills a tensor comes before what tells which of its axes the samples are.
         _sample_index(group, samples, places)
     tables = [
@@ -163,7 +169,7 @@ def lower(
     for group, whole in zip(groups, tables, strict=True):
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
-        for table, schedule in scheduled(whole, choose(whole), elements):
+        for table, schedule in scheduled(whole, choose(whole), elements, new_name):
             made = table.stores[0].operand.name
             entry = f"contraction_{made}_{len(steps)}"
             if made not in layouts and isinstance(table.expression, Load) and not table.reductions:
@@ -393,8 +399,10 @@ def _same_rows(group: Group) -> list[tuple[str, str]]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> list[tuple[Table, Schedule]]:
-    """The tables of a table's launches under a schedule; buffers of its own join ``elements``.
+def scheduled(
+    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str]
+) -> list[tuple[Table, Schedule]]:
+    """The tables of a table's launches under a schedule; buffers of its own join ``elements`` under a ``new_name``.
 
     Raises:
         OptionError: the schedule does not fit the table.
@@ -404,11 +412,11 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
     if schedule.is_product:
-        return [*steps, *_product(table, schedule, elements)]
+        return [*steps, *_product(table, schedule, elements, new_name)]
     names = operand_names(table)
     wide = [names[key] for key in schedule.wide]
     for operand in [names[key] for key in schedule.packed]:
-        table, packing = packed(table, operand, schedule, _new_name("packed", elements), elements)
+        table, packing = packed(table, operand, schedule, new_name("packed"), elements)
         steps += packing
     if wide:  # What is packed is loaded as the vector's lanes.
         left = operand_names(table)
@@ -416,24 +424,26 @@ def scheduled(table: Table, schedule: Schedule, elements: dict[str, int]) -> lis
     part, parts = schedule.split
     if parts == 1:
         return [*steps, (table, schedule)]
-    first, second = split(table, part, parts, _new_name("partial", elements))
+    first, second = split(table, part, parts, new_name("partial"))
     elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
-    order = (f"{part}_part", *schedule.order)
+    order = (part_of(part, PIECE), *schedule.order)
     last = small(second)
     check(second, last)
     return [*steps, (first, replace(schedule, split=("", 1), order=order)), (second, last)]
 
 
-def _product(table: Table, schedule: Schedule, elements: dict[str, int]) -> list[tuple[Table, Schedule]]:
+def _product(
+    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str]
+) -> list[tuple[Table, Schedule]]:
     """The launches of a product of matrices."""
     steps = []
     names = operand_names(table)
     for operand in [names[key] for key in schedule.packed]:
-        table, packing = matrix_copy(table, operand, schedule, _new_name("packed", elements), elements)
+        table, packing = matrix_copy(table, operand, schedule, new_name("packed"), elements)
         steps.append(packing)
     if schedule.split[1] == 1:
         return [*steps, (table, schedule)]
-    first, second = split_depth(table, schedule, _new_name("partial", elements))
+    first, second = split_depth(table, schedule, new_name("partial"))
     elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
     return [*steps, (first, schedule), (second, spread(second))]
 
@@ -468,7 +478,7 @@ def matrix_copy(
 
 def split_depth(table: Table, schedule: Schedule, partial: str) -> tuple[Table, Table]:
     """Two tables for one: sums of parts of the depth, whole steps each, and the sums of these."""
-    part, parts = part_name(table), schedule.split[1]
+    part, parts = part_of("depth", PIECE), schedule.split[1]
     size, place = 1, Affine()
     for name in reversed(schedule.depth):
         place += Affine.index(name) * size
@@ -504,14 +514,6 @@ def _dense(name: str, indexes: Sequence[Index], table: Table) -> Operand:
     return Operand(name, ((size, Affine.index(indexes[0].name)), *reversed(axes)), 0)
 
 
-def _new_name(wanted: str, elements: Mapping[str, int]) -> str:
-    name, count = wanted, 1
-    while name in elements:
-        count += 1
-        name = f"{wanted}{count}"
-    return name
-
-
 def simple(table: Table) -> Schedule:
     """A schedule for a kernel that moves more than it computes: lanes of what lies closest, rows after one another."""
     store = table.stores[0].operand
@@ -542,7 +544,7 @@ def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Tab
     whole = table.extents[name]
     extent = -(-whole // parts)
     parts = -(-whole // extent)
-    part = f"{name}_part"
+    part = part_of(name, PIECE)
     forms = {name: Affine.index(name) + Affine.index(part) * extent}
 
     def operand(old: Operand) -> Operand:

@@ -114,8 +114,10 @@ class ProductGenerator(Stores):
         assert schedule.columns
         self.side_of = {"row": schedule.rows, "column": schedule.columns}
         self.left, self.right = (
-            matrix_of(table, schedule, operand, side, bool(operand.block), self.name(self.buffers[operand.name]))
-            for operand, side in zip(sides(table, schedule), self.side_of.values(), strict=True)
+            matrix_of(table, schedule, operand, side, bool(operand.block), text)
+            for operand, side, text in zip(
+                sides(table, schedule), self.side_of.values(), ("left", "right"), strict=True
+            )
         )
         with self.kernel_block():
             self.local_memory()

@@ -1,12 +1,12 @@
 """How a table becomes a kernel: one short value that search proposes, tests force, and reports print.
 
-    join y x; tile o 1x1x48; tile y_x 1x4x7; vector o 16; pack W; unroll a b; order n y_x o i a b
+    join y x; tile o 1x1x48; tile y.x 1x4x7; vector o 16; pack W; unroll a b; order n y.x o i a b
 
 Its text is a list of settings, of which each may be missing:
 
     peel x          of an output index the values that always meet its constraints; the others have kernels of their own
-    cut i 4         a reduction index is two: i, and i_cut, which goes through so many neighbours
-    join y x        two neighbours are one index, y_x (of more, from left to right)
+    cut i 4         a reduction index is two: i, and i/cut, which goes through so many neighbours
+    join y x        two neighbours are one index, y.x (of more, from left to right)
     tile o 8x2x6    of an output index: work-items side by side x tiles that a work-item makes one after another x
                     results in registers
     vector o 16     lanes of an index, which are consecutive values of it
@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 
 from blobnet.blob import FLOAT32
 from blobnet.contraction.form import Apply, Position
-from blobnet.contraction.table import Load, Operand, Table, cut, interior, joined, period_of, restricted
+from blobnet.contraction.table import Load, Operand, Table, cut, interior, join_name, joined, period_of, restricted
 from blobnet.errors import OptionError, near_matches
 
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
@@ -254,7 +254,7 @@ def prepared(table: Table, schedule: Schedule) -> Table:
                 rule = f"{outer} and {inner} must be the same distance apart in every operand to be joined"
                 raise _bad(rule, schedule=schedule)
             table = joined(table, outer, inner)
-            outer = f"{outer}_{inner}"
+            outer = join_name((outer, inner))
     return table
 
 
@@ -463,12 +463,6 @@ def sides(table: Table, schedule: Schedule) -> tuple[Operand, Operand]:
 def depth_of(table: Table) -> int:
     """Terms of each sum."""
     return math.prod(index.extent for index in table.reductions)
-
-
-def part_name(table: Table) -> str:
-    """What the parts of a split depth are called."""
-    names = table.extents
-    return next(name for name in ("part", *(f"part{n}" for n in range(len(names)))) if name not in names)
 
 
 def part_steps(table: Table, schedule: Schedule) -> int:

@@ -13,7 +13,7 @@ from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.remembered import remembered
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
-from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, period_of
+from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, join_name, period_of
 from blobnet.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
@@ -117,7 +117,7 @@ def _joined(table: Table, gaps: bool) -> tuple[tuple[str, ...], ...]:
                 parts = _chain(chains, outer) + _chain(chains, inner)
                 if len(_chain(chains, inner)) > 1:
                     continue  # Names are joined from left to right.
-                chains = [chain for chain in chains if "_".join(chain) != outer] + [parts]
+                chains = [chain for chain in chains if join_name(chain) != outer] + [parts]
                 table = prepared(table, Schedule(joins=((outer, inner),)))
                 done = False
                 break
@@ -125,7 +125,7 @@ def _joined(table: Table, gaps: bool) -> tuple[tuple[str, ...], ...]:
 
 
 def _chain(chains: list[tuple[str, ...]], name: str) -> tuple[str, ...]:
-    return next((chain for chain in chains if "_".join(chain) == name), (name,))
+    return next((chain for chain in chains if join_name(chain) == name), (name,))
 
 
 def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tuple[str, ...]]]:

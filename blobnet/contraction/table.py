@@ -7,7 +7,7 @@ more. What is left of the constraints is met by the limits of loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +23,18 @@ Array = npt.NDArray[np.float64]
 
 #: What two partial results of an aggregation come to.
 COMBINE = {"+": np.add, "*": np.multiply, ">": np.maximum, "<": np.minimum, "=": np.add}
+#: Parts of an index: the neighbours of a run where it is cut, and the pieces of a sum that is split.
+CUT, PIECE = "cut", "part"
+
+
+def part_of(name: str, kind: str) -> str:
+    """What an index is called that a schedule makes of another; texts of the language have no such names."""
+    return f"{name}/{kind}"
+
+
+def join_name(names: Iterable[str]) -> str:
+    """What several indexes are called as one; nor such ones."""
+    return ".".join(names)
 
 
 @dataclass(frozen=True)
@@ -337,7 +349,7 @@ def joined(table: Table, outer: str, inner: str) -> Table:
     """The table with two neighbours as one index, called by both names; see :func:`period_of`."""
     period = period_of(table, outer, inner)
     first, second = table.index(outer), table.index(inner)
-    name = f"{outer}_{inner}"
+    name = join_name((outer, inner))
     extent = (first.extent - 1) * period + second.extent
 
     def operand(old: Operand) -> Operand:
@@ -371,8 +383,8 @@ def joined(table: Table, outer: str, inner: str) -> Table:
 
 
 def cut(table: Table, name: str, size: int) -> Table:
-    """The table with a reduction index as two: runs of ``size`` neighbours, and ``NAME_cut`` within a run."""
-    inner = f"{name}_cut"
+    """The table with a reduction index as two: runs of ``size`` neighbours, and ``NAME/cut`` within a run."""
+    inner = part_of(name, CUT)
     forms = {name: Affine.index(name) * size + Affine.index(inner)}
 
     def operand(old: Operand) -> Operand:

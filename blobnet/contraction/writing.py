@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-#: What sources cannot name anything else: words, and types of vectors.
-_WORDS = """
-    auto break case char const continue default do double else enum extern float for goto half if inline int long
-    register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool
-    kernel global local constant private uint ulong uchar ushort image pipe from element row column size_t NAN INFINITY
-    thread rest event_t sampler_t true false min max floor ceil exp log pow sin cos sqrt tanh erf fabs I M_PI MAXFLOAT
-    expm1 log1p
-    HUGE_VALF read_only write_only read_write complex imaginary barrier CLK_LOCAL_MEM_FENCE get_group_id get_local_id
-"""
-_TYPES = ("float", "int", "LOAD", "LOAD_LOCAL", "LOAD_ALIGNED", "STORE")
-_RESERVED = frozenset([*_WORDS.split(), *(f"{name}{lanes}" for name in _TYPES for lanes in (2, 4, 8, 16))])
 
 
 class Writer:
@@ -29,7 +18,7 @@ class Writer:
         self.entry = entry
         self.lines: list[str] = []
         self.depth = 0
-        self.used = {*_RESERVED, entry}
+        self.used = {entry}
 
     def name(self, wanted: str) -> str:
         """A name that nothing else has here."""
@@ -39,6 +28,10 @@ class Writer:
             found = f"{wanted}_{count}"
         self.used.add(found)
         return found
+
+    def given(self, kind: str, name: str) -> str:
+        """A name for what a text calls ``name``: no word of C, macro or name of ours begins with a ``kind``, ``t_``."""
+        return self.name(re.sub(r"\W", "_", f"{kind}_{name}"))
 
     def put(self, line: str) -> None:
         """Writes a line at the depth of the block that is open."""

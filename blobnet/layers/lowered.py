@@ -144,15 +144,11 @@ class Lowered(Layer):
         others = [place for place in range(len(site.inputs)) if place != own]
         if expression is None or own is None or len(others) > 1:
             return None
-        names = {name: "x" if place == own else "r" for place, name in enumerate(bound.inputs)}
-        numbers = {tensor.name: tensor.name.upper() for tensor in bound.parameters}
-        return (
-            Step(
-                renamed(expression, names | numbers),
-                site.inputs[others[0]] if others else None,
-                tuple((number, site.parameter(name)) for name, number in numbers.items()),
-            ),
+        names = {_INPUT.format(place): "x" if place == own else "r" for place in range(len(site.inputs))}
+        numbers = tuple(
+            (_NUMBER.format(place), site.parameter(tensor.name)) for place, tensor in enumerate(bound.parameters)
         )
+        return (Step(renamed(expression, names), site.inputs[others[0]] if others else None, numbers),)
 
     def forward(self, site: Site) -> list[KernelCall]:
         part = self._steps(site).forward
@@ -298,14 +294,16 @@ _IN_KERNELS = frozenset(
     {"add", "subtract", "multiply", "divide", "negate", "abs", "ceil", "floor", "sqrt", "pow"}
     | {"cos", "erf", "exp", "expm1", "log", "log1p", "sin", "tanh"}
 )
+#: What inputs and parameters are called there, whatever their names: none of these is a function's, or a macro's.
+_INPUT, _NUMBER = "INPUT_{}", "NUMBER_{}"
 _COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
 
 
 @lru_cache(1024)
 def _of_single_values(layer: Lowered, inputs: tuple[Shape, ...]) -> str | None:
-    """The expression of inputs and parameters that the function is, if it is one of values at one place.
+    """The expression of INPUT_k and NUMBER_k that the function is, if it is one of values at one place.
 
-    Parameters have a number for each unit then.
+    These are its inputs and its parameters, which have a number for each unit then.
     """
     bound = layer.bound(inputs)
     (statement, *more), shape = bound.program.statements, bound.output.shape
@@ -317,24 +315,26 @@ def _of_single_values(layer: Lowered, inputs: tuple[Shape, ...]) -> str | None:
         if read.map != (place if is_input else place[1:2]) or (is_input and read.tensor.shape != shape):
             return None
     every = {read.tensor.name for read in statement.reads} == {tensor.name for tensor in bound.program.inputs}
-    return _written(statement.expression) if every else None
+    names = {name: _INPUT.format(place) for place, name in enumerate(bound.inputs)}
+    names |= {tensor.name: _NUMBER.format(place) for place, tensor in enumerate(bound.parameters)}
+    return _written(statement.expression, names) if every else None
 
 
-def _written(expression: Expression) -> str | None:
-    """An expression of tensors' names, with numbers that are floats in C; None if kernels of kernels/ have none."""
+def _written(expression: Expression, names: Mapping[str, str]) -> str | None:
+    """An expression with these ``names`` of tensors, and numbers that are floats in C; None if kernels have none."""
     if isinstance(expression, Number):
         return repr(float(expression.value)) if math.isfinite(expression.value) else None
     if isinstance(expression, Read):
-        return expression.tensor.name
+        return names[expression.tensor.name]
     if not isinstance(expression, Apply):
         return None
     name, arguments = expression.function, expression.arguments
     if name == "select" and isinstance(arguments[0], Apply) and arguments[0].function in _COMPARISONS:
         # Of vectors, comparisons give conditions and no numbers.
-        condition = (FUNCTIONS[arguments[0].function].symbol, *map(_written, arguments[0].arguments))
-        parts = condition[1:] + tuple(map(_written, arguments[1:]))
-        return None if None in parts else "({1} {0} {2} ? {3} : {4})".format(condition[0], *parts)
-    texts = list(map(_written, arguments))
+        parts = [_written(part, names) for part in (*arguments[0].arguments, *arguments[1:])]
+        symbol = FUNCTIONS[arguments[0].function].symbol
+        return None if None in parts else "({1} {0} {2} ? {3} : {4})".format(symbol, *parts)
+    texts = [_written(part, names) for part in arguments]
     if name not in _IN_KERNELS or None in texts:
         return None
     symbol = FUNCTIONS[name].symbol

@@ -154,7 +154,7 @@ def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:
         yield Rung("concise", "a work-item an output value", f"tile o {min(outputs, SIDE_BY_SIDE)}x1x1")
         yield Rung("4 units", "4 output units a work-item", block)
         yield Rung("4 units, 2 columns", "2 columns a work-item: an outer product", pairs)
-        steps = f"{pairs}; cut i {step}; unroll i_cut; wide I"
+        steps = f"{pairs}; cut i {step}; unroll i/cut; wide I"
         yield Rung(f"{step} input units a step", "the loop over input units unrolled, inputs as vectors", steps)
     else:
         positions = f"tile x 1x1x{min(width, POSITIONS)}"
@@ -168,7 +168,7 @@ def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:
                 name, adds = f"{channels} channels", f"{channels} input units a work-item"
                 if channels == 1:
                     name, adds = "local memory", "both come through local memory"
-                yield Rung(name, adds, f"{positions}; {staged(case, channels, model)}; unroll i_cut {taps}; local I W")
+                yield Rung(name, adds, f"{positions}; {staged(case, channels, model)}; unroll i/cut {taps}; local I W")
 
 
 def staged(case: shapes.Case, channels: int, model: DeviceModel) -> str:

@@ -105,7 +105,7 @@ def kernel(seed: str, text: str, name: str) -> str:
 
 
 def terms(text: str) -> int:
-    return len(re.findall(r"\bsum\w* \+= I_", text))
+    return len(re.findall(r"\bsum\w* \+= t_I_", text))
 
 
 def test_the_rungs_are_those_of_the_seeds() -> None:
@@ -113,17 +113,17 @@ def test_the_rungs_are_those_of_the_seeds() -> None:
     shape = "64x56x56:64k3p1"
     assert kernel("000", shape, "concise").count("LOAD") == 0
     weights = kernel("000", shape, "weight vectors")
-    assert (weights.count("= LOAD8(W"), weights.count("LOAD")) == (1, 1)  # And one alone: the ninth.
+    assert (weights.count("= LOAD8(t_W"), weights.count("LOAD")) == (1, 1)  # And one alone: the ninth.
     rows = kernel("000", shape, "input vectors")
-    assert (rows.count("= LOAD8(W"), rows.count("= LOAD2(I")) == (1, 3)
+    assert (rows.count("= LOAD8(t_W"), rows.count("= LOAD2(t_I")) == (1, 3)
     # 9 loads of 16 for 16 filters of 9 taps, with nothing left over.
     block = kernel("000", shape, "16 units")
-    assert (block.count("= LOAD16(W"), block.count("LOAD"), block.count("const float W")) == (9, 9 + 3, 0)
+    assert (block.count("= LOAD16(t_W"), block.count("LOAD"), block.count("const float t_W")) == (9, 9 + 3, 0)
     assert terms(block) == 16 * 9
     both = kernel("000", shape, "16 units, 2 columns")
-    assert (both.count("= LOAD16(W"), terms(both)) == (9, 2 * 16 * 9)
+    assert (both.count("= LOAD16(t_W"), terms(both)) == (9, 2 * 16 * 9)
     product = kernel("004", "240x28x28:240k1", "4 input units a step")
-    assert (product.count("= LOAD4(I"), product.count("= LOAD4(packed"), product.count("STORE4(")) == (2, 4, 2)
+    assert (product.count("= LOAD4(t_I"), product.count("= LOAD4(t_packed"), product.count("STORE4(")) == (2, 4, 2)
     local = kernel("002", "1024x4:1024k5p2", "4 channels")
     assert "reqd_work_group_size(128, 1, 1)" in local  # What fits local memory at a time: half of the units.
     assert local.count("barrier(") == 2 + 4

@@ -168,11 +168,11 @@ def test_work_items_that_share_read_different_banks() -> None:
     table = table_of("R[n, o, x : 1, 8, 4] = +(I[n, i, x + a] * W[o, i, a])", I=(1, 64, 8), W=(8, 64, 5))
     schedule = Schedule.parse("cut i 4; share i 16; local I W")
     table = prepared(table, schedule)
-    assert (table.extents["i"], table.extents["i_cut"]) == (16, 4)
+    assert (table.extents["i"], table.extents["i/cut"]) == (16, 4)
     check(table, schedule)
     for operand, tile in local_tiles(table, schedule).items():
         assert tile.stride(operand, "i") % 2 == 1
-        assert operand.stride("i") == 4 * operand.stride("i_cut")
+        assert operand.stride("i") == 4 * operand.stride("i/cut")
 
 
 @pytest.mark.parametrize("items", [1, 2, 3, 4, 5, 16, 17, 100, 1024])
@@ -194,7 +194,7 @@ def test_what_shared_and_wide_schedules_are_predicted_to_cost() -> None:
     assert predict(table, spread, CPU).cycles > predict(table, Schedule(), CPU).cycles
     assert predict(table, spread, gpu).arithmetic == predict(table, Schedule.parse("tile o 1x1x1"), gpu).arithmetic
     made = prepared(table, Schedule.parse("cut i 4"))
-    narrow, wide = (Schedule.parse(f"tile o 64x1x1; cut i 4; unroll i_cut{more}") for more in ("", "; wide I W"))
+    narrow, wide = (Schedule.parse(f"tile o 64x1x1; cut i 4; unroll i/cut{more}") for more in ("", "; wide I W"))
     assert predict(made, narrow, gpu).loads == 4 * predict(made, wide, gpu).loads
 
 
