@@ -235,8 +235,11 @@ class Import:
         self._version = opset(self.proto)
         self._names: set[str] = set()
         self._shared: dict[Any, Layer] = {}
-        #: The names of the initializers that arrays are; those of graphs within nodes have names of their own.
-        self._sources: dict[int, str] = {}
+        #: What arrays are that the file's initializers and constants make, by their ids: the same text, the same
+        #: array; and whether one node alone reads it.
+        self._sources: dict[int, tuple[str, bool]] = {}
+        self._texts: dict[object, str] = {}
+        self._kept: list[Array] = []  # Whose ids nothing else may have.
         self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
         self._budget = bodies.Budget(bodies.MOST_READ)
         self._loops = 0  # That the node at hand is within.
@@ -300,6 +303,8 @@ class Import:
                 raise FileError(_subject_of(node, self.subject), rule, missing=first_few(missing, 4))
             is_plain = node.op_type not in bodies.KINDS
             found = self._build(node, values) if is_plain else self._within(node, values, depth)
+            if is_plain:
+                self._name_made(graph, node, values, found)
             for name, value in zip(node.output, found, strict=False):
                 if isinstance(value, Tensor) and (math.prod(value.axes) > MOST_ELEMENTS or len(value.axes) > MOST_AXES):
                     rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample, and {MOST_AXES} axes"
@@ -310,15 +315,33 @@ class Import:
     def _arrays_of(self, graph: Any, known: Mapping[str, Array]) -> dict[str, Array]:
         """The initializers of a graph, which are the same arrays each time that it is run."""
         if id(graph) not in self._own_arrays:
-            place = f"{len(self._own_arrays)}/" if self._own_arrays else ""
             names = [item.name for item in graph.initializer]
             arrays = {
                 name: known[name] if name in known else array_of(item, self.subject)
                 for name, item in zip(names, graph.initializer, strict=True)
             }
             self._own_arrays[id(graph)] = graph, arrays  # Which keeps the graph's id.
-            self._sources.update({id(array): place + name for name, array in arrays.items()})
+            for name, array in arrays.items():
+                self._name(array, (id(graph), name), self._reads[name] == 1)
         return self._own_arrays[id(graph)][1]
+
+    def _name(self, array: Array, key: object, is_alone: bool) -> None:
+        """Says what an array is."""
+        known, _ = self._sources.get(id(array), (None, None))
+        self._sources[id(array)] = known or self._texts.setdefault(key, f"{len(self._texts)}"), is_alone
+        self._kept.append(array)
+
+    def _name_made(self, graph: Any, node: Any, values: Mapping[str, Operand], found: Sequence[Operand]) -> None:
+        """Says what arrays are that a node makes of such as are named: of the same ones each time the same."""
+        inputs = [self._sources.get(id(values[name])) for name in node.input if name]
+        if not all(inputs) or not all(isinstance(value, np.ndarray) for value in found):
+            return
+        texts = tuple(item[0] for item in inputs if item)
+        content = [item.SerializeToString(deterministic=True) for item in node.attribute] if texts else []
+        for place, (name, value) in enumerate(zip(node.output, found, strict=False)):
+            key = (node.op_type, place, texts, *content) if texts else (id(graph), name)
+            if isinstance(value, np.ndarray):
+                self._name(value, key, self._reads[name] == 1 and all(item[1] for item in inputs if item))
 
     def _within(self, node: Any, values: Mapping[str, Operand], depth: int) -> Sequence[Operand]:
         """The outputs of an If, of the branch that is taken; of a Loop or a Scan, whose trips are all written out."""
@@ -386,10 +409,12 @@ class Import:
             subject=subject,
             shared=self._shared,
             names=self._names,
-            sources=[self._sources.get(id(value)) for value in inputs],
+            sources=[self._sources.get(id(value), (None, None))[0] for value in inputs],
             # What a loop reads from around it, it reads in each trip.
-            alone=[self._reads[name] == 1 and not self._loops for name in node.input],
-            is_repeated=self._loops > 0,
+            alone=[
+                self._sources.get(id(values.get(name)), (None, self._reads[name] == 1))[1] and not self._loops
+                for name in node.input
+            ],
         )
         try:
             if node.op_type not in OPERATORS:

@@ -69,9 +69,8 @@ class Operation:
         subject: how errors name the node.
         shared: the layers of other nodes with the same parameters.
         names: of all layers, to which this node adds its own.
-        sources: the names of the initializers that inputs are.
+        sources: what inputs are that initializers and constants of the file make: the same text, the same array.
         alone: whether this node alone reads an input, and once.
-        is_repeated: whether it is a node of a loop: layers of all trips have the same parameters.
     """
 
     name: str
@@ -86,7 +85,6 @@ class Operation:
     names: set[str] = field(default_factory=set)
     sources: Sequence[str | None] = ()
     alone: Sequence[bool] = ()
-    is_repeated: bool = False
 
     # -- what the node says ------------------------------------------------------------------------------------------
 
@@ -231,14 +229,11 @@ class Operation:
         return replace(node, weights=arrays)
 
     def key_of(self, *arrays: Array) -> tuple[str, ...] | None:
-        """In a loop the initializers that arrays are, if they are that: see ``key`` of :meth:`layer`."""
-        places = [place for array in arrays for place, value in enumerate(self.inputs) if value is array]
-        return self.sources_of(*places) if self.is_repeated and places and len(places) == len(arrays) else None
-
-    def sources_of(self, *places: int) -> tuple[str, ...] | None:
-        """The initializers that inputs are, if all of them are initializers: see ``key`` of :meth:`layer`."""
-        names = [self.sources[place] for place in places if self.given(place)]
-        return tuple(str(name) for name in names) if all(names) else None
+        """What inputs are that other nodes read too, or other trips of a loop: see ``key`` of :meth:`layer`."""
+        places = [next((place for place, value in enumerate(self.inputs) if value is array), -1) for array in arrays]
+        names = [self.sources[place] if place >= 0 else None for place in places]
+        is_shared = any(not self.alone[place] for place in places)
+        return tuple(map(str, names)) if is_shared and all(names) else None
 
     def shaped(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Node:
         """The node of a tensor in the shape of its axes, or in another one of as many values."""

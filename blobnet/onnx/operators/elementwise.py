@@ -185,7 +185,7 @@ def _prelu(op: Operation) -> Tensor:
         shape = slope.shape[slope.ndim - len(units) :] if slope.ndim > len(units) else slope.shape
         if shape == units and slope.size == tensor.sizes[0]:
             weights = {"slope": slope.ravel()}
-            return replace(tensor, node=op.layer(layers.PReLU(), tensor.node, weights=weights, key=op.sources_of(1)))
+            return replace(tensor, node=op.layer(layers.PReLU(), tensor.node, weights=weights, key=op.key_of(slope)))
     return elementwise(op, "({0} > 0 ? {0} : {1} * {0})", tensor, slope, parameter="slope")
 
 

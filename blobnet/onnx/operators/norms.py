@@ -44,7 +44,7 @@ def _batch_normalization(op: Operation) -> Value | Sequence[Value]:
     fits = all(values.shape == (node.shape.units,) for values in weights.values())
     op.require(fits, "there must be a number for each unit", units=node.shape.units)
     layer = layers.BatchNorm(momentum=min(1.0, max(0.0, 1 - momentum)), epsilon=max(epsilon, 1e-30))
-    return replace(tensor, node=op.layer(layer, node, weights=weights, key=op.sources_of(1, 2, 3, 4)))
+    return replace(tensor, node=op.layer(layer, node, weights=weights, key=op.key_of(*weights.values())))
 
 
 def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float) -> list[Value]:
@@ -77,18 +77,19 @@ def _instance_normalization(op: Operation) -> Tensor:
     weights = {"scale": op.array(1), "shift": op.array(2)}
     node, _ = op.spatial()
     layer = layers.InstanceNorm(epsilon=float(op.get("epsilon", 1e-5)))
-    return op.of_samples(op.layer(layer, node, weights=weights, key=op.sources_of(1, 2)))
+    return op.of_samples(op.layer(layer, node, weights=weights, key=op.key_of(*weights.values())))
 
 
 @operator("GroupNormalization")
 def _group_normalization(op: Operation) -> Tensor:
     weights = {"scale": op.array(1), "shift": op.array(2)}
+    key = op.key_of(*weights.values())
     node, _ = op.spatial()
     groups, units = int(op.get("num_groups", 1)), node.shape.units
     if op.version < 21:  # A number for each group.
         weights = {name: np.repeat(values, units // groups) for name, values in weights.items()}
     layer = layers.GroupNorm(groups, epsilon=float(op.get("epsilon", 1e-5)))
-    return op.of_samples(op.layer(layer, node, weights=weights))
+    return op.of_samples(op.layer(layer, node, weights=weights, key=key))
 
 
 @operator("LayerNormalization", "RMSNormalization")
@@ -104,7 +105,7 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
     trained: dict[str, Array] = {name: value.ravel() for name, value in parameters.items()}  # type: ignore[union-attr]
     rows = math.prod(tensor.axes[:axis])
     if rows == 1 and centres and "shift" in trained:
-        node = op.layer(layers.LayerNorm(epsilon), op.shaped(tensor, (values,)), weights=trained)
+        node = op.layer(layers.LayerNorm(epsilon), op.shaped(tensor, (values,)), weights=trained, key=op.key_of(*known))
         return [replace(tensor, node=node)]
     heads = "".join(f", {name}[X]" for name in trained)
     shift = " + shift[x]" if "shift" in trained else ""
@@ -115,7 +116,7 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
       V[n, r] = +(D[n, r, x] * D[n, r, x]);
       O[n, r, x] = +(D[n, r, x] / sqrt(V[n, r] / X + {epsilon!r}) * scale[x]{shift});
     }}"""
-    node = contraction(op, text, op.shaped(tensor, (rows, values)), trained=trained, key=op.sources_of(1, 2))
+    node = contraction(op, text, op.shaped(tensor, (rows, values)), trained=trained, key=op.key_of(*known))
     return [replace(tensor, node=node)]
 
 

@@ -23,8 +23,8 @@ def _gemm(op: Operation) -> Tensor:
     if is_dense and not op.get("transA", 0) and (not op.given(2) or not isinstance(op.value(2), Tensor)):
         weight = np.asarray(second if op.get("transB", 0) else second.T) * np.float32(alpha)  # type: ignore[union-attr]
         bias = op.array(2) * np.float32(beta) if op.given(2) else None
-        exact = (1, 2) if alpha == beta == 1 else ()
-        return _dense(op, op.tensor(0), weight, bias, op.sources_of(*exact) if exact else None)
+        names = op.key_of(*(op.array(place) for place in (1, 2) if op.given(place)))
+        return _dense(op, op.tensor(0), weight, bias, names and (names, alpha, beta, op.get("transB", 0)))
     found = _product(op, first, second, transposed=(bool(op.get("transA", 0)), bool(op.get("transB", 0))))
     if alpha != 1:
         found = elementwise(op, f"{alpha!r} * {{0}}", found)
@@ -64,7 +64,7 @@ def with_bias(op: Operation) -> Tensor | None:
     """A Dense layer that only this sum reads, with the numbers that the sum adds as its bias, if it is that."""
     for place in (0, 1):
         tensor, bias = op.value(place), op.value(1 - place)
-        if isinstance(bias, Tensor) or not isinstance(tensor, Tensor) or not op.alone[place]:
+        if isinstance(bias, Tensor) or not isinstance(tensor, Tensor) or not (op.alone[0] and op.alone[1]):
             continue
         layer = tensor.node.layer
         if not isinstance(layer, layers.Dense) or layer.bias or layer in op.shared.values():

@@ -115,7 +115,7 @@ def _conv(op: Operation) -> Tensor:
         groups=groups,
         bias=op.given(2),
     )
-    node = op.layer(layer, node, weights=weights, key=op.sources_of(1, 2))
+    node = op.layer(layer, node, weights=weights, key=op.key_of(*weights.values()))
     return op.of_samples(node)
 
 
@@ -159,7 +159,7 @@ def _conv_transpose(op: Operation) -> Tensor:
         groups=groups,
         bias=op.given(2),
     )
-    node = op.layer(layer, node, weights=weights, key=op.sources_of(1, 2))
+    node = op.layer(layer, node, weights=weights, key=op.key_of(*weights.values()))
     if node.shape.dimensions[1:] != tuple(crops):
         node = op.layer(layers.Slice((None, *((0, size) for size in crops))), node)
     return op.of_samples(node)
