@@ -34,10 +34,22 @@ def cache_folder() -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it that are not there, for this user alone; raises OSError."""
+    """Makes a folder, and those above it that are not there, for this user alone; raises OSError.
+
+    Where the cache, of which it may be a part, was made so that others may enter it, they may no more.
+    """
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(_PRIVATE, exist_ok=True)
+    with contextlib.suppress(FileError):
+        whole = cache_folder()
+        if whole in (folder, *folder.parents) and is_own(whole) and whole.stat().st_mode & 0o077:
+            whole.chmod(_PRIVATE)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder is this user's, and not what another has put there; raises OSError."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()  # Not on Windows.
 
 
 def is_usable(folder: Path) -> bool:
@@ -47,12 +59,10 @@ def is_usable(folder: Path) -> bool:
     """
     try:
         make_folder(folder)
-        if hasattr(os, "geteuid"):  # Not on Windows.
-            status = folder.stat()
-            if status.st_uid != os.geteuid():
-                return False
-            if status.st_mode & 0o022:
-                folder.chmod(_PRIVATE)
+        if not is_own(folder):
+            return False
+        if folder.stat().st_mode & 0o022:
+            folder.chmod(_PRIVATE)
         return has_room(folder)
     except OSError:
         return False
@@ -87,7 +97,7 @@ def _remove(folder: Path, owner: int) -> None:
 
 def write_entry(path: Path, content: bytes) -> None:
     """Keeps what :func:`read_entry` gives, all or nothing; raises OSError."""
-    write_atomically(path, _seal(path, content) + content)
+    write_atomically(path, seal(path, content) + content)
 
 
 def read_entry(path: Path) -> bytes | None:
@@ -97,14 +107,14 @@ def read_entry(path: Path) -> bytes | None:
     except OSError:
         return None
     size = hashlib.sha256().digest_size
-    if data[:size] == _seal(path, data[size:]):
+    if data[:size] == seal(path, data[size:]):
         return data[size:]
     warn(str(path), "an entry of the cache must be as it was written, and is made anew", bytes=len(data))
     return None
 
 
-def _seal(path: Path, content: bytes) -> bytes:
-    """The hash of an entry and of its place: what was kept for another program, or device, is no entry here."""
+def seal(path: Path, content: bytes) -> bytes:
+    """The hash of what is kept and of its place: what was kept for another program, or device, is none of here."""
     return hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode() + content).digest()
 
 

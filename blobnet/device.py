@@ -869,6 +869,8 @@ class Device:
                 self._record(unknown[source]).unlink(missing_ok=True)
 
     def _is_unknown(self, digest: str) -> bool:
+        if self._driver.keeps_programs:
+            return digest not in self._crashed and read_entry(self._record(digest)) is None
         return digest not in self._crashed and not self._record(digest).exists()
 
     @cached_property
@@ -888,7 +890,7 @@ class Device:
 
     def _record(self, digest: str) -> Path:
         """The file that says that the driver has built a program: its binary, or nothing if the driver keeps it."""
-        return self._folder / f"{digest}.{'built' if self._driver.keeps_programs else 'program'}"
+        return self._folder / f"{digest}.{'known' if self._driver.keeps_programs else 'program'}"
 
     def _try(self, program: cl.Program, trial: Trial) -> None:
         """Launches a kernel once, with zeros for memory, of which there is more than it takes."""
@@ -927,7 +929,7 @@ class Device:
         program = self._from_source(self._preamble + source)
         with contextlib.suppress(cl.Error, OSError):
             if self._driver.keeps_programs:
-                record.touch()
+                write_entry(record, b"")
             else:
                 write_entry(record, program.get_info(cl.program_info.BINARIES)[0])
         return program

@@ -1,6 +1,7 @@
 """What was measured on a device: the fastest candidate for each task, kept in the user's cache (docs/tuning.md).
 
-A file holds one device and driver; it counts only with the kernels that it was measured with. Below it lie the tunings
+A file holds one device and driver; it counts only as it was written (its seal says so), and with the kernels that it
+was measured with. Below it lie the tunings
 that ship with blobnet: for devices of that name, whatever their driver, and then for their relatives.
 """
 
@@ -15,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.cache import cache_folder, locked, make_folder, write_atomically
+from blobnet.cache import cache_folder, is_own, locked, make_folder, seal, write_atomically
 from blobnet.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
@@ -120,7 +121,7 @@ class Tunings:
 
     @cached_property
     def _measured(self) -> _Content:
-        return self._read(quiet=False)
+        return self._read()
 
     @cached_property
     def shipped(self) -> tuple[Mapping[Task, Way], ...]:
@@ -241,7 +242,7 @@ class Tunings:
             make_folder(self.path.parent)
             with locked(self.path.parent):
                 # What other processes have found meanwhile stays.
-                content = self._read(quiet=True)
+                content = self._read()
                 content.add(found)
                 content.lift(lifted)
                 values = {
@@ -253,44 +254,56 @@ class Tunings:
                     "speeds": content.speeds,
                     "tasks": _winners_text(content.tasks),
                 }
-                write_atomically(self.path, _json(values))
+                write_atomically(self.path, _json({"seal": self._seal(values), **values}))
         except OSError as error:
             rule, hint = "the tuning cache must be writable", "set XDG_CACHE_HOME to a folder that is."
             raise FileError(str(self.path), rule, cause=error, hint=hint) from error
 
-    def _read(self, *, quiet: bool) -> _Content:
+    def _seal(self, values: Mapping[str, Any]) -> str:
+        """What confirms that the file's values are those that were kept."""
+        return seal(self.path, _json(values)).hex()
+
+    def _read(self) -> _Content:
         """The file's content; empty, with a warning, where it is of no use."""
         try:
             text = self.path.read_bytes()
+            if not is_own(self.path):
+                return self._useless("the tuning cache must be this user's own, and is ignored")
         except (FileNotFoundError, FileError):  # FileError: there is no cache for a user without a home.
             return _Content()
         except OSError as error:
-            return self._useless("the tuning cache must be readable", quiet, cause=error)
+            return self._useless("the tuning cache must be readable", cause=error)
+        damaged = "the tuning cache must be as it was written, and is ignored with all that it denies"
         try:
             values = json.loads(text)
+            given = values.pop("seal", None)
+            if given != self._seal(values):
+                # Before files had seals, any command left its device's speeds there, which are found again.
+                is_old = given is None and not values.get("tasks") and not values.get("denied")
+                return _Content() if is_old else self._useless(damaged, seal=given)
             speeds = {name: float(values["speeds"][name]) for name in SPEEDS if name in values["speeds"]}
             denied = {Fault.parse(name): str(verdict) for name, verdict in values.get("denied", {}).items()}
             broken, verified = ({Fault.parse(name) for name in values.get(key, ())} for key in ("broken", "verified"))
             content = _Content(parse_winners(values), broken, speeds, denied, verified - denied.keys())
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return self._useless("the tuning cache must be a file that 'blobnet tune' wrote", quiet, cause=repr(error))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return self._useless(damaged, cause=repr(error))
         for name, value in identity.items():
             if value != self.identity[name]:
                 rule = f"the tuning cache must be of this {name}, and is ignored"
-                return self._useless(rule, quiet, file=value, here=self.identity[name])
+                return self._useless(rule, file=value, here=self.identity[name])
         if kernels != fingerprint():
             # What any command leaves there, a peak or a fault, is found again by itself.
             rule = "the tuning cache is of other kernels than these, and is ignored"
-            return self._useless(rule, quiet or not content.tasks)
+            return self._useless(rule) if content.tasks else _Content()
         return content
 
-    def _useless(self, rule: str, quiet: bool, **received: Any) -> _Content:
+    def _useless(self, rule: str, **received: Any) -> _Content:
         # Each model may open the device anew.
-        if not quiet and (self.path, rule) not in _NOTED:
+        if (self.path, rule) not in _NOTED:
             _NOTED.add((self.path, rule))
-            warn(str(self.path), rule, hint="'blobnet tune MODEL' writes it anew.", **received)
+            warn(str(self.path), rule, hint="'blobnet doctor' and 'blobnet tune MODEL' write it anew.", **received)
         return _Content()
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from blobnet.cache import cache_folder
+from blobnet.cache import cache_folder, make_folder
 from blobnet.datasets.idx import unpack
 from blobnet.datasets.known import DebianPackage, KnownSet, digest, missing_in
 from blobnet.errors import FileError
@@ -53,7 +53,7 @@ def locate(known: KnownSet, folder: Path | None, download: bool) -> Path:
         sources.append((known.debian.name, partial(_fetch_from_debian, known, known.debian)))
     for source, fetch in sources:
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            make_folder(cache)
             fetch(cache)
             return cache
         except (OSError, http.client.HTTPException, subprocess.SubprocessError) as error:

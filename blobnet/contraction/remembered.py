@@ -1,19 +1,18 @@
 """Schedules that were searched for before, in the user's cache: a search takes tens of milliseconds.
 
-A file holds a line for each: a digest of the table and the device, one of the line, and the schedule. It counts only
-with the compiler that wrote it, whose sources its name stands for; those of others are deleted.
+A file holds a line for each: a digest of the table and the device, the seal of the line (cache.py), and the schedule.
+It counts only with the compiler that wrote it, whose sources its name stands for; those of others are deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from blobnet.cache import cache_folder, make_folder
+from blobnet.cache import cache_folder, is_own, make_folder, seal
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
@@ -38,13 +37,15 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
 
 @cache
 def _known() -> dict[str, str]:
-    """Schedules by keys, those of the file at first; lines that were not written to their end do not count."""
+    """Schedules by keys, those of the file at first; lines that are not as they were written do not count."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError, FileError):
+        if not is_own(_path().parent):
+            return found
         for other in _path().parent.iterdir():
             if other != _path():
                 other.unlink()
-        for line in _path().read_text(encoding="utf-8").splitlines(keepends=True):
+        for line in _path().read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
             key, _, rest = line.partition(" ")
             text = rest.partition(" ")[2].removesuffix("\n")
             if line == _line(key, text):
@@ -53,7 +54,7 @@ def _known() -> dict[str, str]:
 
 
 def _line(key: str, text: str) -> str:
-    return f"{key} {zlib.crc32(f'{key} {text}'.encode()):08x} {text}\n"
+    return f"{key} {seal(_path(), f'{key} {text}'.encode()).hex()} {text}\n"
 
 
 @cache

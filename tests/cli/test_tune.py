@@ -645,7 +645,7 @@ def test_a_stale_file_is_one_line(run, net, folder: Path, monkeypatch: pytest.Mo
     assert result.status == 0
     assert result.err == (
         f"warning: {path}: the tuning cache is of other kernels than these, and is ignored. "
-        "Hint: 'blobnet tune MODEL' writes it anew.\n"
+        "Hint: 'blobnet doctor' and 'blobnet tune MODEL' write it anew.\n"
     )
     assert result.out.count("not tuned") == 2
 

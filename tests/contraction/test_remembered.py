@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +57,9 @@ def test_lines_that_were_not_written_to_their_end_do_not_count(folder: Path) -> 
     kept.remembered(product(8), CPU, lambda: FOUND)
     (path,) = folder.iterdir()
     whole = path.read_text()
-    for text in (whole[:-3], whole.replace("1x1x4", "1x1x2"), "nonsense\n", ""):
-        path.write_text(text)
+    other = whole.replace("1x1x4", "1x1x2")
+    for text in (whole[:-3], other, re.sub(" .{64} ", f" {zlib.crc32(b''):08x} ", other), "\xff\n", ""):
+        path.write_bytes(text.encode("latin-1"))
         forget()
         with pytest.raises(AssertionError, match="it is known"):
             kept.remembered(product(8), CPU, never)
@@ -70,6 +74,13 @@ def test_those_of_another_compiler_are_deleted(folder: Path) -> None:
     kept.remembered(product(8), CPU, lambda: FOUND)
     (path,) = folder.iterdir()
     assert path.name != "123456789abc.txt"
+
+
+def test_those_of_another_user_do_not_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.remembered(product(8), CPU, lambda: FOUND)
+    forget()
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    assert kept.remembered(product(8), CPU, Schedule) == Schedule()
 
 
 def test_without_a_folder_every_process_searches(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_flipped_bits_in_programs_are_found_and_mended(warm: tuple[Path, str]) -
     cache, expected = warm
     programs = sorted((cache / "blobnet" / "programs").glob("*/*.program"))
     if not programs:
-        assert list((cache / "blobnet" / "programs").glob("*/*.built")), "this driver keeps programs by itself"
+        assert list((cache / "blobnet" / "programs").glob("*/*.known")), "this driver keeps programs by itself"
         return
     for number, path in enumerate(programs):
         data = bytearray(path.read_bytes())
@@ -156,6 +156,18 @@ def test_an_entry_counts_only_in_its_place(tmp_path: Path) -> None:
         other.write_bytes(whole)
         with pytest.warns(BlobnetWarning, match="must be as it was written"):
             assert read_entry(other) is None
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_cache_that_others_could_enter_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "blobnet"
+    folder.mkdir()
+    folder.chmod(mode)
+    above = stat.S_IMODE(tmp_path.stat().st_mode)
+    make_folder(folder / "tunings")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == above, "it is not ours"
 
 
 def test_folders_that_others_may_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

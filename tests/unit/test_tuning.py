@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from blobnet import kernel_source, layers, tuning
+from blobnet import cache, kernel_source, layers, tuning
 from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
 from blobnet.graph import from_nodes
@@ -43,6 +43,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+DAMAGED = "the tuning cache must be as it was written, and is ignored with all that it denies. Received "
+
+
 def ignored(tunings: Tunings) -> str:
     """The one warning of a file that is of no use."""
     with pytest.warns(BlobnetWarning) as caught:
@@ -51,7 +54,7 @@ def ignored(tunings: Tunings) -> str:
     (warning,) = caught
     text = str(warning.message)
     assert text.startswith(f"{tunings.path}: ")
-    assert text.endswith("Hint: 'blobnet tune MODEL' writes it anew.")
+    assert text.endswith("Hint: 'blobnet doctor' and 'blobnet tune MODEL' write it anew.")
     return text
 
 
@@ -60,9 +63,10 @@ def chosen(tunings: Tunings, task: Task = TASK) -> list[tuple[Task, str]]:
 
 
 def change(tunings: Tunings, **values: object) -> None:
-    """Changes entries of the file."""
-    content = json.loads(tunings.path.read_text())
-    tunings.path.write_text(json.dumps({**content, **values}))
+    """Changes entries of the file, which is sealed again."""
+    content = {**json.loads(tunings.path.read_text()), **values}
+    del content["seal"]
+    tunings.path.write_text(json.dumps({**content, "seal": tunings._seal(content)}))
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -135,11 +139,13 @@ def test_a_foreign_file(name: str) -> None:
     [
         "",
         "[]",
-        "{}",
+        "[" * 100_000,
+        '{"seal": null, "tasks": {"a": 1}}',
+        '{"seal": "0"}',
         '{"tasks": {',
         b"\xff\xfe",
         '{"tasks": {"a": {"candidate": "b"}}, "broken": []}',
-        '{"tasks": [], "broken": []}',
+        '{"tasks": [1], "broken": []}',
         '{"tasks": {"a": {"candidate": "b", "ms": 1, "default": "b", "default_ms": 1, "level": "fast"}}, "broken": []}',
         f'{{"tasks": {{"{TASK}": {{"candidate": "b", "ms": 1, "default": "b", "default_ms": 1, "level": "x"}}}}, '
         '"broken": []}',
@@ -149,9 +155,59 @@ def test_a_file_that_is_none(content: str | bytes) -> None:
     tunings = Tunings(IDENTITY)
     tunings.path.parent.mkdir(parents=True)
     tunings.path.write_bytes(content.encode() if isinstance(content, str) else content)
-    assert "the tuning cache must be a file that 'blobnet tune' wrote. Received cause=" in ignored(tunings)
+    assert DAMAGED in ignored(tunings)
     tunings.record(TASK, WINNER)
     assert dict(Tunings(IDENTITY).winners) == {TASK: WINNER}
+
+
+DENIED = Fault(Way("strip"), "convolution", "forward")
+
+
+@pytest.mark.parametrize("damage", ["a digit", "cut off", "no seal", "another place", "nothing of what was denied"])
+def test_a_file_counts_only_as_it_was_written(damage: str) -> None:
+    Tunings(IDENTITY).record(TASK, WINNER)
+    Tunings(IDENTITY).judge({DENIED: "wrong"}, ())
+    tunings = Tunings(IDENTITY)
+    text = tunings.path.read_text()
+    if damage == "a digit":
+        tunings.path.write_text(text.replace("64x64", "64x65"))
+    elif damage == "cut off":
+        tunings.path.write_text(text[: len(text) // 2])
+    elif damage == "no seal":
+        tunings.path.write_text("\n".join(line for line in text.splitlines() if '"seal"' not in line))
+    elif damage == "another place":
+        tunings = Tunings({**IDENTITY, "driver": "other"})
+        tunings.path.write_text(text)
+    else:
+        tunings.path.write_text(json.dumps({**json.loads(text), "denied": {}}))
+    assert DAMAGED in ignored(tunings)
+
+
+def test_what_was_denied_is_not_lost_unsaid() -> None:
+    """Also where another command writes the damaged file anew."""
+    Tunings(IDENTITY).judge({DENIED: "wrong"}, ())
+    tunings = Tunings(IDENTITY)
+    tunings.path.write_bytes(tunings.path.read_bytes()[:-9])
+    with pytest.warns(BlobnetWarning, match=DAMAGED):
+        tunings.record_speeds(flops=1e12)
+    assert not Tunings(IDENTITY).denied
+
+
+def test_speeds_of_an_older_version_are_dropped_without_a_word() -> None:
+    tunings = Tunings(IDENTITY)
+    tunings.record_speeds(flops=5e12)
+    content = json.loads(tunings.path.read_text())
+    del content["seal"]
+    tunings.path.write_text(json.dumps(content))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Tunings(IDENTITY).speeds == {}
+
+
+def test_a_file_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    Tunings(IDENTITY).record(TASK, WINNER)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: 4711)
+    assert "the tuning cache must be this user's own, and is ignored." in ignored(Tunings(IDENTITY))
 
 
 def test_a_file_that_cannot_be_read() -> None:
