@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from blobnet.version import __version__ as __version__
+
 TYPE_CHECKING = False  # as in blobnet.interrupt, which comes next and must not wait
 if TYPE_CHECKING:
     from typing import Any
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
 
-__version__ = "0.1.0"
 __all__ = [
     "Model",
     "Sequential",

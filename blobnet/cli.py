@@ -24,6 +24,9 @@ from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError,
 from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.tuning import LEVELS
 
+#: What all ranks do that mpiexec starts; of anything else the first does all.
+_SHARED = ("train", "evaluate", "predict", "devices")
+
 _MODEL = "one of blobnet's networks (lenet5, resnet50, ...: 'blobnet train --help' lists them); or "
 _MODEL += "path/to/file.py:function, a function of yours that returns a Model"
 _DATASET = "digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy "
@@ -244,9 +247,14 @@ def _run(arguments: Sequence[str]) -> int:
         _check_bench(command, options)
     with at_once():
         run = importlib.import_module(f"blobnet.command_line.{options.command}").run
+        parallel = importlib.import_module("blobnet.parallel")
     with as_exception():
-        status: int = run(options)
-        sys.stdout.flush()
+        world = parallel.World.started()
+        if not world.is_first and options.command not in _SHARED:
+            return 0
+        with world.ending(), world.speaking():
+            status: int = run(options)
+            sys.stdout.flush()
     return status
 
 

@@ -24,6 +24,7 @@ from blobnet.labels import Labels, labels_for
 from blobnet.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.metrics import Metric, measured, named
+from blobnet.parallel import ALONE, World
 from blobnet.parameters import DeviceParameters
 from blobnet.samples import sources_for
 
@@ -35,6 +36,8 @@ METRICS = ("loss", "accuracy", "top_5")
 Outputs: TypeAlias = tuple[FloatArray, ...]
 #: Batch sizes of the plans that serve fewer samples than a whole batch.
 BUCKETS = (1, 4, 16, 64)
+#: Batches whose totals lie on the device side by side: those of each are apart, so that any rank may measure it.
+_MEASURED = 64
 #: Plans with memory that a model keeps for its next calls.
 _MOST_EVALUATORS = 8
 
@@ -54,6 +57,7 @@ class LabelledData:
         reader: reads batches.
         sources: the samples of each input by their numbers; none where they come in a stream.
         labels: those for each output, as prepare_labels gives them; None where they come in a stream.
+        stream: what gives them, where they come in a stream.
         count: how many samples there are; None where nobody knows yet.
         bytes: of all samples that have numbers.
         steps: how many batches of so many samples there are; None where nobody knows.
@@ -68,11 +72,12 @@ class LabelledData:
         self.heads = heads = heads_of(graph, losses)
         self.sources: tuple[Source, ...] = ()
         self.labels: tuple[Labels, ...] | None = None
+        self.stream: StreamReader | None = None
         self.reader: Reader
         self.count: int | None = None
         self.bytes = 0
         self.steps: Callable[[int], int | None]
-        self._jobs: Callable[[int, int], Iterable[Any]]
+        self._jobs: Callable[[int, int, World], Iterable[Any]]
         if y is None and is_stream(x) and not isinstance(x, Mapping):
             for head in heads:
                 head.loss.check(head.shape)
@@ -83,7 +88,8 @@ class LabelledData:
                 return [np.asarray(item) for item in labels_for(heads, batch.shape, own, name)]
 
             stream = StreamReader(x, sample_shapes(graph), prepare, name)
-            self.reader, self.steps, self._jobs = stream, lambda size: stream.steps, stream.jobs
+            self.stream = self.reader = stream
+            self.steps, self._jobs = lambda size: stream.steps, stream.jobs
             return
         if y is None:
             rule = "y must be the labels or targets of the samples"
@@ -96,11 +102,11 @@ class LabelledData:
         self.reader, self.count = IndexedReader(self.sources, self.labels), len(self.sources[0])
         self.bytes, count = sum(source.bytes for source in self.sources), self.count
         self.steps = lambda size: -(-count // size)
-        self._jobs = lambda size, skipped: runs(count, size, skipped)
+        self._jobs = lambda size, skipped, world: world.own(runs(count, size, skipped))
 
-    def jobs(self, size: int, skipped: int = 0) -> Iterable[Any]:
-        """The reader's jobs for batches of at most ``size`` samples, in order, without the first ones."""
-        return self._jobs(size, skipped)
+    def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterable[Any]:
+        """The reader's jobs for this rank's batches of at most ``size`` samples, in order, without the first ones."""
+        return self._jobs(size, skipped, world)
 
 
 def sample_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -113,7 +119,7 @@ def metric_names(loss: Loss) -> tuple[str, ...]:
     return METRICS if loss.takes_classes else METRICS[:1]
 
 
-def metrics_of(totals: FloatArray, loss: Loss) -> dict[str, float]:
+def metrics_of(totals: npt.NDArray[np.floating[Any]], loss: Loss) -> dict[str, float]:
     """The means of the totals that a loss kept on the device; accuracies only where labels are classes."""
     total, weight, right, among_five, counted = (float(value) for value in totals[:-1])
     means = {"loss": (total, weight), "accuracy": (right, counted), "top_5": (among_five, counted)}
@@ -131,7 +137,9 @@ def head_name(head: Head, metric: str) -> str:
     return metric if head.is_only else f"{head.name}_{metric}"
 
 
-def measurements(totals: FloatArray, heads: Sequence[Head], weights: Sequence[float]) -> dict[str, float]:
+def measurements(
+    totals: npt.NDArray[np.floating[Any]], heads: Sequence[Head], weights: Sequence[float]
+) -> dict[str, float]:
     """The metrics of all outputs; ``loss`` is the sum of their losses, each times its weight."""
     found = [metrics_of(totals[head.totals], head.loss) for head in heads]
     loss = sum(weight * own["loss"] for weight, own in zip(weights, found, strict=True))
@@ -152,17 +160,6 @@ def named_metrics(heads: Sequence[Head], metrics: Any) -> tuple[dict[str, Metric
     return tuple(
         named(own, head.loss) for own, head in zip(in_order(names, given, "metrics", "output"), heads, strict=True)
     )
-
-
-def asked_metrics(evaluator: Evaluator, data: LabelledData, asked: Sequence[Mapping[str, Metric]]) -> dict[str, float]:
-    """The values of what users asked for, of data that are no stream."""
-    found: dict[str, float] = {}
-    if any(asked) and data.labels is not None and data.count is not None:
-        outputs = evaluator.predict(data.reader, data.count)
-        for head, own, labels, values in zip(data.heads, asked, data.labels, outputs, strict=True):
-            each = measured(own, head.loss, np.asarray(labels), values)
-            found |= {head_name(head, name): value for name, value in each.items()}
-    return found
 
 
 class _Arriving(NamedTuple):
@@ -199,7 +196,11 @@ class Evaluator:
         self.parameters = parameters
         table = parameters.table
         self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
-        self.executor = Executor(device, self.plan, {"parameters": parameters.buffer}, debug=debug)
+        self._sums = TOTALS * len(self.plan.heads)
+        buffers = {"parameters": parameters.buffer}
+        if self._sums:
+            buffers["totals"] = device.allocate(FLOAT32.itemsize * _MEASURED * self._sums)
+        self.executor = Executor(device, self.plan, buffers, debug=debug)
         self.loader = Loader(self.executor)
         self._outputs = [self.plan.outputs[vertex.name] for vertex in graph.outputs.values()]
         self._dimensions = [vertex.shape.dimensions for vertex in graph.outputs.values()]
@@ -211,13 +212,17 @@ class Evaluator:
         """Each of the model's outputs for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
         return self.begin(reader, count)()
 
-    def begin(self, reader: Reader, count: int) -> Callable[[], Outputs]:
+    def begin(self, reader: Reader, count: int, world: World = ALONE) -> Callable[[], Outputs]:
         """Begins to predict: a function that waits for the last batch and gives what :meth:`predict` does.
 
-        It may be called while another thread already has the evaluator.
+        It may be called while another thread already has the evaluator. Each rank predicts some of the batches; all
+        must call the function, which gives all of them.
         """
+        size = self.plan.batch_size
         result = tuple(np.empty((count, *dimensions), np.float32) for dimensions in self._dimensions)
-        done, last = 0, None
+        batches = world.share(-(-count // size))
+        own = range(min(batches.start * size, count), min(batches.stop * size, count))
+        done, last = own.start, None
 
         def take(arriving: _Arriving) -> None:
             nonlocal done
@@ -226,7 +231,7 @@ class Evaluator:
             done += arriving.samples
             self._results.append(arriving.memory)
 
-        for arriving in self._arriving(reader, runs(count, self.plan.batch_size)):
+        for arriving in self._arriving(reader, runs(own.stop, size, batches.start)):
             # The device works on this batch while the host takes the one before.
             if last is not None:
                 take(last)
@@ -235,6 +240,8 @@ class Evaluator:
         def finish() -> Outputs:
             if last is not None:
                 take(last)
+            for values in result:
+                world.complete(values, own)
             return result
 
         return finish
@@ -273,26 +280,65 @@ class Evaluator:
             for output, reading, dimensions in zip(self._outputs, arriving.readings, self._dimensions, strict=True)
         )
 
-    def evaluate(
-        self, data: LabelledData, weights: Sequence[float], advance: Callable[[int], object] | None = None
-    ) -> dict[str, float]:
-        """The mean loss and, for classes, the accuracies.
+    def measure(
+        self,
+        data: LabelledData,
+        weights: Sequence[float],
+        asked: Sequence[Mapping[str, Metric]],
+        world: World = ALONE,
+        advance: Callable[[int], object] | None = None,
+    ) -> Callable[[], dict[str, float]]:
+        """Begins to measure: a function that gives the mean loss and, for classes, the accuracies, and what was asked.
+
+        Each rank measures some of the batches; all must call the function, which gives the same to all of them. What
+        the batches give is added up in their order, so that it does not depend on the ranks either.
 
         Args:
             data: samples and labels.
             weights: of the losses of the outputs, in their sum.
-            advance: called with the number of samples after each batch.
+            asked: what else to measure at each output, of data that are no stream.
+            world: the ranks.
+            advance: called with the number of samples, over all ranks, after each batch.
         """
-        executor, device = self.executor, self.executor.device
-        sums = TOTALS * len(self.plan.heads)
-        device.fill_zero(executor.buffers["totals"], FLOAT32.itemsize * sums)
-        for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size)):
+        executor, heads = self.executor, self.plan.heads
+        totals: list[npt.NDArray[np.float32]] = []
+        place = 0
+        for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size, world=world)):
+            if place == 0:
+                executor.device.fill_zero(executor.buffers["totals"], FLOAT32.itemsize * _MEASURED * self._sums)
+            executor.place("totals", place * self._sums)
             self._run(count)
-            for head in self.plan.heads:
+            for head in heads:
                 executor.run(head.phase, count)
+            place += 1
+            if place == _MEASURED:
+                totals += self._totals(place)
+                place = 0
             if advance is not None:
-                advance(count)
-        return measurements(device.read(executor.buffers["totals"], sums), self.plan.heads, weights)
+                advance(count * world.size)
+        totals += self._totals(place)
+        outputs = None
+        if any(asked) and data.labels is not None and data.count is not None:
+            outputs = self.begin(data.reader, data.count, world)
+
+        def finish() -> dict[str, float]:
+            every = np.array(world.dealt(totals), np.float64).reshape(-1, self._sums)
+            found = measurements(every.sum(axis=0), heads, weights)
+            values = outputs() if outputs is not None else ()
+            for head, own, labels, value in zip(data.heads, asked, data.labels or (), values, strict=False):
+                each = measured(own, head.loss, np.asarray(labels), value)
+                found |= {head_name(head, name): number for name, number in each.items()}
+            return found
+
+        return finish
+
+    def _totals(self, batches: int) -> list[FloatArray]:
+        """The totals of so many batches, each by itself."""
+        if not batches:
+            return []
+        return list(
+            self.executor.device.read(self.executor.buffers["totals"], batches * self._sums).reshape(batches, -1)
+        )
 
     def _run(self, count: int) -> None:
         self.executor.prepare(self.parameters.version)

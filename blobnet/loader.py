@@ -22,6 +22,7 @@ from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
 from blobnet.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.executor import Executor
+from blobnet.parallel import ALONE, World
 from blobnet.planning import sample_slots
 
 #: Batches that are gathered ahead of the device: enough for a source whose batches take unequal time.
@@ -160,6 +161,8 @@ class StreamReader(Reader):
         if first is None:
             raise DataError(subject, "the stream must give at least one batch", batches=0)
         self.sample_types = tuple(kept_type(x.dtype).name for x in first[0])
+        #: The first batch, until a round begins.
+        self.first: StreamBatch | None = first
         # A generator cannot begin anew, so that the batch that was looked at must not be lost.
         self._round: Iterator[Any] | None = itertools.chain([first], round_)
 
@@ -168,22 +171,26 @@ class StreamReader(Reader):
         """How many batches a round has, if the stream tells."""
         return len(self._stream) if isinstance(self._stream, Sized) else None
 
-    def jobs(self, size: int, skipped: int = 0) -> Iterator[Any]:
-        """The jobs of a new round, of at most ``size`` samples each; without end, since nobody knows how many come.
+    def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterator[Any]:
+        """The jobs of this rank's batches of a new round; without end, since nobody knows how many come."""
+        return itertools.repeat(world.own(self.batches(size, skipped)))
+
+    def batches(self, size: int, skipped: int = 0) -> Iterator[StreamBatch]:
+        """The batches of a new round, of at most ``size`` samples each; an iterator of some of them is a job for each.
 
         Raises:
             DataError: there are no ``skipped`` batches to leave out.
         """
-        round_, self._round = self._round or self._batches(), None
+        round_, self._round, self.first = self._round or self._batches(), None, None
         batches = _parted(round_, size)
         left_out = sum(1 for _ in itertools.islice(batches, skipped))
         if left_out < skipped:
             rule = "the stream must give the batches again that were done before the interruption"
             hint = "a generator gives its batches once; start it anew."
             raise DataError(self._subject, rule, done=skipped, received=left_out, hint=hint)
-        return itertools.repeat(batches)
+        return batches
 
-    def fill(self, job: Iterator[_Batch], samples: Samples, labels: Sequence[Labels], part: slice) -> int:
+    def fill(self, job: Iterator[StreamBatch], samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         xs, ys = next(job, ((), ()))
         if not xs:
             return 0
@@ -197,7 +204,7 @@ class StreamReader(Reader):
             wanted[: len(y)] = _words(y)
         return len(xs[0])
 
-    def _batches(self) -> Iterator[_Batch]:
+    def _batches(self) -> Iterator[StreamBatch]:
         for number, batch in enumerate(self._stream):
             subject = f"{self._subject}, batch {number}"
             given, labels = batch if self._is_pair(batch) else (batch, None)
@@ -224,10 +231,10 @@ class StreamReader(Reader):
 
 
 #: The samples of each input, and the labels of each output.
-_Batch = tuple[tuple[npt.NDArray[Any], ...], tuple[npt.NDArray[Any], ...]]
+StreamBatch = tuple[tuple[npt.NDArray[Any], ...], tuple[npt.NDArray[Any], ...]]
 
 
-def _parted(batches: Iterable[_Batch], size: int) -> Iterator[_Batch]:
+def _parted(batches: Iterable[StreamBatch], size: int) -> Iterator[StreamBatch]:
     """The batches, those of more than ``size`` samples in parts."""
     for xs, ys in batches:
         for first in range(0, len(xs[0]), size):

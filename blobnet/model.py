@@ -34,7 +34,6 @@ from blobnet.inference import (
     Evaluators,
     LabelledData,
     Outputs,
-    asked_metrics,
     named_metrics,
     sample_shapes,
 )
@@ -47,7 +46,7 @@ from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
 from blobnet.notes import note_losses, note_scale
 from blobnet.optimizers import Optimizer
-from blobnet.parallel import SHARDS, World, check_same, check_world, device_of_rank
+from blobnet.parallel import SHARDS, World, check_alike, check_same, check_world, device_of_rank, watched
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
@@ -57,12 +56,13 @@ from blobnet.schedules import check_number
 from blobnet.summary import Summary, summarize
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep, not_finite, step_that_fits
+from blobnet.version import __version__
 
 #: A loss or its name; for several outputs one for each, by name or in a list.
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
 #: Metrics or their names; for several outputs by the outputs' names.
 AnyMetrics: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
-#: Samples and labels, from the first on, that ranks compare.
+#: Samples and labels that ranks compare.
 _COMPARED = 64
 #: Batches that predict_batches predicts at a time.
 _PREDICTED_AHEAD = 8
@@ -409,10 +409,11 @@ class Model:
         if isinstance(device, Device):
             self._device = device
         elif self._device is None or (device is not None and choose(device) != self._device.info):
-            self._device = Device(device_of_rank(World.current(), device))
+            self._device = Device(device_of_rank(World.started(), device))
         return self._device
 
     @announced
+    @watched
     def fit(
         self,
         x: Any,
@@ -515,88 +516,108 @@ class Model:
             TrainingError: the loss or the weights are not finite.
         """
         world = World.current()
-        epochs = check_count("fit", "epochs", epochs)
-        batch_size = check_count("fit", "batch_size", batch_size)
-        accumulate = check_count("fit", "accumulate", accumulate)
-        if average is not None:
-            check_number("fit", "average", average, least=0, below=1)
-        seed = _check_seed("fit", seed)
-        callbacks = check_callbacks(callbacks)
-        optimizer = optimizer_of(optimizer)
-        losses = None if loss is None else losses_for(self.graph, loss)
-        weights = None if loss_weights is None else loss_weights_for(self.graph, loss_weights)
-        state = self.training_state if resume else None
-        if resume:
-            if state is None:
-                hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
-                raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
-            known = None if self.loss is None else losses_for(self.graph, self.loss)
-            if losses is not None and losses != known:
-                rule = "the loss must be that of the interrupted training"
-                raise OptionError("resume", rule, saved=self.loss, now=self._by_output(losses))
-            losses = known
-            optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
-            weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
-        if shards is None:
-            shards = state.settings.get("shards", 1) if state else SHARDS if world.size > 1 else 1
-        check_world(world, shards, batch_size)
-        losses = losses or losses_for(self.graph, None)
-        weights = weights or loss_weights_for(self.graph, None)
-        x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
-        data = LabelledData(self.graph, losses, x, y)
-        held_out = None if validation is None else LabelledData(self.graph, losses, *validation, subject="validation")
-        note_losses(data.heads, self.graph)
-        self._note_scale(data.sources, training=True)
-        check_process()  # Else their lock may never open.
-        self._evaluators.clear()  # They would only hold memory that training needs.
-        if freeze is not None or state is None:
-            frozen = frozen_parameters(self.graph, freeze or ())
-        else:
-            frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
-        augmented: str | None
-        if augment is not None or state is None:
-            augmented, changes = self._augmented(augment)
-        else:
-            augmented = state.settings.get("augmented")
-            changes = from_descriptions(state.settings.get("augment", []), "resume")
-        of_classes = self._class_weights(class_weights, data)
-        if fit_memory and data.count is None:
-            rule = "batches of a stream are computed as they come"
-            raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
-        adds = {"accumulate": accumulate > 1, "shards": shards > 1, "fit_memory": fit_memory}
-        for subject in [name for name, is_so in adds.items() if is_so][:1]:
-            _check_accumulate(data.heads, of_classes, changes, subject)
-        chosen = self.device_for(device).at(precision)
-        make_step = partial(
-            TrainingStep,
-            chosen,
-            self.graph,
-            self._weights,
-            losses,
-            optimizer or optimizers.Adam(),
-            seed=seed,
-            loss_weights=weights,
-            sample_type=data.reader.sample_types,
-            frozen=frozen,
-            class_weights=of_classes,
-            shards=shards,
-            world=world,
-            average=average,
-            augment=changes,
-            augmented=augmented,
-            debug=debug,
-        )
-        size, in_parts = batch_size // shards, fit_memory
-        fitting_step = partial(step_that_fits, chosen, make_step, size, accumulate > 1 or shards > 1, in_parts=in_parts)
-        step = fitting_step()
-        if verify:
-            from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.
+        with world.together():
+            epochs = check_count("fit", "epochs", epochs)
+            batch_size = check_count("fit", "batch_size", batch_size)
+            accumulate = check_count("fit", "accumulate", accumulate)
+            if average is not None:
+                check_number("fit", "average", average, least=0, below=1)
+            seed = _check_seed("fit", seed)
+            callbacks = check_callbacks(callbacks)
+            optimizer = optimizer_of(optimizer)
+            losses = None if loss is None else losses_for(self.graph, loss)
+            weights = None if loss_weights is None else loss_weights_for(self.graph, loss_weights)
+            state = self.training_state if resume else None
+            if resume:
+                if state is None:
+                    hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
+                    raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
+                known = None if self.loss is None else losses_for(self.graph, self.loss)
+                if losses is not None and losses != known:
+                    rule = "the loss must be that of the interrupted training"
+                    raise OptionError("resume", rule, saved=self.loss, now=self._by_output(losses))
+                losses = known
+                optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
+                weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
+            if shards is None:
+                shards = state.settings.get("shards", 1) if state else SHARDS if world.size > 1 else 1
+            check_world(world, shards, batch_size)
+            losses = losses or losses_for(self.graph, None)
+            weights = weights or loss_weights_for(self.graph, None)
+            x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
+            data = LabelledData(self.graph, losses, x, y)
+            held_out = (
+                None if validation is None else LabelledData(self.graph, losses, *validation, subject="validation")
+            )
+            asked = named_metrics(data.heads, metrics)
+            note_losses(data.heads, self.graph)
+            self._note_scale(data.sources, training=True)
+            check_process()  # Else their lock may never open.
+            self._evaluators.clear()  # They would only hold memory that training needs.
+            if freeze is not None or state is None:
+                frozen = frozen_parameters(self.graph, freeze or ())
+            else:
+                frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
+            augmented: str | None
+            if augment is not None or state is None:
+                augmented, changes = self._augmented(augment)
+            else:
+                augmented = state.settings.get("augmented")
+                changes = from_descriptions(state.settings.get("augment", []), "resume")
+            of_classes = self._class_weights(class_weights, data)
+            if fit_memory and data.count is None:
+                rule = "batches of a stream are computed as they come"
+                raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
+            adds = {"accumulate": accumulate > 1, "shards": shards > 1, "fit_memory": fit_memory}
+            for subject in [name for name, is_so in adds.items() if is_so][:1]:
+                _check_accumulate(data.heads, of_classes, changes, subject)
+            chosen = self.device_for(device).at(precision)
+            make_step = partial(
+                TrainingStep,
+                chosen,
+                self.graph,
+                self._weights,
+                losses,
+                optimizer or optimizers.Adam(),
+                seed=seed,
+                loss_weights=weights,
+                sample_type=data.reader.sample_types,
+                frozen=frozen,
+                class_weights=of_classes,
+                shards=shards,
+                world=world,
+                average=average,
+                augment=changes,
+                augmented=augmented,
+                debug=debug,
+            )
+            size, in_parts = batch_size // shards, fit_memory
+            fitting_step = partial(
+                step_that_fits, chosen, make_step, size, accumulate > 1 or shards > 1, in_parts=in_parts
+            )
+            step = fitting_step()
+            if verify:
+                from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.
 
-            while verify_plan(step.device, step.plan):
-                step = fitting_step()
+                while verify_plan(step.device, step.plan):
+                    step = fitting_step()
         parts = size // step.batch_size
         if world.size > 1:
-            self._check_same(world, step, data, epochs=epochs, accumulate=accumulate, parts=parts)
+            self._check_same(
+                world,
+                step,
+                data,
+                held_out,
+                sample_weights=sample_weights,
+                epochs=epochs,
+                accumulate=accumulate,
+                memory_parts=parts,
+                precision=precision,
+                metrics=[sorted(own) for own in asked],
+                resumed_from=None
+                if state is None
+                else (state.epoch, state.step, _digest(repr(state.settings).encode())),
+            )
         trainer = Trainer(step, accumulate, parts)
         if state is not None:
             trainer.restore(state)
@@ -608,7 +629,7 @@ class Model:
                 epochs,
                 sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
                 validation=held_out,
-                metrics=named_metrics(data.heads, metrics),
+                metrics=asked,
                 callbacks=callbacks,
                 keep=self._keep,
                 history=self.history if resume else None,
@@ -617,26 +638,39 @@ class Model:
             )
         return self.history
 
-    def _check_same(self, world: World, step: TrainingStep, data: LabelledData, **settings: Any) -> None:
-        """Raises OptionError where other ranks were started to train something else."""
-        rows = np.arange(min(data.count or 0, _COMPARED))
-        known = b"".join(np.asarray(own[rows]).tobytes() for own in (*data.sources, *(data.labels or ())))
+    def _check_same(
+        self,
+        world: World,
+        step: TrainingStep,
+        data: LabelledData,
+        held_out: LabelledData | None,
+        sample_weights: Any,
+        **settings: Any,
+    ) -> None:
+        """Raises OptionError where other ranks were started to train something else; warns of unlike devices."""
         weights = b"".join(values.tobytes() for values in self._weights.values())
         check_same(
             world,
+            version=__version__,
             model=_digest(repr(self.graph.description()).encode()),
             weights=_digest(weights),
             samples=data.count,
-            data=_digest(known),
+            data=_digest_of(data),
+            validation=None if held_out is None else (held_out.count, _digest_of(held_out)),
+            sample_weights=None if sample_weights is None else _digest(np.asarray(sample_weights).tobytes()),
             seed=step.seed,
             shards=step.shards,
             batch_size=step.shards * step.batch_size,
             optimizer=step.optimizer.description(),
             losses=step.losses,
+            loss_weights=step.loss_weights,
+            class_weights=[None if own is None else own.tolist() for own in step.class_weights],
+            average=step.average,
             frozen=sorted(step.frozen),
             augmentation=step.augment,
             **settings,
         )
+        check_alike(world, step.device.info)
 
     def _by_output(self, values: Sequence[Any]) -> Any:
         return by_name(list(self.graph.outputs), values)
@@ -700,6 +734,7 @@ class Model:
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
         that module says what they get; not of iterables. For several outputs they are given by the outputs' names.
         ``x``, ``y``, ``loss_weights`` and ``precision`` are as for :meth:`fit`, ``storage`` as for :meth:`predict`.
+        Under mpiexec all ranks share the work, as in :meth:`predict`.
         """
         batch_size = check_count("evaluate", "batch_size", batch_size)
         losses = losses_for(self.graph, loss, self.loss)
@@ -711,8 +746,11 @@ class Model:
             raise OptionError("evaluate", "metrics are measured on data that are no stream", metrics=names)
         self._note_scale(data.sources)
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_types}
-        with self._evaluator(device, precision=precision, storage=storage, loss=losses, **settings) as evaluator:
-            return evaluator.evaluate(data, weights) | asked_metrics(evaluator, data, asked)
+        lent = self._evaluator(device, precision=precision, storage=storage, loss=losses, **settings)
+        world = World.of_calls()
+        with world.together(), lent as evaluator:
+            finish = evaluator.measure(data, weights, asked, world)
+        return finish()
 
     def report(
         self,
@@ -759,7 +797,10 @@ class Model:
             own = np.asarray(labels[rows])
             return Report.of(own_loss, own, answers(samples), self.class_names, has_auc=False)
 
-        return Report.summed([of_some(rows) for rows in runs(len(sources[0]), batch_size)])
+        world = World.of_calls()
+        with world.together(), World.alone():
+            parts = [of_some(rows) for rows in world.own(runs(len(sources[0]), batch_size))]
+        return Report.summed(world.dealt(parts))
 
     def predict(
         self,
@@ -780,6 +821,9 @@ class Model:
 
         With ``storage="float16"`` what one layer leaves for the next takes half the memory: each value is rounded to 11
         bits, about 5e-4 of it, and beyond 65504 it is infinite. Weights, sums and answers are float32.
+
+        Under mpiexec each rank predicts some of the batches, and all get all answers: all must call this with the same
+        samples, and a rank that calls it by itself does so within ``World.alone()`` (docs/many_devices.md).
         """
         if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
@@ -791,8 +835,10 @@ class Model:
         self._note_scale(sources)
         reader, count = IndexedReader(sources), len(sources[0])
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
-        with self._evaluator(device, precision=precision, storage=storage, loss=None, **settings) as evaluator:
-            finish = evaluator.begin(reader, count)
+        lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
+        world = World.of_calls()
+        with world.together(), lent as evaluator:
+            finish = evaluator.begin(reader, count, world)
         return self._by_output(finish())
 
     def predict_batches(
@@ -816,25 +862,28 @@ class Model:
         self, subject: str, x: Any, *, batch_size: int, device: Device | str | None, precision: str, storage: str
     ) -> Iterator[Outputs]:
         batch_size = check_count(subject, "batch_size", batch_size)
+        world = World.of_calls()
         reader: Reader
         if comes_in_batches(self.graph, x):
             reader, count = StreamReader(x, sample_shapes(self.graph), None, "x"), None
-            jobs = reader.jobs(batch_size)
+            jobs = reader.jobs(batch_size, world=world)
         else:
             sources = sources_for(self.graph, x, "x")
             self._note_scale(sources)
             reader, count = IndexedReader(sources), len(sources[0])
-            jobs = runs(count, batch_size)
+            jobs = world.own(runs(count, batch_size))
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
 
         def outputs() -> Iterator[Outputs]:
             while True:
                 # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
-                with self._evaluator(device, precision=precision, storage=storage, loss=None, **settings) as evaluator:
+                lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
+                with world.together(), lent as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
-                    found = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
+                    own = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
+                found = world.dealt(own)
                 yield from found
-                if len(found) < _PREDICTED_AHEAD:
+                if len(found) < _PREDICTED_AHEAD * world.size:
                     return
 
         return outputs()
@@ -1103,6 +1152,15 @@ def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple
 
 def _digest(values: bytes) -> str:
     return hashlib.sha256(values).hexdigest()[:12]
+
+
+def _digest_of(data: LabelledData) -> str:
+    """Of samples and labels here and there in the data, or of the first batch of a stream."""
+    rows = np.unique(np.linspace(0, max(0, (data.count or 1) - 1), _COMPARED).astype(np.int64))
+    known = [np.asarray(own[rows]) for own in (*data.sources, *(data.labels or ()))]
+    if data.stream is not None and data.stream.first is not None:
+        known += [values for ends in data.stream.first for values in ends]
+    return _digest(b"".join(values.tobytes() for values in known))
 
 
 def _check_seed(subject: str, seed: Any) -> int:

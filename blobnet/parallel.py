@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
+import itertools
 import os
+import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FLOAT32
 from blobnet.device import Device, DeviceInfo, choose, devices
-from blobnet.errors import BlobnetError, OptionError
+from blobnet.errors import BlobnetError, OptionError, counted, warn
+from blobnet.heartbeat import Heartbeat, State
+from blobnet.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]
 
 #: What mpiexec of MPICH (and srun), of Open MPI, and others by PMIx tell each process that they start.
 _STARTED_BY_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+
+#: What some of them tell of how many there are.
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 #: The shards of a step under mpiexec, unless one says otherwise.
 SHARDS = 8
@@ -31,6 +40,10 @@ SHARDS = 8
 _FIRST_SECONDS = 2.0
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+#: Threads that are within World.alone.
+_alone = threading.local()
 
 
 class World:
@@ -45,15 +58,43 @@ class World:
     rank = 0
     size = 1
     local_rank = 0
+    #: Says what is safe on disk, behind an error that ends all ranks.
+    last_words: Callable[[], str] = staticmethod(lambda: "")
 
     @staticmethod
-    def current() -> World:
+    def started() -> World:
         """All processes that mpiexec has started together; this one alone where there was none.
 
         Raises:
             OptionError: mpiexec has started it, and mpi4py is missing, or is that of another MPI.
         """
         return _started() if any(name in os.environ for name in _STARTED_BY_MPI) else ALONE
+
+    @staticmethod
+    def current() -> World:
+        """Those who train together: all that were started, but within :meth:`alone` this process only."""
+        return ALONE if getattr(_alone, "depth", 0) else World.started()
+
+    @staticmethod
+    def of_calls() -> World:
+        """Those who share the work of a prediction: in threads besides the main one this process only.
+
+        What ranks share they must ask for in the same order, which threads do not keep.
+        """
+        return World.current() if threading.current_thread() is threading.main_thread() else ALONE
+
+    @staticmethod
+    @contextlib.contextmanager
+    def alone() -> Iterator[None]:
+        """Within, this process (in this thread) trains, measures and predicts by itself, on the device of its rank.
+
+        For what not all ranks do: ``if world.is_first: with World.alone(): model.evaluate(x, y)``.
+        """
+        _alone.depth = getattr(_alone, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            _alone.depth -= 1
 
     @property
     def is_first(self) -> bool:
@@ -67,6 +108,29 @@ class World:
     def of_first(self, value: T) -> T:
         """The value of rank 0, on every rank; all must call it."""
         return self.gather(value)[0]
+
+    def own(self, items: Iterable[T]) -> Iterator[T]:
+        """What is dealt out to this rank of something that all have: each in turn gets one."""
+        return itertools.islice(items, self.rank, None, self.size)
+
+    def dealt(self, own: Iterable[T]) -> list[T]:
+        """What all ranks have made of what :meth:`own` dealt out, in its order, on each; all must call it."""
+        every = self.gather(list(own))
+        return [items[turn] for turn in range(len(every[0])) for items in every if turn < len(items)]
+
+    def share(self, count: int) -> range:
+        """The part of this rank of so many items in a row; all parts are of one length, or one more."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def complete(self, values: npt.NDArray[Any], own: range) -> None:
+        """Fills in the rows of an array that other ranks have computed, each its ``own``; all must call it."""
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """An error of blobnet's that a rank meets within is raised on all of them, behind what they do within.
+
+        All must enter it, and within none may wait for others.
+        """
+        return contextlib.nullcontext()
 
     def swap(self, partner: int, device: Device, buffer: Any, given: range, taken: range) -> None:
         """Sends elements of a buffer to another rank, and puts those that it sends elsewhere into the same buffer.
@@ -82,10 +146,35 @@ class World:
         """
         raise NotImplementedError
 
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """From here on ranks watch each other; all must enter it.
+
+        One that is lost, that hangs in a step, or that meets an error within while others wait for it, ends all of them
+        in a line that names it.
+        """
+        return contextlib.nullcontext()
+
+    def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
+        """Within, those who watch take that for what this rank does."""
+        return contextlib.nullcontext()
+
+    def end(self, line: str, status: int = 1) -> None:
+        """Ends all ranks, with a line; does nothing where this process is alone."""
+
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """An error within ends all ranks, with a line that names the rank if it is not the first."""
+        """An error within ends all ranks, with a line that names the rank if it is not the first; all must enter it."""
         yield
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Within, the first rank alone prints."""
+        with contextlib.ExitStack() as silence:
+            if not self.is_first:
+                nowhere = silence.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+                silence.enter_context(contextlib.redirect_stdout(nowhere))
+                silence.enter_context(contextlib.redirect_stderr(nowhere))
+            yield
 
 
 class _MpiWorld(World):
@@ -95,18 +184,45 @@ class _MpiWorld(World):
         self._mpi, self._all = mpi, mpi.COMM_WORLD
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
         self.local_rank = self._all.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+        self._is_local = self._all.Split_type(mpi.COMM_TYPE_SHARED).Get_size() == self.size
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
+        self._heartbeat: Heartbeat | None = None
 
     def gather(self, value: T) -> list[T]:
-        found: list[T] = self._all.allgather(value)
+        with self.doing("waits"):
+            found: list[T] = self._all.allgather(value)
         return found
+
+    def complete(self, values: npt.NDArray[Any], own: range) -> None:
+        for rank, (count, first, end) in enumerate(self.gather((len(values), own.start, own.stop))):
+            if count != len(values):
+                rule = "all ranks must ask for the same samples"
+                raise OptionError(f"rank {rank}", rule, samples=count, others=len(values))
+            with self.doing("waits"):
+                self._all.Bcast(values[first:end], root=rank)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        met: BlobnetError | None = None
+        try:
+            yield
+        except BlobnetError as error:
+            met = error
+        every = self.gather(met)
+        if met is not None:
+            raise met
+        for rank, other in enumerate(every):
+            if other is not None:
+                other.args = (f"on rank {rank}: {other}",)
+                raise other
 
     def swap(self, partner: int, device: Device, buffer: Any, given: range, taken: range) -> None:
         out, into = (self._host(device, name, max(len(given), len(taken))) for name in ("out", "into"))
         if given:
             reading = device.read_later(buffer, out[: len(given)], FLOAT32.itemsize * given.start)
             reading.values()
-        self._all.Sendrecv(out[: len(given)], partner, recvbuf=into[: len(taken)], source=partner)
+        with self.doing("waits"):
+            self._all.Sendrecv(out[: len(given)], partner, recvbuf=into[: len(taken)], source=partner)
         if taken:
             device.write(buffer, into[: len(taken)], FLOAT32.itemsize * taken.start)
 
@@ -117,19 +233,64 @@ class _MpiWorld(World):
         return memory
 
     @contextlib.contextmanager
-    def ending(self) -> Iterator[None]:
-        stderr = sys.stderr
+    def watched(self) -> Iterator[None]:
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
+            atexit.register(self._heartbeat.leave)
+            if not self._heartbeat.is_heard and self.is_first:
+                rule, hint = (
+                    "all hosts should reach the first rank's by TCP",
+                    "without, a rank that hangs is not noticed.",
+                )
+                warn("MPI", rule, host=socket.gethostname(), hint=hint)
         try:
             yield
         except BaseException as error:
-            if not self.is_first:
-                time.sleep(_FIRST_SECONDS)  # What all of them find rank 0 says.
-            if not isinstance(error, BlobnetError | KeyboardInterrupt):
-                traceback.print_exc(file=stderr)
-            who = "" if self.is_first else f"on rank {self.rank}: "
-            word = "" if isinstance(error, KeyboardInterrupt) else "error: "
-            print(f"{word}{who}{str(error) or type(error).__name__}", file=stderr, flush=True)
-            self._all.Abort(1)
+            self._heartbeat.fail(_line(error))
+            raise
+
+    def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
+        return self._heartbeat.doing(state) if self._heartbeat else contextlib.nullcontext()
+
+    def _end_for(self, fault: str) -> None:
+        """Ends all ranks for what another one did, or did not."""
+        if self.rank > 1:
+            time.sleep(_FIRST_SECONDS)  # One of them says it.
+        self.end(f"error: {fault}")
+
+    def end(self, line: str, status: int = 1) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
+        words = self.last_words()
+        os.write(2, f"{line.rstrip('.')}.{' ' if words else ''}{words}\n".encode())
+        self._all.Abort(status)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        stderr = sys.stderr
+        with self.watched():
+            try:
+                yield
+            except BaseException as error:
+                if not self.is_first:
+                    time.sleep(_FIRST_SECONDS)  # What all of them find rank 0 says.
+                if not isinstance(error, BlobnetError | KeyboardInterrupt):
+                    traceback.print_exc(file=stderr)
+                who = "" if self.is_first else f"on rank {self.rank}: "
+                word = "" if isinstance(error, KeyboardInterrupt) else "error: "
+                stderr.flush()
+                self.last_words = str
+                self.end(f"{word}{who}{_line(error)}", _status(error))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split("\n")) or type(error).__name__
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return TERMINATED if isinstance(error, Terminated) else STATUS
+    return 1
 
 
 #: The world of a process that nobody has started together with others.
@@ -138,14 +299,30 @@ ALONE = World()
 
 @cache
 def _started() -> World:
+    rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
+    hint = "pip install 'blobnet[mpi]', and start it with the mpiexec that lies beside Python then."
     try:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
-        rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
-        hint = "pip install 'blobnet[mpi]', and start it with the mpiexec that lies beside Python then."
-        raise OptionError("MPI", rule, cause=error, hint=hint) from error
+        raise OptionError("MPI", rule, cause=str(error).partition("\n")[0], hint=hint) from error
     world = _MpiWorld(mpi)
+    started = max(int(os.environ.get(name, "1")) for name in _SIZES)
+    if world.size == 1 < started:
+        library = mpi.Get_library_version().split("\n")[0].strip("\0 ")
+        hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
+        raise OptionError("MPI", rule, started=started, found=1, mpi4py_uses=library, hint=hint)
     return world if world.size > 1 else ALONE
+
+
+def watched(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that all ranks call, and within which they watch each other."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        with World.current().watched():
+            return function(*arguments, **named)
+
+    return call
 
 
 def check_world(world: World, shards: int, batch_size: int) -> None:
@@ -160,7 +337,8 @@ def check_world(world: World, shards: int, batch_size: int) -> None:
         raise OptionError("shards", rule, batch_size=batch_size, shards=shards, hint=hint)
     if world.size > shards or shards % world.size:
         rule = "every rank must have as many shards of a batch, and at least one"
-        hint = f"start {' or '.join(str(2**n) for n in range(shards.bit_length()))} ranks, or say more --shards."
+        counts = " or ".join(counted(2**power, "rank") for power in range(shards.bit_length()))
+        hint = f"start {counts}, or say more --shards."
         raise OptionError("MPI", rule, ranks=world.size, shards=shards, hint=hint)
 
 
@@ -172,6 +350,15 @@ def check_same(world: World, **settings: Any) -> None:
             if value != every[0][name]:
                 rule = f"all ranks must train with the same {name.replace('_', ' ')}"
                 raise OptionError(f"rank {rank}", rule, **{f"rank_{rank}": value, "rank_0": every[0][name]})
+
+
+def check_alike(world: World, info: DeviceInfo) -> None:
+    """Warns where ranks have devices of different kinds, or drivers: these need not give the same bits."""
+    every = world.gather(f"{info.name} ({info.platform}, driver {info.driver})")
+    others = {name: rank for rank, name in enumerate(every) if name != every[0]}
+    for name, rank in others.items() if world.is_first else ():
+        rule = "the same bits for any number of ranks are promised for devices of one kind"
+        warn(f"rank {rank}", rule, device=name, rank_0=every[0])
 
 
 def device_of_rank(world: World, device: str | None) -> DeviceInfo:

@@ -6,13 +6,14 @@ from (seed, step), so that a resumed training continues exactly where it stopped
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +26,11 @@ from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError, first_few
 from blobnet.executor import first_that_fits
-from blobnet.inference import Evaluator, LabelledData, asked_metrics, head_name, measured_names, measurements
+from blobnet.inference import Evaluator, LabelledData, head_name, measured_names, measurements
 from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
 from blobnet.metrics import Metric
+from blobnet.parallel import World
 from blobnet.planning import make_plan
 from blobnet.progress import Table, bar, shown
 from blobnet.training_step import TrainingStep, not_finite
@@ -72,6 +74,20 @@ class Progress:
     def writes(self) -> bool:
         """Whether this process writes files: of several ranks the first."""
         return self.trainer.step.world.is_first
+
+
+class _Run(NamedTuple):
+    """A run of the plan: the place of its first sample in the epoch, if that is known, and the loader's job."""
+
+    place: int | None
+    job: Any
+
+
+class _PlannedStep(NamedTuple):
+    """The runs of each of a rank's shards in a step; and, if that is known, its batches and samples over all ranks."""
+
+    shards: Sequence[Sequence[_Run]]
+    of_all: tuple[int, int] | None
 
 
 class Trainer:
@@ -119,6 +135,7 @@ class Trainer:
             self._settings["augmented"] = step.augmented
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
         self._check_loss: Callable[[FloatArray], None] = _check_nothing
+        self._is_begun = False
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -246,8 +263,7 @@ class Trainer:
             progress.metrics += [f"validation_{name}" for name in (*measured_names(heads), *more)]
         evaluator = None if validation is None else self._evaluator(validation)
         callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
-        for callback in callbacks:
-            callback.begin(progress)
+        _tell(callbacks, "begin", progress)
         loader = Loader(self.step.executor)
         if self.epoch < epochs:
             reserved = self.step.bytes + (evaluator.plan.bytes() if evaluator is not None else 0)
@@ -260,30 +276,24 @@ class Trainer:
         table = Table(epochs, has_accuracy, validation is not None)
         if verbose and self.epoch < epochs:
             print(table.header, file=sys.stderr)
-        if self.step.shards > 1 and data.count is None:
-            rule = "samples must have numbers to be dealt out to shards"
-            hint = "give arrays, or an object with len() that gives samples by their numbers."
-            raise OptionError("shards", rule, x="a stream", shards=self.step.shards, hint=hint)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
             record, count = self._run_epoch(loader, data, sample_weights, progress, callbacks, verbose)
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None:
-                with bar("validation", validation.count, verbose) as shown:
-                    found = evaluator.evaluate(validation, self.step.loss_weights, shown.update)
-                found |= asked_metrics(evaluator, validation, asked)
-                record |= {f"validation_{name}": value for name, value in found.items()}
+                world = self.step.world
+                with world.together(), bar("validation", validation.count, verbose) as shown:
+                    finish = evaluator.measure(validation, self.step.loss_weights, asked, world, shown.update)
+                record |= {f"validation_{name}": value for name, value in finish().items()}
             record = self.step.world.of_first(record)
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
                 print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
             _record(progress.history, record)
             keep(progress)
-            for callback in callbacks:
-                callback.epoch_end(progress)
+            _tell(callbacks, "epoch_end", progress)
         _record(progress.history, {})
-        for callback in callbacks:
-            callback.end(progress)
+        _tell(callbacks, "end", progress)
         keep(progress)
         return progress
 
@@ -339,13 +349,19 @@ class Trainer:
             step.reset_totals()
         with bar(f"epoch {self.epoch + 1}/{epochs}", data.count, verbose, before) as shown:
             watch, number = _Watch(step, shown, check), step.number
-            for count in self._run_steps(loader, data, sample_weights, epochs):
+            steps = self._run_steps(loader, data, sample_weights, epochs)
+            while True:
+                # Of what callbacks do nobody knows how long it takes, nor of the first step, which finds memory.
+                with step.world.doing("steps" if self._is_begun else "begins"):
+                    count = next(steps, None)
+                if count is None:
+                    break
+                self._is_begun = True
                 shown.update(count)
                 watch.look()
                 if step.number != number:
                     number = step.number
-                    for callback in callbacks:
-                        callback.step_end(progress)
+                    _tell(callbacks, "step_end", progress)
             # Waits for the device, so that the bar does not end before the work.
             totals = step.totals()
         if not self.samples:
@@ -367,35 +383,32 @@ class Trainer:
         schedule, in_all = step.optimizer.schedule, data.steps(self.batch_size)
         steps = 1 if in_all is None else -(-in_all // self.accumulate)
         order, first = self._order(data), self.samples
-        places: Iterator[range] = iter(())
-        if order is None:
-            jobs: Iterable[Any] = data.jobs(size, self.batches)
-        else:
-            found, places = itertools.tee(self._own(first, len(order)))
-            jobs = (order[batch.start : batch.stop] for batch in found)
+        planned, found = itertools.tee(self._planned(data, order))
+        runs, places = itertools.tee(run for own in found for shard in own.shards for run in shard)
         rows = self._rows(order)
-        several, sent = self._together > 1 or step.shards > 1, first
+        several = self._together > 1 or step.shards > 1
+        sent = first
 
         def move(labels: Sequence[Labels]) -> None:
             nonlocal sent
-            # The batches of a stream have their places one behind the other.
-            place, count = next(places, range(sent, sent)).start, len(labels[0])
+            place, count = next(places).place, len(labels[0])
+            place = sent if place is None else place
             if rows is not None and step.moves_labels:
                 step.move_labels(labels, rows.of(place, count))
             sent = place + count
 
-        loaded = loader.batches(data.reader, jobs, move)
-        while order is None or first < len(order):
+        loaded = loader.batches(data.reader, (run.job for run in runs), move)
+        for own_runs, of_all in planned:
             batches, samples, weight = 0, 0, 0.0  # of the step that is under way
-            for shard, number in enumerate(step.own_shards):
-                place = first + number * self._together * size
+            count = 0
+            for shard, of_shard in enumerate(own_runs):
                 if several:
                     step.sum.begin(shard)
-                for _ in range(self._together):
-                    is_behind = order is not None and place >= len(order)
-                    count = 0 if is_behind else next(loaded, 0)
+                for run in of_shard:
+                    count = next(loaded, 0)
                     if not count:
                         break
+                    place = first + samples if run.place is None else run.place
                     if rows is not None:
                         step.change_samples(rows.of(place, count))
                     weights = None
@@ -411,16 +424,14 @@ class Trainer:
                         step.compute_gradients(Batch(count, divisor=own))
                     # NOTE: there is one sum for all outputs, whose batches weigh the same (fit sees to it).
                     batches, samples, weight = batches + 1, samples + count, weight + own[0]
-                    place += count
                     if step.shards == 1 and batches < self._together:
                         yield count
                         count = 0
                 if several:
                     step.sum.end(weight)
                     weight = 0.0
-            if order is not None:
-                samples = min(self._step_size, len(order) - first)
-                batches = -(-samples // self.batch_size)
+            if of_all is not None:
+                batches, samples = of_all
             if not batches:
                 return
             is_finite = step.sum.finish(size) if several else True
@@ -442,14 +453,52 @@ class Trainer:
         """Samples of a whole step."""
         return self.accumulate * self.batch_size
 
-    def _own(self, first: int, end: int) -> Iterator[range]:
-        """The places of this rank's batches in the steps from place ``first`` on, of an epoch with ``end`` samples."""
-        size = self.step.batch_size
+    def _planned(self, data: LabelledData, order: Rows | None) -> Iterator[_PlannedStep]:
+        """What is left of an epoch's steps; of a stream in one shard, whose end nobody knows, they have none."""
+        if order is not None:
+            yield from self._of_order(order)
+        elif self.step.shards > 1:
+            yield from self._of_stream(data)
+        else:
+            for job in data.jobs(self.step.batch_size, self.batches):
+                yield _PlannedStep([[_Run(None, job)] * self._together], None)
+
+    def _of_order(self, order: Rows) -> Iterator[_PlannedStep]:
+        """The steps over samples with numbers: a step fills its shards from the first one on."""
+        size, end = self.step.batch_size, len(order)
         room = self._together * size
-        for begin, number in itertools.product(range(first, end, self._step_size), self.step.own_shards):
-            start = begin + number * room
-            for place in range(start, min(start + room, end), size):
-                yield range(place, min(place + size, end))
+        for first in range(self.samples, end, self._step_size):
+            starts = [first + number * room for number in self.step.own_shards]
+            shards = [
+                [
+                    _Run(place, order[place : min(place + size, end)])
+                    for place in range(start, min(start + room, end), size)
+                ]
+                for start in starts
+            ]
+            samples = min(self._step_size, end - first)
+            yield _PlannedStep(shards, (-(-samples // self.batch_size), samples))
+
+    def _of_stream(self, data: LabelledData) -> Iterator[_PlannedStep]:
+        """The steps over a stream, of which every rank takes its shards' parts; batches may be small, all of them.
+
+        So a batch is dealt out to all shards evenly.
+        """
+        assert data.stream is not None, "samples without numbers come in a stream"
+        place, batches = self.samples, data.stream.batches(self.batch_size, self.batches)
+        while some := list(itertools.islice(batches, self.accumulate)):
+            shards: list[list[_Run]] = [[] for _ in self.step.own_shards]
+            first = place
+            for samples, labels in some:
+                count = len(samples[0])
+                room = -(-count // self.step.shards)
+                for runs, number in zip(shards, self.step.own_shards, strict=True):
+                    part = slice(number * room, min((number + 1) * room, count))
+                    if part.start < part.stop:
+                        own = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
+                        runs.append(_Run(place + part.start, iter([own])))
+                place += count
+            yield _PlannedStep(shards, (len(some), place - first))
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""
@@ -477,6 +526,13 @@ class Trainer:
             return Evaluator(step.device, step.graph, step.result, batch_size, step.losses, sample_type, debug)
 
         return first_that_fits(step.device, sizes, evaluator)
+
+
+def _tell(callbacks: Sequence[Callback], event: str, progress: Progress) -> None:
+    """Calls a method of all callbacks; what only logs measures by itself, since it is the first rank's alone."""
+    for callback in callbacks:
+        with World.alone() if callback.only_logs else contextlib.nullcontext():
+            getattr(callback, event)(progress)
 
 
 def _check_nothing(totals: FloatArray) -> None:

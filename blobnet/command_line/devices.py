@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import platform
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blobnet import device
 from blobnet.device_model import DeviceModel, facts
 from blobnet.errors import DeviceError
+from blobnet.parallel import World, device_of_rank
 from blobnet.plan_report import readable
 from blobnet.tuning import Tunings
 
@@ -26,28 +28,51 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints two lines a device, and marks the one that is taken by default; with ``--facts`` what is known of it."""
-    found = device.devices()
-    if not found:
-        raise device.no_platform_error()
+    """Prints two lines a device, and marks the one that is taken by default; with ``--facts`` what is known of it.
+
+    Ranks of one host that find the same devices have one list, which says who takes which.
+    """
+    world = World.started()
+    with world.together():
+        found = device.devices()
+        if not found:
+            raise device.no_platform_error()
     default, problem = "", None
     try:
-        default = device.choose().address
+        default = device_of_rank(world, None).address
     except DeviceError as error:  # $BLOBNET_DEVICE names none of them: here is the list that helps.
         problem = error
-    print(_FORM.format("", "address", "kind", "units", "memory", "name / platform, driver"))
-    for info in found:
-        mark = "*" if info.address == default else ""
-        row = _FORM.format(mark, info.address, info.kind, info.compute_units, readable(info.memory), info.name)
-        tunings = Tunings(info.identity)
-        tuned = len(tunings.winners)
-        print(f"{row}\n{'':11}{info.platform}, driver {info.driver}{f', {tuned} tuned' if tuned else ''}")
-        if options.facts:
-            print(_facts_text(info.model.measured(**tunings.speeds)))
+    own = platform.node(), tuple((info.address, *_lines(info, options.facts)) for info in found)
+    ranks: dict[Any, dict[int, str]] = {}
+    for rank, (listed, taken) in enumerate(world.gather((own, default))):
+        ranks.setdefault(listed, {})[rank] = taken
+    for (host, rows), taken_by in ranks.items():
+        if world.size > 1:
+            print(f"{_ranks(taken_by)} on {host}")
+        print(_FORM.format("", "address", "kind", "units", "memory", "name / platform, driver"))
+        for address, *lines in rows:
+            takers = [rank for rank, taken in taken_by.items() if taken == address]
+            print("*" if takers else " ", *lines[:1])
+            print("\n".join([*lines[1:], *([f"{'':11}{_ranks(takers)}"] if takers and world.size > 1 else [])]))
     print("\n* = default; choose another by address or name: --device, or $BLOBNET_DEVICE")
     if problem:
         raise problem
     return 0
+
+
+def _lines(info: device.DeviceInfo, has_facts: bool) -> list[str]:
+    """What is printed of a device, behind its mark."""
+    tunings = Tunings(info.identity)
+    tuned = len(tunings.winners)
+    row = _FORM.format("", info.address, info.kind, info.compute_units, readable(info.memory), info.name)
+    lines = [row[2:], f"{'':11}{info.platform}, driver {info.driver}{f', {tuned} tuned' if tuned else ''}"]
+    return [*lines, *([_facts_text(info.model.measured(**tunings.speeds))] if has_facts else [])]
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    """``rank 0``, ``ranks 0, 1``."""
+    listed = [str(number) for number in numbers]
+    return f"rank{'s' * (len(listed) > 1)} {', '.join(listed)}"
 
 
 def _facts_text(model: DeviceModel) -> str:

@@ -27,16 +27,18 @@ from blobnet.files import check_writable
 from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
 from blobnet.model import Model
+from blobnet.parallel import World, device_of_rank
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the metrics over the test split, or over all samples where there is none."""
+    world = World.started()
     for name, path in (("--matrix", options.matrix), ("--mistakes", options.mistakes)):
-        if path is not None:
+        if path is not None and world.is_first:
             plots.check(path, name)
             check_writable(path, 0)
     model = open_model(options.file)
-    device = Device(options.device)
+    device = Device(device_of_rank(world, options.device))
     data = load_dataset(options, model)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
     if isinstance(data, NamedData):
@@ -55,10 +57,10 @@ def run(options: argparse.Namespace) -> int:
         _report(options, model.report(split.x, split.y, loss=loss, **settings), f"{options.file.stem} on {data.name}")
     if options.mistakes is not None:
         found = worst_mistakes(model, split.x, split.y, loss=loss, **settings)
-        if found.worst:
+        if found.worst and world.is_first:
             plots.save(plots.draw_mistakes(found, f"{options.file.stem} on {data.name}"), options.mistakes)
             print(f"saved {options.mistakes}", file=sys.stderr)
-        else:
+        elif not found.worst:
             print(f"no mistakes, {options.mistakes} is not drawn", file=sys.stderr)
     return 0
 
@@ -112,6 +114,6 @@ def _print_measures(measured: Mapping[str, float]) -> None:
 def _report(options: argparse.Namespace, report: Report, title: str) -> None:
     if options.report:
         print(f"\n{report}")
-    if options.matrix is not None:
+    if options.matrix is not None and World.started().is_first:
         plots.save(plots.confusion(report.matrix, report.class_names, title), options.matrix)
         print(f"saved {options.matrix}", file=sys.stderr)

@@ -35,6 +35,7 @@ from blobnet.files import check_writable
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model
+from blobnet.parallel import World, device_of_rank
 from blobnet.samples import samples_for, sources_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
@@ -84,7 +85,9 @@ def run(options: argparse.Namespace) -> int:
     heads = _heads(model)
     _check_outputs(heads, options)
     written = {"csv": options.csv, "json": options.json, "npz": options.npz}
-    _check_paths(options, written)
+    world = World.started()
+    if world.is_first:
+        _check_paths(options, written)
     failures: list[BlobnetError] = []
     inputs = list(_inputs(options.images, model, failures))
     has_pictures = any(each.samples is None for each in inputs)
@@ -94,7 +97,12 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
     if options.masks:
         _check_masks(inputs, options.masks)
-    batches = _outputs(model, inputs, Device(options.device), options.precision, failures)
+    device = Device(device_of_rank(world, options.device))
+    batches = _outputs(model, inputs, device, options.precision, failures)
+    if not world.is_first:
+        for _ in batches:  # Its share of them; the first rank writes what all have made.
+            pass
+        return int(bool(failures))
     if options.masks:
         count = _write_masks(batches, options.masks)
     elif options.npz:
@@ -241,8 +249,7 @@ def _outputs(
     settings: dict[str, Any] = {"device": device, "precision": precision}
     for is_picture, group in itertools.groupby(inputs, lambda each: each.samples is None):
         if is_picture:
-            for read, pictures in _read(list(group), model, failures):
-                yield [(each, 0) for each in read], _in_order(model, model.predict(pictures, **settings))
+            yield from _outputs_of_pictures(list(group), model, settings, failures)
             continue
         for each in group:
             try:
@@ -261,21 +268,39 @@ def _in_order(model: Model, found: Any) -> list[FloatArray]:
     return [found] if len(model.graph.exits) == 1 else [*found.values()]
 
 
-def _read(inputs: list[_Input], model: Model, failures: list[BlobnetError]) -> Iterator[tuple[list[_Input], Any]]:
-    """The pictures that can be read, some at a time."""
+def _outputs_of_pictures(
+    inputs: list[_Input], model: Model, settings: Mapping[str, Any], failures: list[BlobnetError]
+) -> Iterator[_Batch]:
+    """What the model makes of the pictures that can be read, some at a time, each rank of its own."""
     outputs = sum(vertex.shape.elements for vertex in model.graph.outputs.values())
     largest = max(model.graph.input.shape.elements, outputs)
     step = max(1, min(_CHUNK, _CHUNK_ELEMENTS // largest))
-    for first in range(0, len(inputs), step):
-        read, samples = [], []
-        for each in inputs[first : first + step]:
+    world = World.started()
+
+    def found(some: list[_Input]) -> tuple[list[_Input], list[FloatArray], list[BlobnetError]]:
+        read, samples, errors = [], [], []
+        for each in some:
             try:
                 samples.append(read_image(each.name, model.graph.input.shape.dimensions))
                 read.append(each)
             except BlobnetError as error:
+                errors.append(error)
+        if not read:
+            return [], [], errors
+        with World.alone():
+            return read, _in_order(model, model.predict(np.stack(samples), **settings)), errors
+
+    for first in range(0, len(inputs), step * world.size):
+        parts = (
+            inputs[place : place + step] for place in range(first, min(first + step * world.size, len(inputs)), step)
+        )
+        with world.together():
+            own = [found(some) for some in world.own(parts)]
+        for read, values, errors in world.dealt(own):
+            for error in errors:
                 _report(error, failures)
-        if read:
-            yield read, np.stack(samples)
+            if read:
+                yield [(each, 0) for each in read], values
 
 
 def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Answer]:

@@ -98,16 +98,28 @@ class _CtrlC:
         if not self._waits:
             os.write(2, b"\nthe step is finished and saved first; once more ends at once\n")
 
+    def agree(self, world: World) -> type[KeyboardInterrupt] | None:
+        """What any rank was asked, which all are then; all must call it.
+
+        NOTE: what comes while this rank waits for the others is that of the next time.
+        """
+        agreed = next(filter(None, world.gather(self.asked)), None)
+        if agreed is not None:
+            self.asked = agreed
+        return agreed
+
     @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """What comes inside, or was lost before, is raised at the end."""
+    def deferred(self, world: World) -> Iterator[None]:
+        """What comes inside, or was lost before, is raised at the end, on all ranks."""
         self._waits = True
         try:
             yield
+            agreed = self.agree(world)
         finally:
             self._waits = False
-        if self.asked is not None:
-            raise self.asked
+        agreed = agreed or (self.asked if world.size == 1 else None)
+        if agreed is not None:
+            raise agreed
 
 
 class _OutputFile(Checkpoint):
@@ -137,21 +149,20 @@ class _OutputFile(Checkpoint):
         world = progress.trainer.step.world
         keeps = bool(self.every_steps) or world.size > 1  # What one rank is asked, all do behind the same step.
         self.ctrl_c.waited_for = (signal.SIGTERM, *([signal.SIGINT] if keeps else []))
-        self.ctrl_c.asked = next(filter(None, world.gather(self.ctrl_c.asked)), None)
-        if self.ctrl_c.asked is None:
+        if self.ctrl_c.agree(world) is None:
             super().step_end(progress)
         elif keeps or self.ctrl_c.asked is Terminated:
             self._save_within(progress)
 
     def _save_within(self, progress: Progress) -> None:
         self.keep_best = self.best is not None
-        with self.ctrl_c.deferred():
+        with self.ctrl_c.deferred(progress.trainer.step.world):
             super()._save_within(progress)
             self.step = progress.trainer.step.number
 
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
-        with self.ctrl_c.deferred():
+        with self.ctrl_c.deferred(progress.trainer.step.world):
             is_best = self.best is None or self.best.waited == 0
             if is_best or self.keep_best:
                 super().epoch_end(progress)
@@ -223,17 +234,8 @@ class _Plot(Callback):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains a model and keeps it in a file; of several ranks the first one prints and writes."""
+    """Trains a model and keeps it in a file, which the first of several ranks writes."""
     world = World.current()
-    with world.ending(), contextlib.ExitStack() as silence:
-        if not world.is_first:
-            nowhere = silence.enter_context(open(os.devnull, "w"))  # noqa: PTH123
-            silence.enter_context(contextlib.redirect_stdout(nowhere))
-            silence.enter_context(contextlib.redirect_stderr(nowhere))
-        return _run(options, world)
-
-
-def _run(options: argparse.Namespace, world: World) -> int:
     source = transfer.find_source(options)
     if options.batch_size_per_device is not None:
         options.batch_size = world.size * options.batch_size_per_device
@@ -260,7 +262,11 @@ def _run(options: argparse.Namespace, world: World) -> int:
 
 def _with_state(error: BlobnetError, file: _OutputFile) -> str:
     """What an error says, and what is safe on disk."""
-    return f"{str(error).rstrip('.')}. {file.state[0].upper()}{file.state[1:]}."
+    return f"{str(error).rstrip('.')}. {_sentence(file)}."
+
+
+def _sentence(file: _OutputFile) -> str:
+    return file.state[0].upper() + file.state[1:]
 
 
 def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
@@ -292,6 +298,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file, device)
+    World.current().last_words = lambda: f"{_sentence(file)}."
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)

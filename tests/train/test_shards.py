@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,28 +17,21 @@ from blobnet.errors import OptionError, TrainingError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
+from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
 
-ROOT = Path(__file__).parents[2]
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
 X, Y = digits(45)
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "optimizer": SGD(0.05, momentum=0.9), "seed": 7}
 
-#: A training of one rank of several: the file, how much the seeds of ranks differ, and the shards.
+#: A training of one rank of several: the file, and the shards.
 RANK = """
 import sys
 from blobnet.callbacks import Checkpoint
-from blobnet.errors import BlobnetError
-from blobnet.parallel import World
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
 
-own = {"seed": 7 + int(sys.argv[2]) * World.current().rank, "shards": int(sys.argv[3])}
-try:
-    model = tiny_model()
-    model.fit(X, Y, callbacks=Checkpoint(sys.argv[1], every_steps=4), verbose=False, **(SETTINGS | own))
-except BlobnetError as error:
-    print(error, flush=True)
+callback = Checkpoint(sys.argv[1], every_steps=4)
+tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), **SETTINGS)
 """
 
 
@@ -49,10 +41,7 @@ def plain_model() -> Model:
 
 
 def ranks(count: int, device: Device, *arguments: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BLOBNET_DEVICE": device.info.address}
-    command = [MPIEXEC, "-n", str(count), sys.executable, "-c", RANK, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
+    return mpiexec(count, device, "-c", RANK, *arguments, check=True).stdout
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -78,13 +67,13 @@ def test_statistics_are_the_mean_of_those_of_the_shards(device: Device) -> None:
     np.testing.assert_allclose(model.weights["norm/running_variance"], 0.9 + 0.1 * variance, rtol=1e-5)
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
+@needs_mpi
 def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path) -> None:
     alone = tiny_model()
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
     for count in (2, 4):
-        assert ranks(count, device, tmp_path / f"{count}.h5", 0, 4) == ""
+        assert ranks(count, device, tmp_path / f"{count}.h5", 4) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # What two ranks began one goes on with.
     begun = load(tmp_path / "2.h5")
@@ -94,13 +83,58 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
         assert begun.weights[name].tobytes() == values.tobytes(), name
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
-def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path) -> None:
-    rule = "rank 1: all ranks must train with the same seed. Received rank_1=8, rank_0=7."
-    assert ranks(2, device, tmp_path / "none.h5", 1, 4).count(rule) == 2
-    rule = "MPI: every rank must have as many shards of a batch, and at least one. Received ranks=2, shards=1."
-    assert ranks(2, device, tmp_path / "none.h5", 0, 1).count(rule) == 2
-    assert not (tmp_path / "none.h5").exists()
+#: What a rank may be started with that the others are not, and what the error calls it.
+UNLIKE: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 8},
+    "epochs": {"epochs": 3},
+    "optimizer": {"optimizer": SGD(0.05)},
+    "losses": {"loss": CrossEntropy(label_smoothing=0.1)},
+    "data": {"x": np.where(np.arange(45).reshape(-1, 1, 1, 1) == 44, 0.5, X)},
+    "samples": {"x": X[:44], "y": Y[:44]},
+    "validation": {"validation": (X[:9], Y[1:10])},
+    "class weights": {"class_weights": {3: 2.0}},
+    "sample weights": {"sample_weights": np.arange(45.0)},
+    "average": {"average": 0.9},
+    "frozen": {"freeze": "conv1"},
+    "augmentation": {"augment": "flip"},
+    "batch size": {"batch_size": 32},
+    "metrics": {"metrics": "f1"},
+}
+
+#: A rank that tries all that.
+DIFFERING = """
+from blobnet.errors import BlobnetError
+from blobnet.parallel import World
+from tests.tiny import tiny_model
+from tests.train.test_shards import SETTINGS, UNLIKE, X, Y
+
+file = open(f"{World.current().rank}.txt", "w")
+for own in [*UNLIKE.values(), {"shards": 1}, {"batch_size": 10}]:
+    given = {"x": X, "y": Y, "shards": 4, "validation": (X[:9], Y[:9]), **SETTINGS}
+    try:
+        tiny_model().fit(**given | own if World.current().rank else given, verbose=False)
+        print("nothing", file=file)
+    except BlobnetError as error:
+        print(error, file=file)
+"""
+
+
+@needs_mpi
+def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mpiexec(2, device, "-c", DIFFERING, check=True)
+    for rank in "01":
+        own = Path(f"{rank}.txt").read_text().splitlines()
+        for name, line in zip(UNLIKE, own, strict=False):
+            assert line.startswith(f"rank 1: all ranks must train with the same {name}. Received rank_1="), line
+        rules = (
+            "MPI: every rank must have as many shards of a batch, and at least one. Received ranks=2, shards=1.",
+            "shards: the shards must divide a batch. Received batch_size=10, shards=4. Hint: take a batch of 8 or 12.",
+        )
+        for rule, line in zip(rules, own[len(UNLIKE) :], strict=True):
+            # What one rank alone meets, the others are told.
+            assert line.removeprefix("on rank 1: ").startswith(rule)
+            assert line.startswith("on rank 1: ") == (rank == "0")
 
 
 @pytest.mark.parametrize(
@@ -132,15 +166,11 @@ def test_a_loss_that_is_not_finite_in_a_later_shard_stops_the_step(device: Devic
     assert {name: values.tobytes() for name, values in model.weights.items()} == before
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
+@needs_mpi
 def test_the_command_line_prints_and_writes_once(device: Device, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BLOBNET_DEVICE": device.info.address}
     options = ["lenet5", "--dataset", "digits", "--epochs", "1", "--csv", str(tmp_path / "log.csv")]
     options += ["--batch-size-per-device", "256", "--output", str(tmp_path / "out.h5")]
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "blobnet", "train", *options]
-    first, again = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120) for _ in range(2)
-    )
+    first, again = (mpiexec(2, device, "-m", "blobnet", "train", *options) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("test accuracy") == first.stderr.count("epoch  ") == 1
     state = load(tmp_path / "out.h5").training_state
@@ -150,9 +180,17 @@ def test_the_command_line_prints_and_writes_once(device: Device, tmp_path: Path)
     assert again.stderr.count("there is such a file already") == 1
 
 
-def test_streams_have_one_shard(device: Device) -> None:
-    with pytest.raises(OptionError, match="shards: samples must have numbers to be dealt out to shards"):
-        plain_model().fit([(X[:8], Y[:8])], batch_size=8, shards=2, device=device, verbose=False)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_streams_are_cut_as_well(device: Device, accumulate: int) -> None:
+    # 41 samples, of which one batch is longer than those of a step, one has less samples than there are shards.
+    stream = [(X[first:end], Y[first:end]) for first, end in ((0, 16), (16, 19), (19, 41))]
+    whole, cut = plain_model(), plain_model()
+    whole.fit(stream, device=device, verbose=False, accumulate=accumulate, **SETTINGS)
+    cut.fit(stream, device=device, verbose=False, accumulate=accumulate, shards=8, **SETTINGS)
+    for name, values in whole.weights.items():
+        np.testing.assert_allclose(cut.weights[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(cut.history["loss"], whole.history["loss"], rtol=1e-5)
+    assert cut.history["accuracy"] == whole.history["accuracy"]
 
 
 def test_a_process_that_mpi_started_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,4 +201,32 @@ def test_a_process_that_mpi_started_without_mpi4py(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     _started.cache_clear()
     with pytest.raises(OptionError, match=r"MPI: .* needs mpi4py.*Hint: pip install 'blobnet\[mpi\]'"):
+        World.current()
+
+
+class OfAnotherMpi:
+    """The world that a library finds which is not that of the mpiexec that started the process."""
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return 0
+
+    def Get_size(self) -> int:  # noqa: N802
+        return 1
+
+    def Split_type(self, kind: int) -> OfAnotherMpi:  # noqa: N802
+        return self
+
+
+def test_an_mpi_that_is_not_that_of_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blobnet.parallel import World, _started
+
+    library = SimpleNamespace(
+        COMM_WORLD=OfAnotherMpi(), COMM_TYPE_SHARED=1, Get_library_version=lambda: "Some MPI v1\nbuilt today"
+    )
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=library))
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+    _started.cache_clear()
+    with pytest.raises(OptionError, match=r"MPI: .* Received started=2, found=1, mpi4py_uses=Some MPI v1\. Hint: pip"):
         World.current()

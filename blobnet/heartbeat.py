@@ -1,0 +1,244 @@
+"""Whether all ranks are still there: each says so every second, over TCP, and the first one judges.
+
+A rank that waits for others in MPI hears nothing else: not that one of them was killed, hangs in a driver or has met an
+error. So a thread of each rank talks to one of the first rank, which ends the job in a line that names who is at fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: Seconds between two words of a rank, without a word after which it is lost, and after which an error of one rank is
+#: that of the job if others wait for it.
+INTERVAL, SILENCE, PATIENCE = 1.0, 20.0, 3.0
+#: How many times as long as any before a step may take, while others wait for it, beyond SILENCE.
+_SLOWER = 5.0
+#: Seconds for ranks to find each other.
+_CONNECT = 10.0
+#: What is read at once, and how much of an error is said.
+_MOST_BYTES, _MOST_TEXT = 1 << 16, 2000
+
+#: What the main thread of a rank does: its own work, the first step or a later one, waiting for others; or it has met
+#: an error, or ended.
+State = Literal["works", "begins", "steps", "waits", "failed", "ended"]
+
+
+@dataclass
+class _Peer:
+    """What is known of another rank.
+
+    Attributes:
+        name: as errors call it.
+        link: to it; None once it has left.
+        state: the last that it said, and for how many seconds it had lasted.
+        silent: seconds without a word.
+    """
+
+    name: str
+    link: socket.socket | None
+    state: State = "works"
+    seconds: float = 0.0
+    limit: float = SILENCE
+    text: str = ""
+    silent: float = 0.0
+    unread: bytes = field(default=b"", repr=False)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it may be gone: it has said why, or that all is well."""
+        return self.state in ("failed", "ended")
+
+
+class Heartbeat:
+    """The words of one rank, and what it hears of the others.
+
+    Args:
+        rank: of this process.
+        gather: a value of each rank to all of them; all ranks make theirs at the same time.
+        local: whether all ranks are on one host.
+        end: called, in another thread, with a line on the rank that is at fault; it ends the job.
+
+    Attributes:
+        is_heard: whether all ranks have found the first one.
+    """
+
+    def __init__(
+        self, rank: int, gather: Callable[[Any], Sequence[Any]], local: bool, end: Callable[[str], None]
+    ) -> None:
+        self._rank, self._end = rank, end
+        self._lock = threading.Lock()
+        self._state: State = "works"
+        self._since, self._text = time.monotonic(), ""
+        #: Seconds of the longest part of a step between two exchanges; the first step's, until there is another.
+        self._longest, self._is_measured = 0.0, False
+        name = f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
+        address: tuple[str, int, str] | None = None
+        server: socket.socket | None = None
+        if rank == 0:
+            server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=1024)
+            address = "127.0.0.1" if local else socket.gethostname(), server.getsockname()[1], secrets.token_hex(16)
+        every = gather((name, address))
+        self._names, (host, port, token) = [own for own, _ in every], every[0][1]
+        self._peers: dict[int, _Peer] = {}
+        if server is None:
+            with contextlib.suppress(OSError):
+                link = socket.create_connection((host, port), _CONNECT)
+                link.sendall(f"{token} {rank}\n".encode())
+                self._peers[0] = _Peer(self._names[0], link)
+        else:
+            with server, contextlib.suppress(OSError):
+                self._accept(server, token, self._names)
+        heard = gather(set(self._peers))
+        self.is_heard = heard[0] == set(range(1, len(every))) and all(heard)
+        self._is_over = threading.Event()
+        if self.is_heard:
+            for peer in self._peers.values():
+                assert peer.link is not None, "it has just been made"
+                peer.link.setblocking(False)
+            threading.Thread(target=self._talk, name="blobnet-heartbeat", daemon=True).start()
+
+    def _accept(self, server: socket.socket, token: str, names: Sequence[str]) -> None:
+        """Takes the calls of all other ranks; who does not know the token is none."""
+        last = time.monotonic() + _CONNECT
+        while len(self._peers) < len(names) - 1:
+            server.settimeout(max(0.01, last - time.monotonic()))
+            link, _ = server.accept()
+            link.settimeout(1.0)
+            with contextlib.suppress(OSError, ValueError):
+                said, _, number = link.makefile("r").readline(200).partition(" ")
+                if hmac.compare_digest(said.encode(), token.encode()) and 0 < int(number) < len(names):
+                    self._peers[int(number)] = _Peer(names[int(number)], link)
+                    continue
+            link.close()
+
+    # -- what the main thread does -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def doing(self, state: State) -> Iterator[None]:
+        """Within, the main thread does that."""
+        before = self._turn(state)
+        try:
+            yield
+        finally:
+            self._turn("works" if before == "failed" else before)
+
+    def fail(self, text: str) -> None:
+        """The main thread has met an error, which the others may not know of."""
+        self._turn("failed", text)
+
+    def leave(self) -> None:
+        """Says that this rank ends; if that is an error, it was said."""
+        if self._state != "failed":
+            self._turn("ended")
+        self._is_over.set()
+        for peer in self._peers.values():
+            self._say(peer)
+
+    def _turn(self, state: State, text: str = "") -> State:
+        with self._lock:
+            now = time.monotonic()
+            before = self._state
+            if before in ("begins", "steps"):
+                is_longest = now - self._since > self._longest
+                if is_longest or (before == "steps" and not self._is_measured):
+                    self._longest = now - self._since
+                self._is_measured = before == "steps"
+            self._state, self._since, self._text = state, now, text
+        return before
+
+    @property
+    def _limit(self) -> float:
+        """Seconds of a step in which others may wait for this rank."""
+        return max(SILENCE, _SLOWER * self._longest)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _talk(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for peer in self._peers.values():
+                assert peer.link is not None, "nobody has left yet"
+                selector.register(peer.link, selectors.EVENT_READ, peer)
+            while not self._is_over.is_set():
+                started = time.monotonic()
+                for peer in self._peers.values():
+                    self._say(peer)
+                # NOTE: who was stopped for an hour, with all others (Ctrl-Z), has not waited for an hour.
+                while (left := started + INTERVAL - time.monotonic()) > 0 and not self._is_over.is_set():
+                    for key, _ in selector.select(left):
+                        if not self._hear(key.data):
+                            selector.unregister(key.fileobj)
+                    fault = self._lost()
+                    if fault is not None:
+                        break
+                for peer in self._peers.values():
+                    peer.silent += INTERVAL
+                fault = self._lost() or self._judged()
+                if fault is not None and not self._is_over.is_set():
+                    self._end(fault)
+                    return
+
+    def _say(self, peer: _Peer) -> None:
+        with self._lock:
+            seconds = time.monotonic() - self._since
+            word = {"state": self._state, "seconds": seconds, "limit": self._limit, "text": self._text[:_MOST_TEXT]}
+        if peer.link is not None:
+            with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
+                peer.link.send(json.dumps(word).encode() + b"\n")
+
+    def _hear(self, peer: _Peer) -> bool:
+        """Takes what a rank has said; whether there may be more."""
+        assert peer.link is not None, "who has left is not read"
+        try:
+            received = peer.link.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            received = b""
+        *lines, peer.unread = (peer.unread + received).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # A part of a word, of one whose line was full.
+                word = json.loads(line)
+                peer.state, peer.seconds, peer.text = word["state"], float(word["seconds"]), str(word["text"])
+                peer.limit, peer.silent = float(word["limit"]), 0.0
+        if not received:
+            peer.link = None
+        return bool(received)
+
+    def _lost(self) -> str | None:
+        """A line on a rank that was killed, or whose host is gone."""
+        for peer in self._peers.values():
+            if peer.link is None and not peer.has_left:
+                return f"{peer.name} has ended without a word: it was killed, or its host is lost"
+        return None
+
+    def _judged(self) -> str | None:
+        """A line on the rank that is at fault, if one is."""
+        for peer in self._peers.values():
+            if peer.silent > SILENCE and not peer.has_left:
+                return f"{peer.name} has said nothing for {peer.silent:.0f} s: it was stopped, or its host is lost"
+        if self._rank:
+            return None
+        with self._lock:
+            me = _Peer(self._names[0], None, self._state, time.monotonic() - self._since, self._limit, self._text)
+        every = [me, *self._peers.values()]
+        for peer in every:
+            waiting = max((other.seconds for other in every if other.state == "waits"), default=0.0)
+            if peer.state == "failed" and waiting > PATIENCE:
+                return f"{peer.name}: {peer.text}"
+            if peer.state == "ended" and waiting > SILENCE:
+                return f"{peer.name} has ended, and others wait for it"
+            if peer.state == "steps" and min(waiting, peer.seconds) > peer.limit:
+                rule = "its device, or a disk, does not answer"
+                return f"{peer.name} is in a step for {peer.seconds:.0f} s, and others wait for it: {rule}"
+        return None

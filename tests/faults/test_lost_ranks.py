@@ -1,0 +1,144 @@
+"""One of several ranks is killed, hangs or meets an error: all end, in a line that names it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobnet import heartbeat, layers, loader
+from blobnet.callbacks import Callback, Checkpoint
+from blobnet.cli import main
+from blobnet.device import Device
+from blobnet.model import Sequential, load
+from blobnet.optimizers import SGD
+from blobnet.parallel import World
+from tests.ranks import mpiexec, needs_mpi
+from tests.tiny import digits
+
+X, Y = digits(64)
+SETTINGS: dict[str, Any] = {"batch_size": 16, "shards": 2, "optimizer": SGD(0.01), "verbose": False}
+
+
+class Samples:
+    """Which a disk gives, until it does not."""
+
+    shape, dtype = X.shape, X.dtype
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.hangs = False
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, rows: Any) -> Any:
+        self.batches += 1
+        if self.hangs and self.batches > 6:
+            time.sleep(600)
+        return X[rows]
+
+
+class Fault(Callback):
+    """Meets it after some steps."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def step_end(self, progress: Any) -> None:
+        if progress.trainer.step.number == 6:
+            if self.kind == "killed":
+                Path(f"{progress.trainer.step.world.rank}.pid").write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self.kind == "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif self.kind == "error":
+                raise ValueError("what a callback\nsays")
+
+
+def train(kind: str, path: str, at_fault: int) -> None:
+    """What each rank does; one of them meets a fault."""
+    heartbeat.SILENCE, heartbeat.INTERVAL, heartbeat.PATIENCE = 2.0, 0.2, 1.0
+    loader._SHARE_OF_HOST = loader._SHARE_OF_MEMORY = 0  # All samples are read again in every epoch.
+    is_at_fault = World.current().rank == at_fault
+    samples = Samples()
+    samples.hangs = is_at_fault and kind == "disk"
+    model = Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(10)])
+    callbacks = [Checkpoint(path, every_steps=5), *([Fault(kind)] if is_at_fault else [])]
+    model.fit(samples, Y, epochs=50, callbacks=callbacks, **SETTINGS)
+
+
+#: ``blobnet train`` on a rank that is told to end once there is a file.
+TOLD = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from blobnet.cli import main
+from blobnet.parallel import World
+
+def tell():
+    while not Path("a.h5").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+if World.current().rank == 1:
+    threading.Thread(target=tell, daemon=True).start()
+options = "train lenet5 --dataset digits --batch-size 64 --schedule constant --epochs 5000 --output a.h5"
+sys.exit(main(options.split()))
+"""
+
+
+@needs_mpi
+def test_sigterm_on_one_rank_saves_and_ends_all(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mpiexec(2, device, "-c", TOLD)
+    assert done.returncode == 143, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "interrupted" in line]
+    state = load("a.h5").training_state
+    assert state is not None
+    assert state.place
+    assert said == (f"interrupted; the last checkpoint is a.h5 (in epoch {state.epoch + 1}, after step {state.step}).")
+    options = f"--epochs {state.epoch + 1} --resume --output a.h5 --device {device.info.address}"
+    assert main(f"train lenet5 --dataset digits --batch-size 64 --schedule constant {options} --shards 8".split()) == 0
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("kind", "rank", "line"),
+    [
+        ("killed", 1, "has ended without a word: it was killed, or its host is lost"),
+        ("stopped", 0, r"has said nothing for \d s: it was stopped, or its host is lost"),
+        ("disk", 1, r"is in a step for \d s, and others wait for it: its device, or a disk, does not answer"),
+        ("error", 1, "what a callback says"),
+    ],
+)
+def test_a_rank_that_is_lost_ends_all(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, rank: int, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.h5"
+    code = f"from tests.faults.test_lost_ranks import train; train({kind!r}, {str(path)!r}, {rank})"
+    started = time.monotonic()
+    done = mpiexec(2, device, "-c", code)
+    assert time.monotonic() - started < 60
+    assert done.returncode != 0
+    said = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    # Who is killed: mpiexec may be faster to kill all others, and names the process itself.
+    if said or kind != "killed":
+        assert len(said) == 1, done.stderr
+        assert re.fullmatch(rf"error: rank {rank} \(process \d+ on .+\):? {line}\.", said[0]), said
+    else:
+        assert f"PID {Path('1.pid').read_text()} RUNNING" in done.stdout + done.stderr
+    model = load(path)
+    state = model.training_state
+    assert state is not None
+    assert state.epoch == 1
+    assert state.step in (4, 5)
+    model.fit(X, Y, epochs=3, resume=True, device=device, **{**SETTINGS, "shards": None})
+    assert len(model.history["loss"]) == 3

@@ -1,0 +1,27 @@
+"""Processes that MPI starts together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blobnet.device import Device
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+needs_mpi = pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
+
+
+def mpiexec(
+    count: int, device: Device, *arguments: object, check: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments as so many ranks, all of them on one device."""
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "BLOBNET_DEVICE": device.info.address}
+    command = [MPIEXEC, "-n", str(count), sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, env=variables | environment, capture_output=True, text=True, timeout=120, check=check
+    )
