@@ -307,7 +307,7 @@ def test_table(run, known_roofline) -> None:
     result = run(*ONE_SHAPE)
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert widest(lines) <= 120
+    assert widest(lines) <= 130  # GPUs' kernels name their tiles.
     assert "measured: 100.0 GFLOPS; copy 10.0, read 8.0 GB/s" in lines
     first = lines.index("2x5x6:4k3s2p1: 2.59 kflop, 1.06 kB, 2.45 flop/byte")
     assert [line.split("  ")[1] for line in lines[first + 1 : first + 4]] == list(shapes.DIRECTIONS)

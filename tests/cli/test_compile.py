@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 MATMUL = "O[n, m] = +(A[n, k] * B[k, m])"
@@ -11,8 +13,8 @@ def test_it_shows_what_becomes_of_a_contraction(run) -> None:
     found = run("compile", MATMUL, "--shapes", "A=8x16", "B=16x32", "--show")
     assert found.status == 0
     assert "range  O =   A   B" in found.out
-    assert "schedule   tile" in found.out
-    assert "registers" in found.out
+    # A GPU has so few results computed one by one.
+    assert re.search(r"schedule   (tile .* registers|one result a work-item\n)", found.out, re.DOTALL)
     assert "__kernel" in found.out
     assert "GFLOPS" in found.out
 
