@@ -116,7 +116,7 @@ class KernelCall:
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
     graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
-    that the call is part of, and ``task`` what that does.
+    that the call is part of, and ``task`` what that does. ``because`` says of what only moves values why they move.
     """
 
     kernel: str
@@ -135,6 +135,7 @@ class KernelCall:
     vertex: int | None = None
     direction: str = ""
     generated: kernel_source.KernelSource | None = None
+    because: str = ""
 
     @property
     def source(self) -> kernel_source.KernelSource:
@@ -380,7 +381,9 @@ def power_of_two(value: int, most: int) -> int:
     return min(1 << (value - 1).bit_length(), most)
 
 
-def copy_call(label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False) -> list[KernelCall]:
+def copy_call(
+    label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False, because: str = ""
+) -> list[KernelCall]:
     """The call that copies a blob into another, or adds it; none where both are the same memory already."""
     if source == target and not accumulate:
         return []
@@ -394,5 +397,6 @@ def copy_call(label: str, source: Blob, target: Blob, tuning: Tuning, *, accumul
             blobs={"INPUT": source, "OUTPUT": target},
             macros={"ACCUMULATE": int(accumulate)},
             local_size=None if width == 1 else (width, 1, 1),
+            because=because,
         )
     ]

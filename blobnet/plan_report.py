@@ -129,14 +129,18 @@ def _facts(
 
 
 def _moves(plan: Plan) -> dict[str, str]:
-    """The launches that only move data, in all and by what they do; copies of blobs, which sharing avoids, by name."""
-    kinds: dict[str, list[tuple[bool, int]]] = {}
+    """The launches that only move data: in all, by what they do, and why.
+
+    Copies of blobs, which joins and sums cost where they cannot share memory, stand by their names, if there are none.
+    """
+    kinds: dict[tuple[str, str], list[tuple[bool, int]]] = {(COPYING, ""): []}
     for phase, call in plan.calls:
         if call.moves:
             # Names within a generated kernel say nothing without the layer.
             is_named = call.source.is_generated and call.vertex is not None
             of = f" ({plan.graph.vertices[call.vertex or 0].layer.kind})" if is_named else ""
-            kinds.setdefault(f"{call.moves}{of}", []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
+            kind = (COPYING, "") if call.moves == COPYING else (f"{call.moves}{of}", call.because)
+            kinds.setdefault(kind, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
     def counted(launches: Sequence[tuple[bool, int]]) -> str:
         parts = []
@@ -147,8 +151,9 @@ def _moves(plan: Plan) -> dict[str, str]:
         return "; ".join(parts) or "0"
 
     lines = {"only moving data": counted([launch for launches in kinds.values() for launch in launches])}
-    for kind, launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        lines[f"  {kind}"] = counted(launches) + (f": {', '.join(plan.copies)}" if kind == COPYING else "")
+    for (what, because), launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        why = ", ".join(plan.copies) if what == COPYING else because
+        lines[f"  {what}"] = counted(launches) + (f": {why}" if why else "")
     return lines
 
 

@@ -274,6 +274,8 @@ def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) ->
         else:
             arrays[name] = operand
     moves = _moves(table)
+    is_packing = moves is not None and table.stores[0].operand.name != step.whole.stores[0].operand.name
+    moves = f"packing {moves}" if is_packing else moves and f"copying {moves}"
     accesses = {name: _access(table, name) for name in kernel.buffers}
     source = KernelSource(
         name=kernel.entry.replace("_", "/", 1),
@@ -298,6 +300,7 @@ def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) ->
         local_size=(kernel.threads, 1, 1),
         way=_way(step.whole),
         generated=source,
+        because="in the order of reading" if is_packing else "",
     )
 
 
@@ -312,11 +315,15 @@ def _access(table: Table, name: str) -> str:
 
 
 def _moves(table: Table) -> str | None:
-    """What a table does that only moves data."""
-    copies = _is_load(table.expression) and not table.accumulates and not table.reductions
-    if not copies or any(store.expression != Value() for store in table.stores):
+    """Whose values a table moves, if it does nothing else."""
+    copies = _is_load(table.expression) and not table.accumulates
+    if (
+        not copies
+        or any(index.extent > 1 for index in table.reductions)
+        or any(store.expression != Value() for store in table.stores)
+    ):
         return None
-    return f"copying {', '.join(dict.fromkeys(load.name for load in table.loads))}"
+    return ", ".join(dict.fromkeys(load.name for load in table.loads))
 
 
 def _is_load(expression: Expression) -> bool:

@@ -12,7 +12,8 @@ at others, and the product of the other terms for a product (never the product d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from blobnet.contraction import ranges
@@ -94,7 +95,7 @@ class _Differentiation:
             if name not in self.begun:
                 self.statements.append(filled(self.delta(inputs[name]), ZERO))
         gradients = tuple(self.delta(inputs[name]) for name in self.wanted)
-        return Program((*self.forward.inputs, *deltas), gradients, (*self.kept(), *self.statements))
+        return Program((*self.forward.inputs, *deltas), gradients, (*self.kept(), *_summed(self.statements)))
 
     def kept(self) -> list[Statement]:
         """The statements of the forward pass that derivatives need."""
@@ -139,7 +140,9 @@ class _Differentiation:
         output = Read(self.delta(read.tensor), read.map)
         again = read.tensor.name in self.begun
         self.begun.add(read.tensor.name)
-        self.statements.append(replace(statement, output=output, aggregation="+", expression=value, accumulates=again))
+        box, value = _taken(statement.box, value)
+        pulled_back = replace(statement, output=output, aggregation="+", expression=value, accumulates=again)
+        self.statements.append(replace(pulled_back, ranges=tuple(box.items())))
 
     def is_same(self, statement: Statement, read: Read) -> bool:
         """Whether what the statement reads has the delta of its result, cell by cell, and from nowhere else."""
@@ -197,6 +200,64 @@ class _Differentiation:
         needed = ranges.needed(constraints, dict(spans))
         self.statements.append(Statement(Read(tensor, here), "*", value, spans, needed))
         return Read(tensor, here)
+
+
+_COMPARISONS = {
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+
+
+def _taken(box: dict[str, range], value: Expression) -> tuple[dict[str, range], Expression]:
+    """The part of a box in which one index chooses a term that is 0 elsewhere, and the term: what is 0 is not read."""
+    if not isinstance(value, Apply) or value.function != "select":
+        return box, value
+    condition, *terms = value.arguments
+    if not isinstance(condition, Apply) or condition.function not in _COMPARISONS or ZERO not in terms:
+        return box, value
+    place, bound = condition.arguments
+    if not isinstance(place, Position) or not isinstance(bound, Number) or len(place.form.indexes) != 1:
+        return box, value
+    (name,) = place.form.indexes
+    compare, is_first = _COMPARISONS[condition.function], terms[1] == ZERO
+    found = [
+        number
+        for number in box[name]
+        if compare(place.form.range({name: range(number, number + 1)}).start, bound.value) == is_first
+    ]
+    if not found or found[-1] - found[0] != len(found) - 1:
+        return box, value
+    return _taken({**box, name: range(found[0], found[-1] + 1)}, terms[0] if is_first else terms[1])
+
+
+def _summed(statements: Sequence[Statement]) -> list[Statement]:
+    """The statements with one sum in place of a copy to which the next one that touches it adds, cell by cell."""
+    left = list(statements)
+    for copy in statements:
+        source, target = copy.expression, copy.output
+        if copy.accumulates or not isinstance(source, Read) or source.map != target.map:
+            continue
+        if not ranges.tells_apart(target.map, copy.box) or copy.reduction_indexes:
+            continue
+        later = left[left.index(copy) + 1 :]
+        touched = {target.tensor, source.tensor}
+        touching = (one for one in later if one.output.tensor in touched or _reads(one, target.tensor))
+        adding = next(touching, None)
+        if adding is None or _reads(adding, target.tensor):
+            continue
+        if (adding.output, adding.ranges, adding.constraints) == (target, copy.ranges, copy.constraints):
+            total = add(source, adding.expression)
+            left[left.index(adding)] = replace(adding, expression=total, accumulates=False)
+            left.remove(copy)
+    return left
+
+
+def _reads(statement: Statement, tensor: Tensor) -> bool:
+    return any(read.tensor == tensor for read in statement.reads)
 
 
 def filled(tensor: Tensor, value: Number | Tensor) -> Statement:

@@ -77,6 +77,7 @@ class Tokens(Lowered):
 
     initializer: str = "fan_in_uniform"
     keeps_inputs: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "a column in front of planes"
 
     def __post_init__(self) -> None:
         super().__post_init__()

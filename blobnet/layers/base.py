@@ -17,7 +17,7 @@ from blobnet.cellwise import Step
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Implementation
-from blobnet.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
 from blobnet.task import Task
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Site:
         behind: those of the layers behind whose slopes the backward calls take on (``remakes_output``):
             ``output_delta`` is then that of the last of these layers.
         in_place_of: the input whose memory is also the output's, or None.
+        apart, deltas_apart: why an input, or its delta, does not share memory with the output, or with the output's
+            delta, of a layer that may have it so; by position.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
         sample_type: NumPy's name for the type of the samples that enter the network.
@@ -101,6 +103,8 @@ class Site:
     epilogue: tuple[Step, ...] = ()
     behind: tuple[Step, ...] = ()
     in_place_of: int | None = None
+    apart: Mapping[int, str] = field(default_factory=dict)
+    deltas_apart: Mapping[int, str] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
     sample_type: str = "float32"
@@ -133,6 +137,19 @@ class Site:
         int32), ``step`` (seed and step, uint32), ``augmentation`` (a row for each sample: blobnet/augment.py).
         """
         return self.array("shared", name, 0, 0)
+
+    def copied_input(self, position: int, target: Blob) -> list[KernelCall]:
+        """Brings an input to its place in the output: no call where it lies there."""
+        because = self.apart.get(position, "")
+        return copy_call(f"{self.name} forward", self.inputs[position], target, self.tuning, because=because)
+
+    def copied_delta(self, position: int, source: Blob) -> list[KernelCall]:
+        """Brings an input's delta from its place in the output's: no call where it lies there, or is not wanted."""
+        target = self.input_deltas[position]
+        if target is None:
+            return []
+        label, because = f"{self.name} backward data", self.deltas_apart.get(position, "")
+        return copy_call(label, source, target, self.tuning, accumulate=self.accumulate[position], because=because)
 
     @property
     def delta(self) -> Blob:
@@ -208,6 +225,9 @@ class Layer(ABC):
 
     #: Every layer class by its name, for files and for ``a + b``; not the bases, whose names start with an underscore.
     kinds: ClassVar[dict[str, type[Layer]]] = {}
+
+    #: Why values have to move, of a layer with launches that do nothing else: plans tell it.
+    moves_because: ClassVar[str] = ""
 
     #: Inputs that the layer takes: (least, most); None: any number.
     arity: ClassVar[tuple[int, int | None]] = (1, 1)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, copy_call, row_group
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, row_group
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
@@ -60,11 +60,14 @@ class Dropout(Layer):
         return None if site.training else ()
 
     def forward(self, site: Site) -> list[KernelCall]:
-        label = f"{site.name} forward"
         if not site.training:
-            return copy_call(label, site.inputs[0], site.output, site.tuning)
+            return site.copied_input(0, site.output)
         blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
-        return [self._call("dropout/forward", label, site, blobs, {"IN_PLACE": int(site.inputs[0] == site.output)})]
+        return [
+            self._call(
+                "dropout/forward", f"{site.name} forward", site, blobs, {"IN_PLACE": int(site.inputs[0] == site.output)}
+            )
+        ]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         target = site.input_deltas[0]

@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.blob import Shape
 from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, with_epilogue
 from blobnet.contraction import Function
-from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call, copy_call
+from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
@@ -117,7 +117,8 @@ class Add(_Join):
         repeated = {name for name, is_whole in zip(names, whole, strict=True) if not is_whole}
         wanted = [name for name in self._wanted_inputs(site) if name in repeated]
         calls = self._backward(site, "backward data", wanted) if wanted else []
-        return [*calls, *_share_delta(replace(site, input_deltas=same))]
+        alike = replace(site, input_deltas=same)
+        return [*calls, *(call for position in range(len(same)) for call in alike.copied_delta(position, site.delta))]
 
 
 @dataclass(frozen=True)
@@ -141,18 +142,12 @@ class Concat(Layer):
         return Placement.CONCAT
 
     def forward(self, site: Site) -> list[KernelCall]:
-        calls: list[KernelCall] = []
-        for source, target in zip(site.inputs, _slices(site.output, site.inputs), strict=True):
-            calls += copy_call(f"{site.name} forward", source, target, site.tuning)
-        return calls
+        slices = _slices(site.output, site.inputs)
+        return [call for position, target in enumerate(slices) for call in site.copied_input(position, target)]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        calls: list[KernelCall] = []
         slices = _slices(site.delta, site.inputs)
-        for source, target, accumulate in zip(slices, site.input_deltas, site.accumulate, strict=True):
-            if target is not None:
-                calls += copy_call(f"{site.name} backward data", source, target, site.tuning, accumulate=accumulate)
-        return calls
+        return [call for position, source in enumerate(slices) for call in site.copied_delta(position, source)]
 
 
 @dataclass(frozen=True)
@@ -173,20 +168,10 @@ class Flatten(Layer):
         return Placement.SHARED
 
     def forward(self, site: Site) -> list[KernelCall]:
-        return copy_call(f"{site.name} forward", site.inputs[0], site.output, site.tuning)
+        return site.copied_input(0, site.output)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        return _share_delta(site)
-
-
-def _share_delta(site: Site) -> list[KernelCall]:
-    """Every input's delta is the output's: calls only where they do not share memory."""
-    calls: list[KernelCall] = []
-    for target, accumulate in zip(site.input_deltas, site.accumulate, strict=True):
-        if target is not None:
-            label = f"{site.name} backward data"
-            calls += copy_call(label, site.delta, target, site.tuning, accumulate=accumulate)
-    return calls
+        return site.copied_delta(0, site.delta)
 
 
 def _slices(blob: Blob, parts: Sequence[Blob]) -> list[Blob]:

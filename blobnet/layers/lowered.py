@@ -73,6 +73,7 @@ class Lowered(Layer):
     #: Whether derivatives read the inputs, and the output: what they do not read the planner need not keep.
     keeps_inputs: ClassVar[bool] = True
     keeps_output: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "values left out, or in other places"
 
     @abstractmethod
     def function(self, inputs: Sequence[Shape]) -> Function:

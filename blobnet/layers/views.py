@@ -12,7 +12,7 @@ from blobnet.blob import Shape
 from blobnet.contraction import Function
 from blobnet.errors import OptionError, ShapeError
 from blobnet.geometry import is_int
-from blobnet.kernel_call import Blob, KernelCall, copy_call
+from blobnet.kernel_call import Blob, KernelCall
 from blobnet.layers.base import Layer, Node, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, function
 
@@ -54,14 +54,10 @@ class Reshape(Layer):
         return Placement.SHARED
 
     def forward(self, site: Site) -> list[KernelCall]:
-        return copy_call(f"{site.name} forward", site.inputs[0], site.output, site.tuning)
+        return site.copied_input(0, site.output)
 
     def backward_data(self, site: Site) -> list[KernelCall]:
-        target = site.input_deltas[0]
-        if target is None:
-            return []
-        label = f"{site.name} backward data"
-        return copy_call(label, site.delta, target, site.tuning, accumulate=site.accumulate[0])
+        return site.copied_delta(0, site.delta)
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,7 @@ class Permute(Lowered):
 
     order: Sequence[int]
     keeps_inputs: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "axes in another order"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,11 +94,12 @@ class Interleave(Lowered):
         output(n, 2 * c + k, ...) = input k(n, c, ...)
 
     (N, C, ...), (N, C, ...) -> (N, 2 * C, ...). It is a concat and, behind it, the channel shuffle of two groups (Zhang
-    et al., *ShuffleNet*, 2018). Every value is moved: units lie in another order than they come in.
+    et al., *ShuffleNet*, 2018). Every value is moved.
     """
 
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
     keeps_inputs: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "units in another order"
 
     def function(self, inputs: Sequence[Shape]) -> Function:
         first, second = inputs
@@ -125,6 +123,7 @@ class Pad(Lowered):
 
     padding: int | Sequence[int | Sequence[int]]
     keeps_inputs: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "zeros around the planes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +165,7 @@ class Slice(Lowered):
 
     ranges: Sequence[Sequence[int | None] | None]
     keeps_inputs: ClassVar[bool] = False
+    moves_because: ClassVar[str] = "planes cut, left out or taken twice"
 
     def __post_init__(self) -> None:
         super().__post_init__()

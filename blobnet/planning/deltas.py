@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blobnet.blob import Shape
 from blobnet.graph import Graph, Vertex
 from blobnet.layers.base import Placement
-from blobnet.planning.placement import Places, Region, same_plane
+from blobnet.planning.placement import NOT_SHARED, Places, Region, other_planes, same_plane
 from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles
 
@@ -21,10 +21,12 @@ class Deltas:
         regions: where the delta of a vertex's output lies, by vertex, of those that need one.
         accumulate: by vertex and position of an input: whether the vertex adds to that input's delta (``+=``), or sets
             it; of those that it computes.
+        apart: why an input's delta does not lie in the output's, by vertex and position.
     """
 
     regions: Mapping[int, Region]
     accumulate: Mapping[tuple[int, int], bool]
+    apart: Mapping[tuple[int, int], str]
 
 
 def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
@@ -35,6 +37,7 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
     graph, planes = request.graph, places.planes
     regions: dict[int, Region] = {}
     accumulate: dict[tuple[int, int], bool] = {}
+    apart: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
 
     def new(index: int) -> Region:
@@ -42,24 +45,30 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
             return new(graph.vertices[index].inputs[0]).part(parts[index], planes[index].units)
         return Region.whole(f"{graph.vertices[index].name} delta", planes[index])
 
-    def joins(vertex: Vertex, source: int, region: Region, placement: Placement) -> bool:
-        """Whether the delta of ``source`` may lie where the delta of its reader ``vertex`` lies."""
-        if placement is Placement.SEPARATE or not same_plane(planes[source], planes[vertex.index]):
-            return False
-        is_repeated = placement is not Placement.CONCAT and planes[source].units != planes[vertex.index].units
-        if is_repeated or source in parts:
-            return False
+    def hindrance(vertex: Vertex, source: int, region: Region, placement: Placement) -> str:
+        """Why the delta of ``source`` cannot lie where the delta of its reader ``vertex`` lies."""
+        name = graph.vertices[source].name
+        if placement is Placement.SEPARATE:
+            return f"{vertex.layer.kind} gives a delta of its own" if request.share else NOT_SHARED
+        if not same_plane(planes[source], planes[vertex.index]):
+            return other_planes(name, planes[source], planes[vertex.index])
+        if placement is not Placement.CONCAT and planes[source].units != planes[vertex.index].units:
+            return f"{name} is repeated"
+        if source in parts:
+            return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
         pending = [index for index, other in regions.items() if index < vertex.index and other.overlaps(region)]
-        if placement is Placement.IN_PLACE:
-            return not pending
         if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
-            return False  # A delta that is added to itself doubles, once too often with three readers or two sources.
-        # Each delta in the region must have been read before another reader of the other one adds to it.
-        return all(
-            _next_addition(graph, source, vertex.index) < roles.absorbed.get(other, other)
-            and _next_addition(graph, other, vertex.index) < roles.absorbed.get(source, source)
-            for other in pending
-        )
+            # A delta that is added to itself doubles, once too often with three readers or two sources.
+            return f"{name} comes in more than once"
+        for other in pending:
+            # Each delta in the region must have been read before another reader of the other one adds to it.
+            if (
+                placement is Placement.IN_PLACE
+                or _next_addition(graph, source, vertex.index) >= roles.absorbed.get(other, other)
+                or _next_addition(graph, other, vertex.index) >= roles.absorbed.get(source, source)
+            ):
+                return f"another reader adds to {name} or {graph.vertices[other].name} too early"
+        return ""
 
     for _, output in graph.exits if request.training else ():
         if roles.needs_delta[output]:
@@ -85,11 +94,13 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
                 accumulate[vertex.index, position] = source in regions
                 if source not in regions:
                     region = Region(own.storage, offset, units) if placement is Placement.CONCAT else own
-                    joined = joins(vertex, source, region, placement)
-                    assert joined or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
-                    regions[source] = region if joined else new(source)
+                    why = hindrance(vertex, source, region, placement)
+                    assert not why or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
+                    regions[source] = new(source) if why else region
+                    if why:
+                        apart[vertex.index, position] = why
             offset += units
-    return Deltas(regions, accumulate)
+    return Deltas(regions, accumulate, apart)
 
 
 def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int, int]:

@@ -12,6 +12,8 @@ from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles
 
 _NEVER = 1 << 30
+#: Why blobs do not share memory where none do.
+NOT_SHARED = "no memory is shared"
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ class Places:
         regions: where they are, by vertex.
         in_place_of: for a vertex whose output lies where an input lay: the position of that input.
         parts: for a vertex whose output is units of its input: the first of them.
+        apart: why an input does not lie in the output that it could lie in, by vertex and position.
     """
 
     planes: tuple[Shape, ...]
     regions: tuple[Region, ...]
     in_place_of: Mapping[int, int]
     parts: Mapping[int, int]
+    apart: Mapping[tuple[int, int], str]
 
 
 def place_outputs(request: Request, roles: Roles) -> Places:
@@ -70,16 +74,24 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     graph, planes = request.graph, _memory_planes(request.graph)
     regions: dict[int, Region] = {}
     in_place_of: dict[int, int] = {}
+    apart: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
 
-    def joins(source: int, region: Region, reader: Vertex) -> bool:
-        """Puts ``source`` into ``region`` of its ``reader`` if no value is overwritten before its last read."""
-        if not request.share or source in regions or source in parts or reader.inputs.count(source) > 1:
-            return False
+    def hindrance(source: int, region: Region, reader: Vertex) -> str:
+        """Why ``source`` cannot lie in ``region`` of its ``reader``: no value is overwritten before its last read."""
+        name = graph.vertices[source].name
+        if not request.share:
+            return NOT_SHARED
+        if source in regions:
+            return f"{name} lies in {regions[source].storage.name}"
+        if source in parts:
+            return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
+        if reader.inputs.count(source) > 1:
+            return f"{name} comes in more than once"
         if not same_plane(planes[source], planes[reader.index]):
-            return False
+            return other_planes(name, planes[source], planes[reader.index])
         if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
-            return False  # It is repeated along some axes.
+            return f"{name} is repeated"
         writers = (
             index
             for index, other in regions.items()
@@ -88,9 +100,17 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
         # A layer that runs in place of one input may not read the same memory as another input too.
         if overwritten < last_read or overwritten == last_read != reader.index:
-            return False
-        regions[source] = region
-        return True
+            return f"{graph.vertices[overwritten].name} would overwrite {name}"
+        return ""
+
+    def joins(position: int, region: Region, reader: Vertex) -> bool:
+        source = reader.inputs[position]
+        why = hindrance(source, region, reader)
+        if why:
+            apart[reader.index, position] = why
+        else:
+            regions[source] = region
+        return not why
 
     for vertex in reversed(graph.vertices):
         if vertex.index in parts:
@@ -100,19 +120,19 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         placement = roles.placements[vertex.index]
         if placement is Placement.CONCAT:
             offset = region.unit_offset
-            for source in vertex.inputs:
-                joins(source, Region(region.storage, offset, planes[source].units), vertex)
+            for position, source in enumerate(vertex.inputs):
+                joins(position, Region(region.storage, offset, planes[source].units), vertex)
                 offset += planes[source].units
         elif placement is not Placement.SEPARATE:
             # NOTE: in place of a third input, a sum would be added up in another order, and round differently. In
             # place of the one that is computed last, its kernels may add the other one.
             for position in sorted(range(len(vertex.inputs[:2])), key=lambda place: -vertex.inputs[place]):
-                if joins(vertex.inputs[position], region, vertex):
+                if joins(position, region, vertex):
                     in_place_of[vertex.index] = position
                     break
     for index, first in parts.items():
         regions[index] = regions[graph.vertices[index].inputs[0]].part(first, planes[index].units)
-    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts)
+    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts, apart)
 
 
 def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[int, int]:
@@ -133,6 +153,11 @@ def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[in
 def same_plane(first: Shape, second: Shape) -> bool:
     """Whether blobs of these planes may be units of one storage."""
     return first.axes == second.axes
+
+
+def other_planes(name: str, first: Shape, second: Shape) -> str:
+    """Says that they may not."""
+    return f"{name} is {first}, which is no part of {second}"
 
 
 def _memory_planes(graph: Graph) -> tuple[Shape, ...]:

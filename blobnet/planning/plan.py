@@ -65,8 +65,8 @@ class Plan(Request):
 
     @property
     def copies(self) -> list[str]:
-        """Labels of launches that only move values, where blobs could not share memory."""
-        return [call.label for _, call in self.calls if call.moves == COPYING]
+        """Launches that only move values where blobs could not share memory: each with its label, and why not."""
+        return [f"{call.label} ({call.because})" for _, call in self.calls if call.moves == COPYING]
 
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""

@@ -67,7 +67,9 @@ def _gradient_sums(request: Request, vertex: Vertex, trained: Iterable[str]) -> 
 
 def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall]) -> list[Scheduled]:
     """The calls of a layer, which are told whose they are."""
-    return [
-        Scheduled(phase, vertex.index, replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction))
-        for call in calls
-    ]
+    made = []
+    for call in calls:
+        because = call.because or (vertex.layer.moves_because if call.moves else "")
+        whose = replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction, because=because)
+        made.append(Scheduled(phase, vertex.index, whose))
+    return made

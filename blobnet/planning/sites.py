@@ -44,6 +44,8 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             frozen=roles.frozen[vertex.index],
             behind=behind.get(vertex.index, ()),
             in_place_of=places.in_place_of.get(vertex.index),
+            apart={end[1]: places.apart[end] for end in ends if end in places.apart},
+            deltas_apart={end[1]: deltas.apart[end] for end in ends if end in deltas.apart},
             batch_size=request.batch_size,
             sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
             augmented=vertex.index in entries and entries[vertex.index].augmented,

@@ -331,7 +331,7 @@ def test_calls_know_what_they_touch() -> None:
     assert last.assemble() == last.source.text
     assert "COUNT" in last.source.scalars
     assert last.bytes(2) > last.bytes(1)
-    assert [call.moves for call in calls if call is not last] == ["copying W"] * (len(calls) - 1)
+    assert [call.moves for call in calls if call is not last] == ["packing W"] * (len(calls) - 1)
 
 
 def small_calls(layer: _Contracted, shape: Shape, tuning: Tuning | None = None, **changed: Blob | Array):  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from blobnet.contraction import function, reference
+from blobnet.contraction.form import Apply
 from tests.contraction.conformance import assert_conforms
 from tests.reference.central_differences import numerical_gradient
 
@@ -247,6 +248,25 @@ def test_derivatives_recompute_no_more_than_they_read() -> None:
     assert len(linear.gradient_program(**shapes).statements) == 2
 
 
+def test_what_a_choice_leaves_out_is_not_read_backward() -> None:
+    """The units of two inputs in turns: each has every other one of the delta."""
+    text = "function (A[C], B[C]) -> (O) { O[2*c + k : 2*C] = +(k < 1 ? A[c] : B[c]), k < 2; }"
+    program = function(text).gradient_program(A=(3,), B=(3,))
+    assert {one.output.tensor.name: one.box["k"] for one in program.statements} == {"d_A": range(1), "d_B": range(1, 2)}
+    assert not any(isinstance(node, Apply) for one in program.statements for node in one.expression.walk())
+    assert gradients(text, [1, 2, 3, 4, 5, 6], A=[0, 0, 0], B=[0, 0, 0]) == {"A": [1, 3, 5], "B": [2, 4, 6]}
+    # The outer ones of three are no range.
+    outer = "function (A[C], B[C]) -> (O) { O[3*c + k : 3*C] = +(k == 1 ? A[c] : B[c]), k < 3; }"
+    assert gradients(outer, [1, 2, 3, 4, 5, 6], A=[0, 0], B=[0, 0]) == {"A": [2, 5], "B": [4, 10]}
+
+
+def test_what_is_added_to_a_copy_is_added_to_its_source() -> None:
+    text = "function (I[G, K]) -> (O) { S[g : G] = +(I[g, k] / K); O[g, k] = +(I[g, k] - S[g]); }"
+    program = function(text).gradient_program(I=(2, 3))
+    assert [one.output.tensor.name for one in program.statements] == ["d_S", "d_I"]
+    assert gradients(text, [[3, 0, 0], [0, 6, 3]], I=np.zeros((2, 3))) == {"I": [[2, -1, -1], [-3, 3, 0]]}
+
+
 def test_a_sum_passes_its_delta_on_without_a_copy() -> None:
     shapes = {"A": (4, 3), "W": (5, 3), "B": (5,)}
     head, product = "function (A[N, K], W[M, K], B[M]) -> (O)", "S[n, m : N, M] = +(A[n, k] * W[m, k]);"
@@ -256,7 +276,7 @@ def test_a_sum_passes_its_delta_on_without_a_copy() -> None:
         "O[n, m] = +(S[n, m] + B[m]);": ["d_A", "d_W", "d_B"],
         # Two readers add up, a part has zeros besides, and other cells are other cells.
         "O[n, m] = +(S[n, m] + S[n, m] * B[m]);": ["d_S", "d_A", "d_W", "d_B"],
-        "T[n] = +(S[n, m]); O[n, m] = +(S[n, m] + B[m] * T[n]);": ["d_T", "d_S", "d_S", "d_A", "d_W", "d_B"],
+        "T[n] = +(S[n, m]); O[n, m] = +(S[n, m] + B[m] * T[n]);": ["d_T", "d_S", "d_A", "d_W", "d_B"],
         "O[n, m : N, 3] = +(S[n, m] + B[m]);": ["d_S", "d_A", "d_W", "d_B"],
         "O[n, m : N, M] = +(S[n, 4 - m] + B[m]);": ["d_S", "d_A", "d_W", "d_B"],
     }

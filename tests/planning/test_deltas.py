@@ -101,3 +101,23 @@ def test_other_slices_add_to_the_delta_of_their_input(ends: tuple[tuple[int, int
     assert {label for label in labels if label.startswith("part")} == {
         f"part {place} backward data" for place in range(2)
     }
+
+
+def test_deltas_that_cannot_be_shared_say_why() -> None:
+    images = layers.Input(2, 4, 5, name="images")()
+    node = layers.Conv2D(2, 1, name="node")(images)
+    branch = layers.Conv2D(2, 1, name="branch")(node)
+    total = layers.Add(name="sum")([branch, node])
+    flat = layers.Flatten(name="flat")(layers.Add(name="double")([total, total]))
+
+    def told(**options: bool) -> dict[tuple[str, int], str]:
+        graph = from_nodes(images, layers.Concat(name="join")([flat]))
+        found = stages(request_for(graph, **options))
+        return {(graph.vertices[index].name, position): why for (index, position), why in found.deltas.apart.items()}
+
+    assert told() == {
+        ("flat", 0): "double is (2, 4, 5), which is no part of (40)",
+        ("double", 0): "sum comes in more than once",
+        ("sum", 1): "another reader adds to node or branch too early",
+    }
+    assert set(told(share=False).values()) == {"no memory is shared"}

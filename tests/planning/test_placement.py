@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.graph import Graph, from_nodes
@@ -125,3 +127,40 @@ def test_a_blob_is_not_overwritten_before_its_parts_are_read() -> None:
         _, where = places_of(from_nodes(images, layers.Concat(name="ends")(ends)), training=False)
         assert where["node"][0] != where["activated"][0]
         assert where["part"] == (where["node"][0], where["node"][1] + 1, 1)
+
+
+def hindrances(make: Callable[[layers.Node], layers.Node], **options: bool) -> dict[tuple[str, int], str]:
+    images = layers.Input(2, 4, 5, name="images")()
+    graph = from_nodes(images, make(layers.Conv2D(2, 1, name="node")(images)))
+    places, _ = places_of(graph, **options)
+    return {(graph.vertices[index].name, position): why for (index, position), why in places.apart.items()}
+
+
+def conv(node: layers.Node, name: str) -> layers.Node:
+    return layers.Conv2D(2, 1, name=name)(node)
+
+
+def test_what_cannot_be_shared_says_why() -> None:
+    def two_joins(node: layers.Node) -> layers.Node:
+        first = layers.Concat(name="first")([conv(node, "other"), node])
+        return layers.Concat(name="last")([conv(first, "behind"), node])
+
+    def parts(node: layers.Node) -> layers.Node:
+        return layers.Concat(name="join")(layers.split(node, (1, 1)))
+
+    def flat(node: layers.Node) -> layers.Node:
+        return layers.Concat(name="join")([layers.Flatten(name="flat")(node)])
+
+    def overwritten(node: layers.Node) -> layers.Node:
+        inner = layers.Concat(name="inner")([node, conv(node, "other")])
+        changed = layers.Activation("relu", name="relu")(inner)
+        return layers.Concat(name="join")([changed, conv(node, "last")])
+
+    assert hindrances(two_joins) == {("first", 1): "node lies in last output"}
+    assert hindrances(lambda node: layers.Concat(name="twice")([node, node])) == {
+        ("twice", place): "node comes in more than once" for place in (0, 1)
+    }
+    assert hindrances(parts) == {("join", place): f"slice_{place + 1} is a part of node" for place in (0, 1)}
+    assert hindrances(flat) == {("flat", 0): "node is (2, 4, 5), which is no part of (40)"}
+    assert hindrances(overwritten, training=False) == {("relu", 0): "relu would overwrite inner"}
+    assert hindrances(flat, share=False) == {(name, 0): "no memory is shared" for name in ("flat", "join")}

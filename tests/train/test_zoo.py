@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import initializers, models
+from blobnet import initializers, models, plan_report
 from blobnet.bench.torch_twin import Twin
 from blobnet.blob import FloatArray
 from blobnet.command_line.model_argument import known_models
@@ -75,6 +75,13 @@ SIZES = {
 }
 #: What is also run on the device, forward and backward: kernels of all would take too long to build.
 ON_DEVICE = ["shufflenet_v2_x1_0"]
+#: The layers with launches that copy values, and do nothing else.
+COPYING = {
+    "resnet20": {"Contraction"},
+    "resnet56": {"Contraction"},
+    "shufflenet_v2_x1_0": {"Interleave"},
+    "vit_tiny": {"Slice", "Tokens"},
+}
 
 
 @pytest.fixture
@@ -138,6 +145,14 @@ def test_joins_and_residuals_cost_no_copy(name: str) -> None:
         for training in (True, False):
             plan = model.plan(2, training=training, loss=losses_of(model), device_class=kind)
             assert plan.copies == [], (kind, training)
+            made = [call for _, call in plan.calls if (call.moves or "").startswith("copying")]
+            assert {call.owner.kind for call in made} == COPYING.get(name, set()), (kind, training)
+            facts = plan_report.report(plan).facts
+            assert facts["  copying blobs"] == "0"
+            told = {key.strip(): value for key, value in facts.items()}
+            for call in made:
+                assert call.because
+                assert told[f"{call.moves} ({call.owner.kind})"].endswith(f": {call.because}")
 
 
 # -- the definitions ---------------------------------------------------------------------------------------------------
