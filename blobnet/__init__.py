@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from blobnet.version import __version__ as __version__
-
 TYPE_CHECKING = False  # as in blobnet.interrupt, which comes next and must not wait
 if TYPE_CHECKING:
     from typing import Any
@@ -25,12 +23,14 @@ if TYPE_CHECKING:
         models,
         onnx,
         optimizers,
+        parallel,
         plots,
         schedules,
     )
     from blobnet.checkup.doctor import doctor
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
+    from blobnet.version import __version__ as __version__
 
 __all__ = [
     "Model",
@@ -49,11 +49,13 @@ __all__ = [
     "models",
     "onnx",
     "optimizers",
+    "parallel",
     "plots",
     "schedules",
 ]
 #: Names that are not modules, and where they stand.
 _WITHIN = {
+    "__version__": "version",
     "Model": "model",
     "Sequential": "model",
     "load": "model",
@@ -64,7 +66,7 @@ _WITHIN = {
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used, so that ``blobnet --help`` waits for neither NumPy nor OpenCL."""
-    if name not in __all__:
+    if name not in (*__all__, *_WITHIN):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 

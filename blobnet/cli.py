@@ -366,6 +366,8 @@ def _add_train(parser: Parser) -> None:
         help="parts of a batch, added in a fixed order: up to so many ranks give the same bits (default: 1, under "
         "mpiexec 8)",
     )
+    text = "how ranks add: ordered, with the same bits for any number of them, or fast, as MPI likes"
+    _add_choice(group, "--reduction", ("ordered", "fast"), text)
     group.add_argument(
         "--batch-size-per-device",
         metavar="N",
@@ -551,6 +553,20 @@ def _add_plan(parser: Parser) -> None:
     _add_batch_size(parser)
     _add_shape_and_classes(parser)
     parser.add_argument("--inference", action="store_true", help="plan for prediction instead of training")
+    group = parser.add_argument_group("many devices")
+    group.add_argument(
+        "--devices", metavar="N", type=option_types.count, help="plan a training on so many: what each needs and sends"
+    )
+    group.add_argument(
+        "--devices-per-host", metavar="N", type=option_types.count, help="so many of them (default: all)"
+    )
+    group.add_argument("--shards", metavar="N", type=option_types.count, help="of a batch (default: 8, or --devices)")
+    group.add_argument(
+        "--step-time",
+        metavar="MS",
+        type=option_types.number,
+        help="of one device with its part of the batch, as 'blobnet bench model' measures it, for the efficiency",
+    )
     _add_freeze(parser)
     _add_optimizer(parser, "whose state is counted: ")
     _add_align(parser)

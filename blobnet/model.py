@@ -46,13 +46,14 @@ from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
 from blobnet.notes import note_losses, note_scale
 from blobnet.optimizers import Optimizer
-from blobnet.parallel import SHARDS, World, check_alike, check_same, check_world, device_of_rank, watched
+from blobnet.parallel import SHARDS, World, check_alike, check_room, check_same, check_world, device_of_rank, watched
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
 from blobnet.samples import comes_in_batches, sources_for
 from blobnet.schedules import check_number
+from blobnet.shard_sum import FAST, ORDERED
 from blobnet.summary import Summary, summarize
 from blobnet.trainer import Progress, Trainer
 from blobnet.training_step import TrainingStep, not_finite, step_that_fits
@@ -432,6 +433,7 @@ class Model:
         sample_weights: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
         accumulate: int = 1,
         shards: int | None = None,
+        reduction: str = ORDERED,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
         fit_memory: bool = False,
@@ -484,6 +486,8 @@ class Model:
             shards: parts of a batch, a power of two, that are computed alone and added in a fixed order, so that any
                 number of ranks up to theirs gives the same bits (docs/many_devices.md); batch norms normalise each by
                 itself. None is 1, under mpiexec 8, or with ``resume`` what the interrupted training had.
+            reduction: how ranks add gradients: "ordered", so that any number of them gives the same bits, or "fast", in
+                an order that MPI chooses.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
                 files and validation then have the average. None: there is none.
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
@@ -522,6 +526,8 @@ class Model:
             accumulate = check_count("fit", "accumulate", accumulate)
             if average is not None:
                 check_number("fit", "average", average, least=0, below=1)
+            if reduction not in (ORDERED, FAST):
+                raise OptionError("reduction", f"it must be {ORDERED} or {FAST}", received=reduction)
             seed = _check_seed("fit", seed)
             callbacks = check_callbacks(callbacks)
             optimizer = optimizer_of(optimizer)
@@ -586,6 +592,7 @@ class Model:
                 class_weights=of_classes,
                 shards=shards,
                 world=world,
+                reduction=reduction,
                 average=average,
                 augment=changes,
                 augmented=augmented,
@@ -613,6 +620,7 @@ class Model:
                 accumulate=accumulate,
                 memory_parts=parts,
                 precision=precision,
+                reduction=reduction,
                 metrics=[sorted(own) for own in asked],
                 resumed_from=None
                 if state is None
@@ -671,6 +679,7 @@ class Model:
             **settings,
         )
         check_alike(world, step.device.info)
+        check_room(world, step.device.info, step.bytes)
 
     def _by_output(self, values: Sequence[Any]) -> Any:
         return by_name(list(self.graph.outputs), values)

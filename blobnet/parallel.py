@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from blobnet.blob import FLOAT32
 from blobnet.device import Device, DeviceInfo, choose, devices
-from blobnet.errors import BlobnetError, OptionError, counted, warn
+from blobnet.errors import BlobnetError, OptionError, PlanError, counted, first_few, warn
 from blobnet.heartbeat import Heartbeat, State
 from blobnet.interrupt import STATUS, TERMINATED, Terminated
+from blobnet.plan_report import readable
 
 __all__ = ["World"]
 
@@ -146,6 +147,10 @@ class World:
         """
         raise NotImplementedError
 
+    def add_up(self, device: Device, buffer: Any, elements: int) -> None:
+        """Makes the first elements of a buffer of float32 their sums over all ranks, in an order of MPI's choice."""
+        raise NotImplementedError
+
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """From here on ranks watch each other; all must enter it.
 
@@ -225,6 +230,13 @@ class _MpiWorld(World):
             self._all.Sendrecv(out[: len(given)], partner, recvbuf=into[: len(taken)], source=partner)
         if taken:
             device.write(buffer, into[: len(taken)], FLOAT32.itemsize * taken.start)
+
+    def add_up(self, device: Device, buffer: Any, elements: int) -> None:
+        values = self._host(device, "out", elements)[:elements]
+        device.read_later(buffer, values, 0).values()
+        with self.doing("waits"):
+            self._all.Allreduce(self._mpi.IN_PLACE, values)
+        device.write(buffer, values, 0)
 
     def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
         memory = self._memory.get(name)
@@ -359,6 +371,19 @@ def check_alike(world: World, info: DeviceInfo) -> None:
     for name, rank in others.items() if world.is_first else ():
         rule = "the same bits for any number of ranks are promised for devices of one kind"
         warn(f"rank {rank}", rule, device=name, rank_0=every[0])
+
+
+def check_room(world: World, info: DeviceInfo, needed: int) -> None:
+    """Raises PlanError where ranks share a device that has no memory for what all of them need, in bytes."""
+    places: dict[tuple[str, str], dict[int, int]] = {}
+    for rank, (place, own) in enumerate(world.gather(((socket.gethostname(), info.address), needed))):
+        places.setdefault(place, {})[rank] = own
+    shared = places[socket.gethostname(), info.address]
+    if len(shared) > 1 and sum(shared.values()) > info.memory:
+        rule = "ranks that share a device must fit its memory together"
+        received = {"needed": readable(sum(shared.values())), "memory": readable(info.memory)}
+        hint = "start fewer ranks on this host, or take smaller batches."
+        raise PlanError("MPI", rule, ranks=first_few(shared, 8), device=info.name, hint=hint, **received)
 
 
 def device_of_rank(world: World, device: str | None) -> DeviceInfo:

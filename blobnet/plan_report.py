@@ -110,7 +110,8 @@ def _facts(
     largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
     weights = [readable(plan.buffers["parameters"].bytes(1))]
     weights += [f"gradients {readable(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
-    weights += [f"optimizer {readable(reserved)}"] if extra else []
+    own = {name: size for name, size in extra.items() if name.startswith("optimizer")}
+    weights += [f"optimizer {readable(sum(own.values()))}"] if own else []
     facts = {
         "launches": launches + (f", {constant}{_RARELY}" if constant else ""),
         "fused": _fused(plan),

@@ -8,7 +8,8 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +21,46 @@ from blobnet.parallel import World
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, statistics_of
 
+#: How ranks add: along the tree of shards, or as MPI likes, whose bits depend on the number of ranks.
+ORDERED, FAST = "ordered", "fast"
 
-def sums_of(graph: Graph, table: ParameterTable, accumulate: bool, shards: int, world: World) -> Sums:
+
+def sums_of(
+    graph: Graph, table: ParameterTable, accumulate: bool, shards: int, world: World, reduction: str = ORDERED
+) -> Sums:
     """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
-    own = shards // world.size
-    # One for each level of the tree of the rank's own, and the one that is under way; or one that comes from elsewhere.
-    count = max(own.bit_length(), 2) if shards > 1 else int(accumulate)
-    return Sums(table.trainable_elements, statistics_of(graph, table) if shards > 1 else range(0), count)
+    # One for each level of the tree of the rank's own, and the one that is under way.
+    count = (shards // world.size).bit_length() if shards > 1 else int(accumulate)
+    sums = Sums(table.trainable_elements, statistics_of(graph, table) if shards > 1 else range(0), count)
+    if world.size == 1 or reduction == FAST:
+        return sums
+    return replace(sums, received=len(exchanges(sums.elements, 1, 2)[0].mine))  # The rank that adds the larger half.
+
+
+class Exchange(NamedTuple):
+    """What a rank exchanges with another one, and back again: it adds its half, and gets the sums of the other.
+
+    Attributes:
+        partner: the other rank.
+        mine: the elements that this rank adds.
+        other: those that it gives.
+    """
+
+    partner: int
+    mine: range
+    other: range
+
+
+def exchanges(elements: int, rank: int, size: int) -> list[Exchange]:
+    """The levels of the tree above the ranks' own: with those at distance 1, 2, 4, ..., half as much at each."""
+    found, part, distance = list[Exchange](), range(elements), 1
+    while distance < size:
+        half = len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+        lower, upper = part[:half], part[half:]
+        part, other = (upper, lower) if rank & distance else (lower, upper)
+        found.append(Exchange(rank ^ distance, part, other))
+        distance *= 2
+    return found
 
 
 class ShardSum:
@@ -38,9 +72,12 @@ class ShardSum:
         shards: of a step, over all ranks.
         world: the ranks.
         totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
+        reduction: how ranks add: ORDERED or FAST.
     """
 
-    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int) -> None:
+    def __init__(
+        self, executor: Executor, sums: Sums, shards: int, world: World, totals: int, reduction: str = ORDERED
+    ) -> None:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
         self._own = shards // world.size
         self._number, self._weights = 0, list[float]()
@@ -58,15 +95,9 @@ class ShardSum:
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
         self._save, self._restore = bind(sums.save_call(model)), bind(sums.restore_call(model))
         self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
-        #: For each level of the tree above the rank's own: the other rank, the elements to add, those that it adds.
-        self._levels: list[tuple[int, range, range, list[Launch]]] = []
-        part, distance = range(sums.elements), 1
-        while distance < world.size:
-            half = len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-            lower, upper = part[:half], part[half:]
-            part, other = (upper, lower) if world.rank & distance else (lower, upper)
-            self._levels.append((world.rank ^ distance, part, other, bind(sums.merge_call(1, model, part))))
-            distance *= 2
+        self._is_ordered = reduction == ORDERED
+        levels = exchanges(sums.elements, world.rank, world.size) if self._is_ordered else []
+        self._levels = [(level, bind(sums.add_call(level.mine, model))) for level in levels]
 
     def begin(self, number: int) -> None:
         """Before the batches of a shard, by its number among those of the rank."""
@@ -119,12 +150,14 @@ class ShardSum:
 
     def _exchange(self) -> None:
         world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
+        if not self._is_ordered:
+            world.add_up(device, buffer, self._sums.elements)
         behind = self._sums.elements
-        for partner, mine, other, merge in self._levels:
-            world.swap(partner, device, buffer, other, range(behind + mine.start, behind + mine.stop))
-            self._launch(merge)
-        for partner, mine, other, _ in reversed(self._levels):
-            world.swap(partner, device, buffer, mine, other)
+        for level, add in self._levels:
+            world.swap(level.partner, device, buffer, level.other, range(behind, behind + len(level.mine)))
+            self._launch(add)
+        for level, _ in reversed(self._levels):
+            world.swap(level.partner, device, buffer, level.mine, level.other)
 
     def _launch(self, launches: list[Launch]) -> None:
         self._executor.launch(launches, 0)

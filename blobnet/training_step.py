@@ -24,7 +24,7 @@ from blobnet.parallel import ALONE, World
 from blobnet.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
 from blobnet.planning import STEP_WORDS, Plan
-from blobnet.shard_sum import ShardSum, sums_of
+from blobnet.shard_sum import ORDERED, ShardSum, sums_of
 from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, Sums, average_call, average_rate
 
 #: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
@@ -43,6 +43,7 @@ def fitting_plan(
     accumulate: bool = False,
     shards: int = 1,
     world: World = ALONE,
+    reduction: str = ORDERED,
     average: bool = False,
     **settings: Any,
 ) -> Plan:
@@ -56,7 +57,7 @@ def fitting_plan(
         ShapeError: the loss does not fit the model's output.
     """
     table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
-    reserved = _state_bytes(table, optimizer, sums_of(graph, table, accumulate, shards, world), average)
+    reserved = _state_bytes(table, optimizer, sums_of(graph, table, accumulate, shards, world, reduction), average)
     settings |= {"loss": loss, "training": True, "parameters": table}
     return plan_for(device, graph, batch_size, reserved=reserved, **settings)
 
@@ -90,6 +91,7 @@ class TrainingStep:
         accumulate: whether a step may be made of several batches.
         shards: parts of a step that are computed alone, so that any number of ranks gives the same bits.
         world: the ranks, each with as many of the shards.
+        reduction: how ranks add gradients: see blobnet.shard_sum.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
         augmented: the name of the input whose samples change; the only one if None.
@@ -127,6 +129,7 @@ class TrainingStep:
         accumulate: bool = False,
         shards: int = 1,
         world: World = ALONE,
+        reduction: str = ORDERED,
         average: float | None = None,
         augment: Sequence[Augmentation] = (),
         augmented: str | None = None,
@@ -153,13 +156,14 @@ class TrainingStep:
         own = shards // world.size
         self.own_shards = range(world.rank * own, (world.rank + 1) * own)
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
-        settings |= {"accumulate": accumulate, "shards": shards, "world": world, "average": average is not None}
+        settings |= {"accumulate": accumulate, "shards": shards, "world": world, "reduction": reduction}
+        settings["average"] = average is not None
         settings["augmented"] = self.augmented or False
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         table, device_model = self.parameters.table, self.plan.tuning.model
-        sums = sums_of(graph, table, accumulate, shards, world)
+        sums = sums_of(graph, table, accumulate, shards, world, reduction)
         self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
         memory = _state_memory(table, optimizer, sums, average is not None)
         self._state = {name: device.allocate(FLOAT32.itemsize * elements) for name, elements in memory.items()}
@@ -181,7 +185,7 @@ class TrainingStep:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         #: The sum of the gradients, where a step is made of several batches.
-        self.sum = ShardSum(self.executor, sums, shards, world, self._totals)
+        self.sum = ShardSum(self.executor, sums, shards, world, self._totals, reduction)
 
     @property
     def batch_size(self) -> int:

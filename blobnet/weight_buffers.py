@@ -31,11 +31,13 @@ class Sums:
         statistics: where among the parameters the statistics lie that layers move in training; empty where they go on
             from batch to batch.
         count: how many sums there are at once; 0 where a step is one batch.
+        received: elements of room behind the first sum for what another rank sends, whose sums are added to it.
     """
 
     gradients: int
     statistics: range
     count: int
+    received: int = 0
 
     @property
     def elements(self) -> int:
@@ -44,7 +46,8 @@ class Sums:
 
     def memory(self) -> dict[str, int]:
         """Elements of each float32 buffer to allocate, by storage."""
-        sums = {GRADIENT_SUM: max(1, self.count * self.elements), SUM_SCALE: 2} if self.count else {}
+        room = max(1, self.count * self.elements, self.elements + self.received)
+        sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
 
     def _array(self, number: int) -> Array:
@@ -79,15 +82,20 @@ class Sums:
         arrays = {"GRADIENTS": before, "GRADIENT_SUM": self._kept}
         return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
 
-    def merge_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
-        """The call that adds a sum, or a part of it, to the one before it, and clears it."""
-        part = range(self.elements) if part is None else part
-        first = number * self.elements + part.start
+    def merge_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds a sum to the one before it, and clears it."""
+        return self._merge(range((number - 1) * self.elements, number * self.elements), number * self.elements, model)
+
+    def add_call(self, part: range, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds what was received to a part of the first sum."""
+        return self._merge(part, self.elements, model)
+
+    def _merge(self, into: range, first: int, model: DeviceModel) -> list[KernelCall]:
         arrays = {
-            "MERGED": _array(GRADIENT_SUM, len(part), first),
-            "SUM": _array(GRADIENT_SUM, len(part), first - self.elements),
+            "MERGED": _array(GRADIENT_SUM, len(into), first),
+            "SUM": _array(GRADIENT_SUM, len(into), into.start),
         }
-        return _call("optimizer/merge", "gradient sums", arrays, len(part), model)
+        return _call("optimizer/merge", "gradient sums", arrays, len(into), model)
 
     def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
         """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
-from blobnet import device, onnx, plots
+from blobnet import device, onnx, plots, scaling
 from blobnet.arguments import losses_for
 from blobnet.blob import FLOAT32, Padding, storage_type
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device_model import GENERIC, DeviceModel
 from blobnet.ends import by_name
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, counted
 from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
 from blobnet.onnx.operation import OnHostError
 from blobnet.optimizers import Optimizer
+from blobnet.parallel import SHARDS, World, check_world
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters
-from blobnet.plan_report import Limits, report
+from blobnet.plan_report import Limits, readable, report
 from blobnet.planning import make_plan
+from blobnet.shard_sum import sums_of
+from blobnet.weight_buffers import Sums
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
     loss = losses_for(model.graph, None, known) if training else None
     tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage_type(options.storage))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
-    plan = make_plan(model.graph, options.batch_size, loss=loss, training=training, tuning=tuning, parameters=table)
-    title = f"{name}, {'training' if training else 'inference'}, batch {options.batch_size}, kernels for a {kind.name}"
+    world, shards = _world(options, training)
+    size = options.batch_size // shards
+    plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table)
+    title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
     print(f"{title}\n")
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
@@ -54,13 +60,63 @@ def run(options: argparse.Namespace) -> int:
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
         memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)
+    sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
+    memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
+    if options.devices:
+        print("\n" + "\n".join(_devices_text(options, shards, sums, kind)))
     if tail:
         print(f"\nOn the host, in NumPy, behind the network: {', '.join(tail)}")
     if options.plot is not None:
         plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)
         print(f"saved {options.plot}", file=sys.stderr)
     return 0
+
+
+def _world(options: argparse.Namespace, training: bool) -> tuple[World, int]:
+    """So many ranks as --devices says, and the shards of a batch."""
+    world = World()
+    if not options.devices:
+        for name in ("shards", "step_time", "devices_per_host"):
+            if getattr(options, name) is not None:
+                raise OptionError(f"--{name.replace('_', '-')}", "it is for a plan with --devices")
+        return world, 1
+    if not training:
+        raise OptionError("--devices", "gradients alone are exchanged: a plan for training must be asked for")
+    world.size = options.devices
+    shards = options.shards or max(SHARDS, options.devices)
+    check_world(world, shards, options.batch_size)
+    on_a_host = options.devices_per_host or options.devices
+    if options.devices % on_a_host or on_a_host & (on_a_host - 1):
+        rule = "it must be a power of two, and divide the devices"
+        raise OptionError("--devices-per-host", rule, devices=options.devices, devices_per_host=on_a_host)
+    return world, shards
+
+
+def _devices_text(options: argparse.Namespace, shards: int, sums: Sums, kind: DeviceModel) -> Iterator[str]:
+    """What devices exchange in a step, and how long that takes."""
+    count, size = options.devices, options.batch_size
+    on_a_host = options.devices_per_host or count
+    yield (
+        f"{'devices':<20}{count}, {on_a_host} a host; a batch of {size} in {counted(shards, 'shard')} of "
+        f"{size // shards}, {shards // count} a device"
+    )
+    beside = FLOAT32.itemsize * sum(sums.memory().values())
+    yield f"{'sums':<20}{readable(beside)} a device, beside the gradients"
+    near = scaling.PROCESSES if kind.is_host else scaling.PROCESSES.behind(scaling.PAGE_LOCKED)
+    ways = [(near, scaling.HOSTS)] if kind.is_host else [(near, scaling.HOSTS), (scaling.NVLINK, scaling.HOSTS)]
+    for number, (inner, outer) in enumerate(ways):
+        exchanged = scaling.levels(sums.elements, count, on_a_host, inner, outer)
+        if not number:
+            sent = sum(level.bytes for level in exchanged)
+            yield f"{'exchanged':<20}each sends {readable(sent)} a step, in 1 bucket behind the backward pass"
+            for level in exchanged:
+                yield f"{f'  distance {level.distance}':<20}{readable(level.bytes)}"
+        links = " and ".join(dict.fromkeys(f"{each.link.name} ({each.link.source})" for each in exchanged))
+        yield f"{'predicted':<20}{1e3 * sum(level.seconds for level in exchanged):.3g} ms through {links}"
+        if options.step_time is not None:
+            share = scaling.efficiency(options.step_time / 1e3, exchanged)
+            yield f"{'  efficiency':<20}{share:.3f} of {count} devices, with steps of {options.step_time:g} ms"
 
 
 def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:

@@ -353,6 +353,7 @@ def _fit(
         accumulate=options.accumulate,
         fit_memory=options.fit_memory,
         shards=options.shards,
+        reduction=options.reduction,
         average=options.average,
         seed=options.seed,
         resume=options.resume,

@@ -369,3 +369,38 @@ def test_a_plan_draws_no_weights(run, monkeypatch) -> None:
     result = run("plan", "lenet5", "--input-shape", "3,4000,6000")
     assert result.status == 1
     assert "must have at most 1073741824 elements. Received of=parameters, elements=2870421776." in result.err
+
+
+def test_plan_of_many_devices(run, no_devices) -> None:
+    arguments = ["plan", "lenet5", "--devices", 4, "--batch-size", 64, "--input-shape", "1,28,28"]
+    result = run(*arguments, "--devices-per-host", 2, "--step-time", 10)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("lenet5, training, batch 8, kernels for a cpu\n")
+    text = result.out.partition("\n\ndevices ")[2]
+    assert text.startswith("            4, 2 a host; a batch of 64 in 8 shards of 8, 2 a device\n")
+    assert max(map(len, result.out.splitlines())) <= 130
+    # Gradients, each in whole 16s, once for the first level, half of them for the second.
+    elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
+    assert f"distance 1        {readable(4 * elements)}\n" in text
+    assert f"distance 2        {readable(2 * elements)}\n" in text
+    assert f"each sends {readable(6 * elements)} a step" in text
+    seconds = 2 * 5e-6 + 4 * elements / 1.26e9 + 2 * 20e-6 + 2 * elements / 50e9
+    assert f"predicted           {1e3 * seconds:.3g} ms through MPI on one host (" in text
+    assert f"efficiency        {0.01 / (0.01 + seconds):.3f} of 4 devices, with steps of 10 ms" in text
+    assert "gradient sum" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", 3], "MPI: every rank must have as many shards of a batch, and at least one."),
+        (["--devices", 4, "--batch-size", 12], "shards: the shards must divide a batch."),
+        (["--devices", 4, "--devices-per-host", 3], "--devices-per-host: it must be a power of two"),
+        (["--devices", 4, "--inference"], "--devices: gradients alone are exchanged"),
+        (["--shards", 4], "--shards: it is for a plan with --devices"),
+    ],
+)
+def test_many_devices_that_make_no_sense(run, no_devices, arguments, message) -> None:
+    result = run("plan", "lenet5", *arguments)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(f"error: {message}")

@@ -13,10 +13,11 @@ import pytest
 from blobnet import layers
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
-from blobnet.errors import OptionError, TrainingError
+from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
+from blobnet.parallel import World, check_alike, check_room
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
 
@@ -31,7 +32,7 @@ from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
 
 callback = Checkpoint(sys.argv[1], every_steps=4)
-tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), **SETTINGS)
+tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), reduction=sys.argv[3], **SETTINGS)
 """
 
 
@@ -73,8 +74,13 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
     for count in (2, 4):
-        assert ranks(count, device, tmp_path / f"{count}.h5", 4) == ""
+        assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered") == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+    # In an order of MPI's the same but for rounding.
+    assert ranks(4, device, tmp_path / "fast.h5", 4, "fast") == ""
+    fast = load(tmp_path / "fast.h5")
+    for name, values in alone.weights.items():
+        np.testing.assert_allclose(fast.weights[name], values, rtol=1e-3, atol=1e-5, err_msg=name)
     # What two ranks began one goes on with.
     begun = load(tmp_path / "2.h5")
     alone.fit(X, Y, device=device, verbose=False, resume=True, **(SETTINGS | {"epochs": 3}))
@@ -135,6 +141,39 @@ def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypat
             # What one rank alone meets, the others are told.
             assert line.removeprefix("on rank 1: ").startswith(rule)
             assert line.startswith("on rank 1: ") == (rank == "0")
+
+
+class TwoRanks(World):
+    """Which both have what this process has, but for what the other one is said to have."""
+
+    size = 2
+
+    def __init__(self, *others: Any) -> None:
+        self.others = others
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *(self.others or [value])]
+
+
+def test_ranks_that_share_a_device_share_its_memory(device: Device) -> None:
+    room = device.info.memory
+    check_room(TwoRanks(), device.info, room // 2)
+    check_room(TwoRanks((("another host", device.info.address), room)), device.info, room)
+    rule = r"MPI: ranks that share a device must fit its memory together\. Received ranks=0, 1, device=.+, needed="
+    with pytest.raises(PlanError, match=rule):
+        check_room(TwoRanks(), device.info, room // 2 + 1)
+
+
+def test_devices_of_different_kinds_are_said(device: Device, recwarn: pytest.WarningsRecorder) -> None:
+    check_alike(TwoRanks(), device.info)
+    assert not recwarn.list
+    with pytest.warns(BlobnetWarning, match=r"rank 1: the same bits .* devices of one kind\. Received device=Other,"):
+        check_alike(TwoRanks("Other"), device.info)
+
+
+def test_reductions_have_names(device: Device) -> None:
+    with pytest.raises(OptionError, match=r"reduction: it must be ordered or fast\. Received received=quick"):
+        plain_model().fit(X, Y, reduction="quick", device=device)
 
 
 @pytest.mark.parametrize(

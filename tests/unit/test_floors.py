@@ -61,7 +61,7 @@ FLOORS = """
     checkup
     optimizers checkpoint datasets kernels metrics weight_buffers parallel
     sample_weights shard_sum
-    labels loader progress samples training_step
+    labels loader progress samples scaling training_step
     inference callbacks arguments notes network_inputs
     trainer
     model
