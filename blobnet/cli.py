@@ -80,6 +80,11 @@ Pictures are taken as they are: fashion-mnist and mnist are white on black, and
 a picture that is black on white is not inverted. Another size is resized.
 A .npy file holds (height, width) or (units, height, width), or with one axis
 in front many of these.
+
+An ONNX file that leaves sizes open, or of which the host computes a part (a
+detector), runs on each picture in its own size, or on the arrays of a file,
+which have the names of its inputs: all outputs are printed, or go to --npz.
+Pictures are 0 to 255: what the file does not scale itself is not scaled.
 """
 _SHOW_EPILOG = """\
 A data set is drawn as a sheet of samples, the first that a training gets:

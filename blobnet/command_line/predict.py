@@ -8,8 +8,6 @@ import csv
 import itertools
 import json
 import os
-import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,12 @@ import numpy as np
 
 from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
+from blobnet.command_line import predict_session
 from blobnet.command_line.model_argument import open_model
+from blobnet.command_line.predict_session import pictures_in, report, write_npz
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_header
-from blobnet.datasets.image_folder import PICTURE_SUFFIXES
 from blobnet.datasets.named_data import read_named
 from blobnet.datasets.pictures import image_size, save_mask
 from blobnet.datasets.source import Source
@@ -35,6 +34,7 @@ from blobnet.files import check_writable
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model
+from blobnet.onnx.operation import OpenAxisError, UnsupportedError
 from blobnet.parallel import World, device_of_rank
 from blobnet.samples import samples_for, sources_for
 
@@ -81,11 +81,17 @@ class _Answer:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a line for every sample, or writes files; what cannot be read costs status 1, and not the others."""
-    model = open_model(options.file)
+    written, world = {"csv": options.csv, "json": options.json, "npz": options.npz}, World.started()
+    try:
+        model = open_model(options.file)
+    except (OpenAxisError, UnsupportedError):
+        if not world.is_first:  # A session has no batches to share.
+            return 0
+        _check_paths(options, written)
+        with World.alone():
+            return predict_session.run(options)
     heads = _heads(model)
     _check_outputs(heads, options)
-    written = {"csv": options.csv, "json": options.json, "npz": options.npz}
-    world = World.started()
     if world.is_first:
         _check_paths(options, written)
     failures: list[BlobnetError] = []
@@ -209,15 +215,10 @@ def _inputs(names: list[str], model: Model, failures: list[BlobnetError]) -> Ite
             if not path.is_dir() or holds_npy(path) or len(model.graph.entries) > 1:
                 yield _Input(name, Path(path.resolve().name), *_samples(path, model.graph))
                 continue
-            suffixes = (*PICTURE_SUFFIXES, *NPY_SUFFIXES)
-            found = sorted(item for item in path.rglob("*") if item.suffix.lower() in suffixes and item.is_file())
-            shown = [item for item in found if not any(part.startswith(".") for part in item.relative_to(path).parts)]
-            if not shown:
-                raise FileError(name, "the folder must hold pictures", looked_for=", ".join(suffixes))
-            for item in shown:
+            for item in pictures_in(path):
                 yield _Input(str(item), item.relative_to(path))
         except BlobnetError as error:
-            _report(error, failures)
+            report(error, failures)
 
 
 def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
@@ -260,7 +261,7 @@ def _outputs(
                     yield [(each, done + number) for number in range(count)], outputs
                     done += count
             except (DataError, FileError) as error:
-                _report(error, failures)
+                report(error, failures)
 
 
 def _in_order(model: Model, found: Any) -> list[FloatArray]:
@@ -298,7 +299,7 @@ def _outputs_of_pictures(
             own = [found(some) for some in world.own(parts)]
         for read, values, errors in world.dealt(own):
             for error in errors:
-                _report(error, failures)
+                report(error, failures)
             if read:
                 yield [(each, 0) for each in read], values
 
@@ -312,11 +313,6 @@ def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Ans
                 for head, own, score in zip(heads, outputs, scores, strict=True)
             )
             yield _Answer(each.name_of(number), tuple(said))
-
-
-def _report(error: BlobnetError, failures: list[BlobnetError]) -> None:
-    print(f"error: {error}", file=sys.stderr)
-    failures.append(error)
 
 
 def _described(said: _Said, top: int) -> str:
@@ -375,13 +371,7 @@ def _write_arrays(heads: Sequence[_Head], batches: Iterable[_Batch], path: Path)
         np.concatenate(own) if own else np.empty((0, *head.shape.dimensions), np.float32)
         for head, own in zip(heads, kept, strict=True)
     ]
-    try:
-        with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-            for head, array in zip(heads, arrays, strict=True):
-                with archive.open(f"{head.name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, array)
-    except OSError as error:
-        raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
+    write_npz(path, {head.name: array for head, array in zip(heads, arrays, strict=True)})
     return len(arrays[0])
 
 

@@ -23,6 +23,7 @@ from blobnet.onnx.host import HostNode, Late, Operand
 from blobnet.onnx.operation import (
     SESSION_HINT,
     OnHostError,
+    OpenAxisError,
     Operation,
     SamplesMixedError,
     UnsupportedError,
@@ -170,9 +171,15 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
             if not name:
                 hint = f"load(..., sizes={{{item.name!r}: ...}}) with a size for each of its axes."
             rule = "every axis but that of the samples must have a size of at least 1"
-            raise OptionError(f"{subject}, input {item.name}", rule, axes=_shown_axes(dimensions), hint=hint)
+            hint += f" {SESSION_HINT}"
+            raise OpenAxisError(f"{subject}, input {item.name}", rule, axes=_shown_axes(dimensions), hint=hint)
         shape.append(int(size))
     return tuple(shape)
+
+
+def axes_of(dimensions: Any) -> tuple[int | str, ...]:
+    """The sizes of axes; of one that is open its name, or "?"."""
+    return tuple(_fixed(item) or item.dim_param or "?" for item in dimensions)
 
 
 def _fixed(dimension: Any) -> int:
@@ -181,7 +188,7 @@ def _fixed(dimension: Any) -> int:
 
 
 def _shown_axes(dimensions: Any) -> str:
-    return f"({', '.join(str(item.dim_param or _fixed(item) or '?') for item in dimensions)})"
+    return f"({', '.join(map(str, axes_of(dimensions)))})"
 
 
 def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:

@@ -40,6 +40,10 @@ class UnsupportedError(OptionError):
     """A node of an ONNX graph is none that blobnet has a layer for."""
 
 
+class OpenAxisError(OptionError):
+    """A model, which has one size, is asked for of a file that leaves an axis open."""
+
+
 class ValueNeededError(UnsupportedError):
     """An operator needs a value to be known that depends on inputs of the network; ``inputs`` are their names."""
 

@@ -22,6 +22,7 @@ from blobnet.onnx.importer import (
     SAMPLE_TYPES,
     Import,
     Sizes,
+    axes_of,
     check_operators,
     import_for,
     input_shape,
@@ -117,6 +118,11 @@ class Session:
         subject: what errors call it; the path by default.
         device: where networks run: a device or its name; the best one by default.
 
+    Attributes:
+        device: the same.
+        inputs: their axes, by name: sizes, and names of those that are open, "?" if they have none.
+        outputs: their names.
+
     Raises:
         FileError: the file is missing, damaged or of an operator set that cannot be read.
         UnsupportedError: an operator is none that blobnet has; before anything is built.
@@ -135,6 +141,8 @@ class Session:
         graph = self._proto.graph
         check_operators(graph, self._subject)
         self._inputs = {item.name: item for item in inputs_of(graph, self._subject)}
+        self.inputs = {name: axes_of(item.type.tensor_type.shape.dim) for name, item in self._inputs.items()}
+        self.outputs = tuple(item.name for item in graph.output)
         self._types = {item.name: item.type.tensor_type.elem_type for item in graph.output}
         #: Networks of all sizes have these.
         self._constants = {item.name: array_of(item, self._subject) for item in graph.initializer}
