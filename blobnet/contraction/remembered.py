@@ -24,8 +24,7 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
 
     Where no file can be read or written, every process searches.
     """
-    key = hashlib.sha256(f"{table!r} {device!r}".encode()).hexdigest()[:32]
-    known = _known()
+    key, known = key_of(table, device), _known()
     if key not in known:
         known[key] = str(search())
         with contextlib.suppress(OSError, FileError):
@@ -33,6 +32,11 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
             with _path().open("a", encoding="utf-8") as file:
                 file.write(_line(key, known[key]))  # At once: processes may write side by side.
     return Schedule.parse(known[key])
+
+
+def key_of(table: Table, device: DeviceModel) -> str:
+    """What tells a table and a device from others."""
+    return hashlib.sha256(f"{table!r} {device!r}".encode()).hexdigest()[:32]
 
 
 @cache

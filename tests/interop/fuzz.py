@@ -11,6 +11,7 @@ belong into tests/interop/corpus, which test_corpus.py reads again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import os
@@ -25,7 +26,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,9 +38,19 @@ import numpy as np
 
 import blobnet as bn
 from blobnet import layers
+from blobnet.cache import cache_folder, make_folder, read_entry, write_entry
+from blobnet.contraction import function, remembered
+from blobnet.contraction.layout import Layout
+from blobnet.contraction.lowering import scheduled
+from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.source import generate
+from blobnet.contraction.table import Table, flatten
 from blobnet.datasets.user_data import read_samples
 from blobnet.device import Device
+from blobnet.device_model import HOST
 from blobnet.errors import BlobnetError
+from blobnet.task import Fault, Task, Way
+from blobnet.tuning import Tunings, Winner
 from tests.interop.networks import keras_2
 
 #: Where the lines are that guide the changes.
@@ -120,8 +131,27 @@ def of_safetensors(data: bytes, others: list[bytes], random: Random) -> bytes:
         header, rest = json.loads(data[8 : 8 + length]), data[8 + length :]
     except (struct.error, ValueError, RecursionError):
         return of_bytes(data, others, random)
+    if not change_json(header, random, ("F32", "F16", "F64", "BF16", "I8", len(rest))):
+        return of_bytes(data, others, random)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + rest
+
+
+def of_json(data: bytes, others: list[bytes], random: Random) -> bytes:
+    """Another value, key or nesting somewhere in a file of JSON."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return of_bytes(data, others, random)
+    words = re.findall(r'"([^"]*)"', pick(random, others).decode(errors="replace"))
+    known = change_json(content, random, words or [""])
+    return json.dumps(content).encode() if known else of_bytes(data, others, random)
+
+
+def change_json(content: Any, random: Random, words: Sequence[Any]) -> bool:
+    """Changes one item of nested lists and dicts, to one of ``words`` maybe; whether there is any."""
     spots: list[tuple[Any, Any]] = []
-    stack = [header]
+    stack = [content]
     while stack:
         item = stack.pop()
         if isinstance(item, dict | list):
@@ -129,7 +159,7 @@ def of_safetensors(data: bytes, others: list[bytes], random: Random) -> bytes:
             spots += [(item, key) for key in keys]
             stack += [item[key] for key in keys]
     if not spots:
-        return of_bytes(data, others, random)
+        return False
     owner, key = pick(random, spots)
     kind = int(random.integers(4))
     if kind == 0:
@@ -139,10 +169,9 @@ def of_safetensors(data: bytes, others: list[bytes], random: Random) -> bytes:
     elif kind == 2:
         owner[key] = copy.deepcopy(pick(random, spots)[0])
     else:
-        texts = ("", "F32", "F16", "F64", "BF16", "I8", "[1, 2]", "[NaN]", "[1e999]", "\ud800")
-        owner[key] = pick(random, (*NUMBERS, *texts, None, True, 1.5, [], {}, [0, 8], len(rest)))
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + rest
+        texts = ("", "[1, 2]", "[NaN]", "[1e999]", "\ud800")
+        owner[key] = pick(random, (*NUMBERS, *texts, *words, None, True, 1.5, [], {}, [0, 8]))
+    return True
 
 
 def _messages(message: Any) -> list[Any]:
@@ -355,6 +384,19 @@ def _dataset_load(path: Path) -> object:
     return np.asarray(bn.datasets.load(path).train.x)
 
 
+def _program_seeds() -> Iterable[bytes]:
+    make_folder(cache_folder())
+    write_entry(cache_folder() / "entry", PROGRAM)
+    yield (cache_folder() / "entry").read_bytes()
+
+
+def _program_load(path: Path) -> object:
+    (cache_folder() / "entry").write_bytes(path.read_bytes())
+    found = read_entry(cache_folder() / "entry")
+    assert found in (None, PROGRAM)
+    return found
+
+
 def _picture_seeds() -> Iterable[bytes]:
     from PIL import Image
 
@@ -363,7 +405,71 @@ def _picture_seeds() -> Iterable[bytes]:
         yield _written(".png", lambda path, kind=kind, mode=mode: picture.convert(mode).save(path, kind))  # type: ignore[misc]
 
 
+#: Stands in a changed file for the seal that it must have to be believed: readers must bear what is sealed, too.
+SEALED = "sealed"
+TUNED = Tunings({"device": "Some CPU", "platform": "Some Platform", "driver": "1", "processor": ""})
+PROGRAM = b"\x7fELF" * 99
+
+
+@cache
+def _table() -> Table:
+    """Of a product of two matrices."""
+    program = function("R[i, j : 8, 6] = +(A[i, k] * B[k, j])").program(A=(8, 5), B=(5, 6))
+    layouts = {tensor.name: Layout.padded(tensor.shape) for tensor in (*program.inputs, *program.outputs)}
+    return flatten(program.statements[0], layouts)
+
+
+def _tuning_seeds() -> Iterable[bytes]:
+    task, way = Task("forward", "3x8x8:4k3", 2, "tf32"), Way("tiled", "64x64")
+    TUNED.record(task, Winner(way, 1.5, Way("direct", "4x4"), 2.5, "fast"))
+    TUNED.mark_broken(Fault(way, "convolution", "forward"))
+    TUNED.judge({Fault(Way("strip"), "dense", "forward"): "wrong"}, [Fault(Way("direct"), "dense", "forward")])
+    TUNED.record_speeds(flops=1e12, bandwidth=1e11)
+    yield json.dumps({**json.loads(TUNED.path.read_bytes()), "seal": SEALED}).encode()
+
+
+def _tuning_load(path: Path) -> object:
+    data = path.read_bytes()
+    with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError):
+        content = json.loads(data)
+        if content.pop("seal", None) == SEALED:
+            data = json.dumps({**content, "seal": TUNED._seal(content)}).encode()
+    TUNED.path.write_bytes(data)
+    found = Tunings(TUNED.identity)
+    found.choices.near(Task("forward", "3x8x8:4k3", 3))
+    found.record_speeds(flops=2e12)
+    return found.broken, found.verified
+
+
+def _schedule_seeds() -> Iterable[bytes]:
+    for text in (
+        "tile i 2x2x4; order i j k; unroll k",
+        "vector j 2; tile j 1x1x2; pack B",
+        "rows i 8x4; columns j 8x4; depth k 4; pack A B; split k 2",
+        "cut k 5; unroll k/cut; local A B; share k 1; chunk k 5; wide A; ahead 2",
+        "rows i 8x4; columns j 8x4; depth k 5; along k",
+    ):
+        yield text.encode()
+
+
+def _schedule_load(path: Path) -> object:
+    """The file as it is, and a line that is sealed, whatever it says."""
+    data, table = path.read_bytes(), _table()
+    texts: list[str] = []
+    make_folder(remembered._path().parent)
+    for content in (data, remembered._line(remembered.key_of(table, HOST), data.decode(errors="replace")).encode()):
+        remembered._path().write_bytes(content)
+        remembered._known.cache_clear()
+        schedule = remembered.remembered(table, HOST, Schedule)
+        made = scheduled(table, schedule, {}, lambda name: f"{name}_")
+        texts += [generate(part, chosen).text for part, chosen in made]
+    return texts
+
+
 TARGETS = {
+    "tuning": Target(".json", _tuning_seeds, _tuning_load, of_json),
+    "schedule": Target(".txt", _schedule_seeds, _schedule_load),
+    "program": Target(".program", _program_seeds, _program_load),
     "data": Target(".h5", lambda: _array_seeds(_write_hdf5, ".h5"), _dataset_load),
     "npz": Target(
         ".npz",
@@ -532,7 +638,9 @@ def main() -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     Device.__init__ = refused  # type: ignore[method-assign]
     warnings.simplefilter("ignore")
-    _, findings = fuzz(TARGETS[arguments.target], arguments.minutes, arguments.seed << 32, arguments.output)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        _, findings = fuzz(TARGETS[arguments.target], arguments.minutes, arguments.seed << 32, arguments.output)
     for name in sorted(findings):
         print(name)
     return bool(findings)

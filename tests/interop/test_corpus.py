@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,17 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobnet.device.Device.__init__", fuzz.refused)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    caches = (fuzz.remembered._path, fuzz.remembered._known)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
 @pytest.mark.filterwarnings("ignore")  # Of libraries, about damage.
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_once_were_findings(name: str, tmp_path: Path) -> None:
@@ -33,7 +45,7 @@ def test_files_that_once_were_findings(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["hdf5", "safetensors"])
+@pytest.mark.parametrize("name", ["hdf5", "safetensors", "tuning", "schedule"])
 def test_changed_files_still_get_somewhere(name: str, tmp_path: Path) -> None:
     """The fuzzer's changes reach more than its whole files do, and meet no error but blobnet's."""
     target, random = fuzz.TARGETS[name], np.random.default_rng(0)
