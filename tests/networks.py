@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blobnet.checkup.reference import convolution, dense, normalization, pooling
+from blobnet.checkup.reference import convolution, dense, dropout, losses, normalization, pooling
 from blobnet.checkup.reference.activation import named
 from blobnet.graph import Graph, Vertex
-from tests.reference import dropout, joins, losses
+from tests.reference import joins
 
 Pair = tuple[int, int]
 Sides = tuple[Pair, Pair]
@@ -149,7 +149,7 @@ def _sides(padding: Any, rank: int, kernel: Pair, stride: Pair, dilation: Pair, 
 
 
 class NumPyOperations:
-    """The references of tests/reference. ``running`` gets the new running statistics of batch norms, by order."""
+    """The references. ``running`` gets the new running statistics of batch norms, by order."""
 
     def __init__(self) -> None:
         self.running: list[tuple[Any, Any]] = []

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,6 +40,29 @@ _NO_WAY = Way("")
 _DRAWS = 100
 #: Samples of a check of a way that was tuned or planned, and the largest odd planes for it.
 _COUNT, _ODD_SIDE = 2, 15
+
+
+class Examinable(Protocol):
+    """What a process of its own may examine, and a report shows."""
+
+    @property
+    def way(self) -> Way:
+        """How it is computed, where there are several ways."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """What a planner must do without where this fails; None where there is no other way."""
+
+    @property
+    def family(self) -> str:
+        """Of what it is."""
+
+    @property
+    def title(self) -> str:
+        """What stands in a row of it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, from which it can be made again."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,18 @@ class Check:
     def fault(self) -> Fault | None:
         """What a planner must do without where this fails; None where there is no other way."""
         return Fault(self.way, self.family, self.direction) if self.direction else None
+
+    @property
+    def title(self) -> str:
+        """What stands in a row of it."""
+        words = [self.family if self.direction else self.layer.kind, self.direction]
+        words += [self.precision] if self.precision != "fp32" else []
+        words += [f"({self.purpose})"] if self.purpose else []
+        return " ".join(word for word in words if word)
+
+    def __str__(self) -> str:
+        inputs = " ".join(map(str, self.shapes))
+        return f"{self.layer} on {inputs}, {self.count} samples, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data that :meth:`from_json` takes."""

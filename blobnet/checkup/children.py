@@ -7,11 +7,14 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from blobnet.checkup.checks import Check
+from blobnet.checkup.checks import Examinable
 from blobnet.checkup.examination import CRASHED, FAILED, HUNG, Finding
 from blobnet.child import Child, Overseer, command_of, results_of
 from blobnet.cores import usable_cores
+
+Kind = TypeVar("Kind", bound=Examinable)
 
 #: Seconds that a check may take, its builds among them.
 LIMIT = 60.0
@@ -21,14 +24,14 @@ _MOST = 4
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from blobnet.checkup.examination import serve
+from blobnet.checkup.serving import serve
 serve(sys.argv[2])
 """
 
 
 def examine_all(
-    identity: Mapping[str, str], checks: Sequence[Check], *, limit: float = LIMIT
-) -> Iterator[tuple[Check, Finding]]:
+    identity: Mapping[str, str], checks: Sequence[Kind], *, limit: float = LIMIT
+) -> Iterator[tuple[Kind, Finding]]:
     """Has children examine a device, and yields each finding when it is there.
 
     A check that takes too long, or on which a child dies that had done others before, is tried once more, in a child of
@@ -44,19 +47,19 @@ def examine_all(
     return results_of([_Examiner(identity, waiting, limit) for _ in range(count)])
 
 
-class _Examiner(Overseer[Check, tuple[Check, Finding]]):
+class _Examiner(Overseer[Kind, tuple[Kind, Finding]]):
     """Hands checks to a child, and starts another where one dies."""
 
-    def __init__(self, identity: Mapping[str, str], waiting: deque[Check], limit: float) -> None:
+    def __init__(self, identity: Mapping[str, str], waiting: deque[Kind], limit: float) -> None:
         super().__init__(waiting)
         self._command = command_of(_PROGRAM, json.dumps(dict(identity)))
         self._limit = limit
 
-    def _result(self, check: Check) -> tuple[Check, Finding] | None:
+    def _result(self, check: Kind) -> tuple[Kind, Finding] | None:
         finding = self._examine(check)
         return None if self._is_dismissed else (check, finding)
 
-    def _examine(self, check: Check) -> Finding:
+    def _examine(self, check: Kind) -> Finding:
         was_used = self._child is not None
         finding = self._ask(check)
         # A machine may be busy, and a process may die of what was done in it before.
@@ -69,7 +72,7 @@ class _Examiner(Overseer[Check, tuple[Check, Finding]]):
         note = f"once; it passes when it is tried again, in a process of its own: {finding.note}"
         return replace(again, verdict=finding.verdict, note=note, is_certain=False)
 
-    def _ask(self, check: Check) -> Finding:
+    def _ask(self, check: Kind) -> Finding:
         """What a child finds; without one left where it dies, is too late, or may have lost its device."""
         way = str(check.way)
         if self._child is None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import blobnet
 from blobnet.bench import shapes
-from blobnet.checkup.checks import Check, check_of_way, checks_of_implementations, checks_of_layers
+from blobnet.checkup.checks import Check, Examinable, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.checkup.children import LIMIT, examine_all
 from blobnet.checkup.examination import OK, Finding
+from blobnet.checkup.steps import checks_of_steps
 from blobnet.checkup.verification import judge
 from blobnet.device import DeviceInfo, check_precision, choose, devices, no_platform_error
 from blobnet.errors import BlobnetError, DeviceError, FileError
@@ -36,18 +37,14 @@ _WIDTH, _NOTE_LINES = 92, 8
 class Row:
     """A check with what it has shown."""
 
-    check: Check
+    check: Examinable
     finding: Finding
 
     def __str__(self) -> str:
-        check, finding = self.check, self.finding
-        words = [check.family if check.direction else check.layer.kind, check.direction]
-        words += [check.precision] if check.precision != "fp32" else []
-        words += [f"({check.purpose})"] if check.purpose else []
+        finding = self.finding
         error = "" if finding.error is None else "NaN" if math.isinf(finding.error) else f"{finding.error:.1e}"
         ms = "" if finding.ms is None else f"{finding.ms:.3g}"
-        what = " ".join(word for word in words if word)
-        row = _ROW.format(what, finding.way, error, ms, finding.verdict, finding.kernel).rstrip()
+        row = _ROW.format(self.check.title, finding.way, error, ms, finding.verdict, finding.kernel).rstrip()
         return "\n".join([row, *self._note()])
 
     def _note(self) -> list[str]:
@@ -171,9 +168,7 @@ class Report:
             right = sum(row.finding.verdict == OK for row in patient.rows)
             lines += [str(patient.info), f"{right} of {len(patient.rows)} checks are right"]
             for row in patient.failures:
-                check = row.check
-                inputs = " ".join(map(str, check.shapes))
-                lines += [str(row), f"    {check.layer} on {inputs}, {check.count} samples, seed {check.seed}"]
+                lines += [str(row), f"    {row.check}"]
         return "\n".join([*lines, "```"])
 
 
@@ -194,8 +189,9 @@ def doctor(
     """Checks whether devices compute rightly, and notes what does not, which plans then do without.
 
     Each way to compute convolutions and dense layers, in each direction, other layers, and what was tuned runs on small
-    random odd shapes in memory full of traps (blobnet/checkup/bench.py), in processes that may crash or hang. Results
-    are compared with float64 references, and with those of a second run.
+    random odd shapes in memory full of traps (blobnet/checkup/bench.py), in processes that may crash or hang; so do
+    steps of a small network with each loss and optimizer, dropout, augmentation, weights of samples, and float16.
+    Results are compared with float64 references, and with those of a second run.
 
     Args:
         device: as for ``--device``; None: all devices.
@@ -230,9 +226,9 @@ def doctor(
     return report
 
 
-def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool, seed: int) -> list[Check]:
+def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool, seed: int) -> list[Examinable]:
     """All for a device."""
-    found: list[Check] = []
+    found: list[Examinable] = []
     model = info.model.measured(**tunings.speeds)
     for precision in PRECISIONS:
         with contextlib.suppress(DeviceError):  # It has no tensor cores.
@@ -240,6 +236,7 @@ def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool
             tuning = Tuning(model, precision)
             found += checks_of_implementations(tuning, _MORE_LAYERS if thorough else _LAYERS, seed)
     found += checks_of_layers(thorough=thorough, seed=seed)
+    found += checks_of_steps(seed)
     tuned = _checks_of_tuned(tunings)
     patient.tuned, patient.tuned_checked = len(tuned), len(tuned if thorough else tuned[:_TUNED])
     return found + tuned[: patient.tuned_checked]

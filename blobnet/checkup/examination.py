@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from blobnet import child
 from blobnet.checkup.bench import PHASES, Arrangement, Bench, Problem, bits, make_problem
 from blobnet.checkup.checks import ARRANGEMENTS, PHASE_OF, Check
 from blobnet.checkup.layer_references import Backward, Float64Array, Reference, reference_of
-from blobnet.device import Device, devices
+from blobnet.device import Device
 from blobnet.errors import BuildError, DeviceError, KernelError, PromiseError
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.task import Choices
@@ -163,7 +161,7 @@ def _examine(bench: Bench, check: Check, known: Finding) -> Finding:
             results = list(expected.results(phase))
             largest = max((_size(wanted) for _, _, wanted in results), default=0.0)
             for name, actual, wanted in results:
-                error = _error(actual, wanted, largest)
+                error = difference(actual, wanted, largest)
                 if error > worst:
                     worst, where = error, name
             found |= {f"{phase}: {name}": values for name, values in bench.mirror.items()}
@@ -196,7 +194,7 @@ def _size(values: Float64Array) -> float:
     return math.sqrt(float(np.mean(np.square(values))))
 
 
-def _error(actual: np.ndarray[Any, Any], wanted: Float64Array, largest: float) -> float:
+def difference(actual: np.ndarray[Any, Any], wanted: Float64Array, largest: float = 0.0) -> float:
     """The largest difference over the root mean square of what is wanted; infinite where there is NaN.
 
     What is 0 but for rounding (the keys' bias of an attention, which its softmax ignores) is what sums of ``largest``
@@ -238,19 +236,3 @@ class _Expected:
             actual, values = bench.values(blob), deltas[position]
             old = problem.old_deltas[position] if bench.arrangement.accumulate else 0.0
             yield f"delta of input {position}", actual, values.reshape(actual.shape) + old
-
-
-def serve(identity: str) -> None:
-    """The child process that examines: its requests are checks, its answers findings, as JSON."""
-
-    def make_examiner() -> Callable[[str], str]:
-        wanted = json.loads(identity)
-        device = Device(next(info for info in devices() if info.identity == wanted))
-        device.builds_in_children = False
-
-        def answer(request: str) -> str:
-            return json.dumps(examine(device, Check.from_json(json.loads(request))).as_json())
-
-        return answer
-
-    child.serve(make_examiner)

@@ -6,7 +6,7 @@ import contextlib
 import textwrap
 from collections.abc import Iterable
 
-from blobnet.checkup.checks import Check, checks_of_plan
+from blobnet.checkup.checks import Check, Examinable, checks_of_plan
 from blobnet.checkup.children import examine_all
 from blobnet.checkup.examination import OK, Finding
 from blobnet.device import Device
@@ -17,7 +17,7 @@ from blobnet.task import Fault
 from blobnet.tuning import Tunings
 
 
-def judge(tunings: Tunings, findings: Iterable[tuple[Check, Finding]]) -> list[Fault]:
+def judge(tunings: Tunings, findings: Iterable[tuple[Examinable, Finding]]) -> list[Fault]:
     """Keeps what checks have found in a device's tunings, and gives what is denied by them.
 
     Raises:

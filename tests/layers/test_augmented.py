@@ -24,12 +24,12 @@ from blobnet.augment import (
     rows_for,
 )
 from blobnet.blob import FLOAT16, FLOAT32, FloatArray, Shape, StorageType
+from blobnet.checkup.reference.augmentation import augmented
 from blobnet.device import Device
 from blobnet.executor import Executor
 from blobnet.model import Sequential
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
-from tests.reference.augmentation import augmented
 from tests.reference.compare import assert_close
 
 COUNT = 5

@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import executor, layers, tuning
+from blobnet import executor, kernel_source, layers, tuning
 from blobnet.blob import Shape
 from blobnet.checkup import checks, children, doctor, verification
 from blobnet.checkup.checks import Check, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.checkup.children import examine_all
 from blobnet.checkup.examination import Finding, examine
+from blobnet.checkup.steps import StepCheck, checks_of_steps, examine_steps
 from blobnet.cli import main
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Tuning
+from blobnet.losses import Loss
+from blobnet.optimizers import Optimizer
 from blobnet.planning import Plan, make_plan
 from blobnet.task import Fault, Task, Way
 from blobnet.tuning import Tunings, Winner
@@ -41,7 +44,7 @@ def patched(name):
     assert {old!r} in text
     return kernel_source.parse(name, text.replace({old!r}, {new!r}))
 kernel_source.load = patched
-from blobnet.checkup.examination import serve
+from blobnet.checkup.serving import serve
 serve(sys.argv[2])
 """
 DENSE = Check(layers.Dense(9), (Shape.flat(23),), None, 3, "forward", Way("direct"))
@@ -179,7 +182,7 @@ def test_a_crash_is_not_blamed_on_what_comes_behind_it(host: Device, monkeypatch
     """A process that dies of its third check, whichever that is, tells nothing of that one."""
     before_serving(
         monkeypatch,
-        "from blobnet.checkup import examination as e; import os; run, done = e.examine, []\n"
+        "from blobnet.checkup import serving as e; import os; run, done = e.examine, []\n"
         "def dying(device, check):\n"
         "    done.append(check)\n"
         "    return os._exit(3) if len(done) == 3 else run(device, check)\n"
@@ -204,9 +207,64 @@ def test_a_device_that_cannot_be_opened(host: Device, monkeypatch: pytest.Monkey
 def test_checks_and_findings_travel() -> None:
     for check in [DENSE, CONVOLUTION, *checks_of_layers(thorough=True, seed=3)]:
         assert Check.from_json(json.loads(json.dumps(check.as_json()))) == check
+    for step in checks_of_steps(3):
+        assert StepCheck.from_json(json.loads(json.dumps(step.as_json()))) == step
     for error in (None, 1e-7, float("inf")):
         finding = Finding("wrong", "dense/forward", "direct", error, 0.5, "a note")
         assert Finding.from_json(json.loads(json.dumps(finding.as_json()))) == finding
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 100])
+def test_steps_are_right(device: Device, seed: int) -> None:
+    found = {check.title: examine_steps(device, check) for check in checks_of_steps(seed)}
+    assert {name: finding.note for name, finding in found.items() if finding.verdict != "ok"} == {}
+    errors = {name: finding.error or 0.0 for name, finding in found.items()}
+    assert 1e-5 < errors.pop("float16") < 2e-3
+    assert max(errors.values()) < 5e-6
+    assert {*Loss.kinds} - errors.keys() == {"Expression"}, "a loss that is compiled, as layers are"
+    assert {*Optimizer.kinds} <= errors.keys()
+
+
+#: What is checked, the kernel that is wrong, what of it is replaced by what, the verdict, and where it is seen.
+WRONG_STEPS = [
+    ("CrossEntropy", "loss/cross_entropy", "divisor, group", "divisor * 1.001f, group", "wrong", "gradient of conv/"),
+    ("Huber", "loss/huber", "divisor, group", "divisor * 1.001f, group", "wrong", "gradient of conv/"),
+    ("sample weights", "loss/cross_entropy", "ARRAY(sample_weights)", "ARRAY(class_weights)", "wrong", ""),
+    ("SGD", "optimizer/clip_scale", "ARRAY(clip_scale)", "1.001f + 0 * ARRAY(clip_scale)", "not built", "must build"),
+    ("AdamW", "optimizer/adam", "parameter - step_size", "parameter - 1.01f * step_size", "wrong", "conv/"),
+    ("Dropout", "dropout/backward", '#include "dropout/drop.h"', "{include}", "wrong", "gradient of conv/"),
+    ("augmentation", "input/augmented", "0.299f", "0.31f", "wrong", "gradient of conv/weight"),
+    ("MeanSquaredError", "loss/mean_squared_error", "group[LOCAL_WIDTH];", "{stray}", "stray write", "every halo cell"),
+]
+PIECES = {
+    "{include}": '#undef SCALE\n#define SCALE 1.001f\n#include "dropout/drop.h"',
+    "{stray}": "group[LOCAL_WIDTH];\n    if (get_global_id(0) == 0) { output_delta[0] = 1; }",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "old", "new", "verdict", "note"), WRONG_STEPS, ids=[row[0] for row in WRONG_STEPS]
+)
+def test_steps_that_are_wrong(
+    device: Device, monkeypatch: pytest.MonkeyPatch, name: str, kernel: str, old: str, new: str, verdict: str, note: str
+) -> None:
+    (check,) = [check for check in checks_of_steps(0) if check.title == name]
+    load = kernel_source.load
+
+    def patched(wanted: str) -> kernel_source.KernelSource:
+        source = load(wanted)
+        if wanted != kernel:
+            return source
+        assert old in source.text
+        return kernel_source.parse(wanted, source.text.replace(old, PIECES.get(new, new)))
+
+    monkeypatch.setattr(kernel_source, "load", patched)
+    finding = examine_steps(device, check)
+    assert finding.verdict == verdict, finding
+    assert note in finding.note
 
 
 # -- what is checked ---------------------------------------------------------------------------------------------------
@@ -342,6 +400,7 @@ def test_verify_on_the_command_line(
 def few(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The command on a device, with two checks; also on what was tuned."""
     monkeypatch.setattr(doctor, "checks_of_implementations", lambda *_: [DENSE])
+    monkeypatch.setattr(doctor, "checks_of_steps", lambda _: [])
     monkeypatch.setattr(doctor, "checks_of_layers", lambda **_: [Check(layers.Activation("gelu"), (Shape(3, 5, 7),))])
     return lambda *options: main(["doctor", "--device", fresh.info.address, *options])
 

@@ -10,6 +10,7 @@ import pytest
 
 from blobnet import graph, layers, losses, planning
 from blobnet.blob import FloatArray, Shape
+from blobnet.checkup.reference import dropout
 from blobnet.device import Device
 from blobnet.errors import OptionError
 from blobnet.executor import Executor
@@ -17,7 +18,6 @@ from blobnet.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout, StochasticDepth
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
-from tests.reference import dropout
 from tests.reference.compare import assert_close
 
 TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]

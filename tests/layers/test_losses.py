@@ -15,6 +15,7 @@ import pytest
 from blobnet import Model, Sequential, graph, layers, load
 from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
 from blobnet.checkup.bench import bits, in_memory, poison
+from blobnet.checkup.reference import losses as reference
 from blobnet.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.executor import Executor
@@ -35,7 +36,6 @@ from blobnet.losses import (
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import kind_of, tuning_for
-from tests.reference import losses as reference
 from tests.reference.compare import assert_close
 
 SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.

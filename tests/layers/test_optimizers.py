@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import optimizers
+from blobnet.checkup.reference import optimizers as reference
 from blobnet.device import Device
 from blobnet.device_model import HOST
 from blobnet.errors import FileError, OptionError
@@ -24,7 +25,6 @@ from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.schedules import Constant, Cosine
 from tests.kinds import kind_of, tuning_for
-from tests.reference import optimizers as reference
 from tests.reference.compare import assert_close
 
 FloatArray = npt.NDArray[np.float32]

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from blobnet.checkup.reference import activation, dense, normalization, pooling
+from blobnet.checkup.reference import activation, dense, dropout, losses, normalization, optimizers, pooling
 from blobnet.checkup.reference import convolution as conv
 from blobnet.checkup.reference.arrays import FloatArray, float64
+from blobnet.checkup.reference.philox import philox4x32
 from blobnet.checkup.reference.windows import Pair, Sides
-from tests.reference import dropout, joins, losses, optimizers
+from tests.reference import joins
 from tests.reference.central_differences import numerical_gradient
 from tests.reference.compare import assert_close
-from tests.reference.philox import philox4x32
 
 Generator = np.random.Generator
 

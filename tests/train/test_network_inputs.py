@@ -9,12 +9,12 @@ import pytest
 
 from blobnet.augment import augmentations_of, rows_for
 from blobnet.blob import Shape
+from blobnet.checkup.reference.augmentation import augmented
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError
 from blobnet.layers import Dense, Flatten, Input
 from blobnet.model import Sequential
 from blobnet.network_inputs import STATISTICS_SAMPLES, sample_sheet
-from tests.reference.augmentation import augmented
 
 
 class Lazy:

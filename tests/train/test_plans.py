@@ -10,6 +10,7 @@ import pytest
 
 from blobnet import layers, models, optimizers
 from blobnet.blob import FloatArray
+from blobnet.checkup.reference.dropout import dropout_mask
 from blobnet.device import Device
 from blobnet.errors import DeviceError
 from blobnet.executor import Executor
@@ -21,7 +22,6 @@ from blobnet.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close
-from tests.reference.dropout import dropout_mask
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS, random_graph
 from tests.small_tiles import take_small_tiles
 

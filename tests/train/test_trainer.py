@@ -20,6 +20,7 @@ import blobnet as bn
 from blobnet import layers, models, optimizers, schedules
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
+from blobnet.checkup.reference import losses as reference_losses
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError, PlanError, ShapeError
 from blobnet.executor import IN_PARTS
@@ -33,7 +34,6 @@ from blobnet.samples import sources_for
 from blobnet.trainer import Progress
 from blobnet.training_step import TrainingStep
 from tests.networks import TorchOperations, run
-from tests.reference import losses as reference_losses
 from tests.reference.compare import assert_close
 from tests.tiny import digits, tiny_model
 

@@ -14,6 +14,7 @@ import pytest
 from blobnet import initializers, models, plan_report
 from blobnet.bench.torch_twin import Twin
 from blobnet.blob import FloatArray
+from blobnet.checkup.reference import dropout
 from blobnet.command_line.model_argument import known_models
 from blobnet.device import Device
 from blobnet.device_model import GENERIC
@@ -21,7 +22,6 @@ from blobnet.errors import ShapeError
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
-from tests.reference import dropout
 
 #: Trainable parameters at the defaults, as torchvision 0.29 says (``num_params`` of its weights); where it has no such
 #: network, as the others say.

@@ -30,8 +30,8 @@ from blobnet.augment import (
     uniform,
 )
 from blobnet.blob import FloatArray, Shape
+from blobnet.checkup.reference.philox import philox4x32
 from blobnet.errors import OptionError
-from tests.reference.philox import philox4x32
 
 SHAPE = Shape(3, 12, 16)
 MANY = np.arange(4000)

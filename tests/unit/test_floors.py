@@ -69,7 +69,8 @@ FLOORS = """
     models mistakes layer_spreads onnx
     plots
     bench
-    checkup.doctor
+    checkup.steps
+    checkup.serving checkup.doctor
     command_line
     cli
     __main__

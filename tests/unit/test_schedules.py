@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from blobnet import schedules
+from blobnet.checkup.reference import optimizers as reference
 from blobnet.errors import FileError, OptionError
 from blobnet.schedules import Constant, Cosine, Schedule, Step
-from tests.reference import optimizers as reference
 
 
 def rates(schedule: Schedule, steps_per_epoch: int, epochs: int) -> list[float]:

@@ -16,7 +16,7 @@ def augmented(
 ) -> Float64Array:
     """(N, units, height, width), changed as rows of 19 say (kernels/input/augmented.cl), and normalised."""
     changed = _changed(samples, rows, mean, deviation)
-    output = changed.copy()
+    output: Float64Array = changed.copy()
     for n, (top, left, bottom, right) in enumerate(rows[:, 14:18].astype(int)):
         cells = np.s_[:, top:bottom, left:right]
         other, part = changed[(n + 1) % len(samples)], float(rows[n, 18])
@@ -29,7 +29,7 @@ def _changed(
 ) -> Float64Array:
     """Each sample by itself."""
     _, units, height, width = samples.shape
-    output = np.zeros(samples.shape)
+    output: Float64Array = np.zeros(samples.shape)
     for n, y, x in np.ndindex(len(samples), height, width):
         map_y, map_x, erased, colours, _ = np.split(rows[n].astype(np.float64), [3, 6, 10, 14])
         own, gray, of_mean, of_gray_mean = colours

@@ -26,8 +26,9 @@ def sgd(
     nesterov: bool = False,
     weight_decay: Decay = 0.0,
 ) -> tuple[FloatArray, State]:
-    """g += weight_decay * w;  v = momentum * v + g;  w -= learning_rate * (g + momentum * v if nesterov else v).
+    """Gradients with momentum.
 
+    g += weight_decay * w;  v = momentum * v + g;  w -= learning_rate * (g + momentum * v if nesterov else v).
     Sutskever et al. 2013; v ("velocity") is the sum of gradients, so the learning rate is outside of it.
     """
     parameters = float64(parameters)
@@ -48,8 +49,11 @@ def rmsprop(
     momentum: float = 0.0,
     weight_decay: Decay = 0.0,
 ) -> tuple[FloatArray, State]:
-    """g += weight_decay * w;  s = alpha * s + (1 - alpha) * g^2;  v = momentum * v + g / (sqrt(s) + epsilon);
-    w -= learning_rate * v (Hinton 2012, lecture 6e)."""
+    """Gradients over their root mean square (Hinton 2012, lecture 6e).
+
+    g += weight_decay * w;  s = alpha * s + (1 - alpha) * g^2;  v = momentum * v + g / (sqrt(s) + epsilon);
+    w -= learning_rate * v
+    """
     parameters = float64(parameters)
     gradient = float64(gradient) + weight_decay * parameters
     square = alpha * _value(state, "square", parameters) + (1.0 - alpha) * gradient**2
@@ -68,8 +72,9 @@ def adam(
     epsilon: float = 1e-8,
     weight_decay: Decay = 0.0,
 ) -> tuple[FloatArray, State]:
-    """g += weight_decay * w, then at step t = 1, 2, ... (Kingma and Ba 2014, algorithm 1):
+    """Means of gradients over the root of those of their squares (Kingma and Ba 2014, algorithm 1).
 
+    g += weight_decay * w, then at step t = 1, 2, ...
     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
     w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
     """
@@ -95,7 +100,7 @@ def adamw(
     epsilon: float = 1e-8,
     weight_decay: Decay = 0.01,
 ) -> tuple[FloatArray, State]:
-    """w *= 1 - learning_rate * weight_decay, then Adam without decay (Loshchilov and Hutter 2017)."""
+    """Adam without decay, behind w *= 1 - learning_rate * weight_decay (Loshchilov and Hutter 2017)."""
     decayed = float64(parameters) * (1.0 - learning_rate * np.asarray(weight_decay))
     return adam(decayed, gradient, state, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
@@ -116,12 +121,12 @@ def constant_schedule(base: float, epoch: int) -> float:
 
 
 def step_schedule(base: float, epoch: int, *, step_size: int, factor: float) -> float:
-    """base * factor^floor(epoch / step_size), epochs counted from 0."""
+    """Gives base * factor^floor(epoch / step_size), epochs counted from 0."""
     return float(base * factor ** (epoch // step_size))
 
 
 def cosine_schedule(base: float, step: int, *, steps: int, warm_up: int = 0, final: float = 0.0) -> float:
-    """The rate of step t = 0, 1, ... of ``steps`` T, with W = ``warm_up``:
+    """The rate of step t = 0, 1, ... of ``steps`` T, with W = ``warm_up``.
 
     t < W:   base * (t + 1) / W
     else:    final + (base - final) * (1 + cos(pi * p)) / 2,   p = min(1, (t - W) / max(1, T - W))

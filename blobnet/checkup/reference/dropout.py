@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from blobnet.checkup.reference.arrays import FloatArray, float64
-from tests.reference.philox import philox4x32
+from blobnet.checkup.reference.philox import philox4x32
 
 
 def dropout_threshold(rate: float) -> int:

@@ -1,0 +1,30 @@
+"""The child process that examines (blobnet/checkup/children.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from blobnet import child
+from blobnet.checkup.checks import Check
+from blobnet.checkup.examination import Finding, examine
+from blobnet.checkup.steps import StepCheck, examine_steps
+from blobnet.device import Device, devices
+
+
+def serve(identity: str) -> None:
+    """Answers requests, which are checks, by findings, as JSON."""
+
+    def make_examiner() -> Callable[[str], str]:
+        wanted = json.loads(identity)
+        device = Device(next(info for info in devices() if info.identity == wanted))
+        device.builds_in_children = False
+
+        def found(values: dict[str, object]) -> Finding:
+            if "loss" in values:
+                return examine_steps(device, StepCheck.from_json(values))
+            return examine(device, Check.from_json(values))
+
+        return lambda request: json.dumps(found(json.loads(request)).as_json())
+
+    child.serve(make_examiner)
