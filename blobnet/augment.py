@@ -193,6 +193,9 @@ class RandomCrop(Augmentation):
 
     Args:
         padding: the margin's cells on each side, so that the picture moves by up to so many, whole, cells.
+
+    Raises:
+        OptionError: the padding is no int of at least 1.
     """
 
     padding: int = 2
@@ -222,6 +225,9 @@ class RandomResizedCrop(Augmentation):
     Args:
         scale: the least and the most share of the picture's area.
         ratio: the least and the most width of the part over its height.
+
+    Raises:
+        OptionError: a range is none of numbers above 0, or shares are above 1.
     """
 
     scale: Range = (0.35, 1.0)
@@ -248,6 +254,9 @@ class Flip(Augmentation):
     Args:
         horizontal: left for right.
         vertical: top for bottom.
+
+    Raises:
+        OptionError: neither axis is asked for.
     """
 
     horizontal: bool = True
@@ -281,6 +290,9 @@ class RandomAffine(Augmentation):
         degrees: the most to turn, either way.
         translate: the most to move, either way, as a share of the height and of the width.
         scale: the least and the most size, 1 for the picture's own.
+
+    Raises:
+        OptionError: a number below 0, or a range that is none of numbers above 0.
     """
 
     degrees: float = 10.0
@@ -337,6 +349,9 @@ class Brightness(_Colour):
 
     Args:
         amount: from 0 to 1.
+
+    Raises:
+        OptionError: the amount is no finite number of at least 0, or above 1.
     """
 
     def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
@@ -349,6 +364,9 @@ class Contrast(_Colour):
 
     Args:
         amount: from 0 to 1.
+
+    Raises:
+        OptionError: the amount is no finite number of at least 0, or above 1.
     """
 
     def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
@@ -361,6 +379,9 @@ class Saturation(_Colour):
 
     Args:
         amount: from 0 to 1.
+
+    Raises:
+        OptionError: the amount is no finite number of at least 0, or above 1.
     """
 
     def check(self, shape: Shape) -> None:
@@ -385,6 +406,9 @@ class Erasing(Augmentation):
         probability: that there is one.
         scale: the least and the most share of the picture's area.
         ratio: the least and the most width over height.
+
+    Raises:
+        OptionError: the probability is not from 0 to 1, or a range is none of numbers above 0.
     """
 
     probability: float = 0.5
@@ -427,6 +451,9 @@ class Mixup(_Mixture):
     Args:
         alpha: both parameters of the beta distribution that shares are drawn from: the smaller, the more of one alone.
         probability: that a sample is mixed.
+
+    Raises:
+        OptionError: alpha is not above 0, or the probability not from 0 to 1.
     """
 
     alpha: float = 0.2
@@ -445,6 +472,9 @@ class CutMix(_Mixture):
         alpha: both parameters of the beta distribution that the rectangle's part of the area is drawn from, before what
             reaches beyond the picture is cut off.
         probability: that there is a rectangle.
+
+    Raises:
+        OptionError: alpha is not above 0, or the probability not from 0 to 1.
     """
 
     numbers: ClassVar[int] = 6

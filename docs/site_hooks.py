@@ -25,3 +25,8 @@ def on_config(config: Any) -> Any:
         if not link.is_symlink():
             link.symlink_to(source)
     return config
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Names files of source code as they are installed."""
+    return html.replace("<code>build/api/blobnet/", "<code>blobnet/")

@@ -1,6 +1,9 @@
 """Networks that come with blobnet: functions that return a Model, ``bn.models.resnet50(input_shape, classes)``.
 
 docs/models.md lists them.
+
+All raise ShapeError if samples have not the axes, or are too small, and OptionError if a size or the number of classes
+is no whole number of at least 1.
 """
 
 from blobnet.models.alexnet import alexnet

@@ -58,6 +58,10 @@ class AdaptiveMaxPool(_Adaptive):
 
     Args:
         output_size: an int for all spatial axes, or one for each.
+
+    Raises:
+        OptionError: a size below 1, or not as many sizes as the input has spatial axes.
+        ShapeError: the input has no spatial axes.
     """
 
     keeps_output: ClassVar[bool] = True
@@ -81,6 +85,10 @@ class AdaptiveAveragePool(_Adaptive):
 
     Args:
         output_size: an int for all spatial axes, or one for each.
+
+    Raises:
+        OptionError: a size below 1, or not as many sizes as the input has spatial axes.
+        ShapeError: the input has no spatial axes.
     """
 
     keeps_inputs: ClassVar[bool] = False

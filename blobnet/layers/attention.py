@@ -23,6 +23,9 @@ class MatMul(Lowered):
     Args:
         transpose_first: whether to take the transposes of the first input.
         transpose_second: and of the second.
+
+    Raises:
+        ShapeError: the inputs are no matrices, their inner sizes differ, or their stacks do not go together.
     """
 
     transpose_first: bool = False
@@ -73,6 +76,10 @@ class Tokens(Lowered):
 
     Args:
         initializer: how ``position`` starts, see blobnet.initializers.
+
+    Raises:
+        OptionError: an unknown initializer.
+        ShapeError: the input has no spatial axes.
     """
 
     initializer: str = "fan_in_uniform"

@@ -36,6 +36,9 @@ class Scale(Lowered):
 
     Args:
         initial: what all factors start with, a finite number.
+
+    Raises:
+        OptionError: what factors start with is no finite number.
     """
 
     initial: float = 1.0
@@ -62,6 +65,10 @@ class SqueezeExcite(Lowered):
 
     Args:
         reduction: how many times fewer values there are between the two products.
+
+    Raises:
+        OptionError: a reduction below 1.
+        ShapeError: the input has no spatial axes.
     """
 
     reduction: int = 16

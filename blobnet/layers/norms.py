@@ -22,6 +22,9 @@ class LayerNorm(Lowered):
     Args:
         epsilon: above 0.
         affine: whether there are ``scale`` and ``shift``.
+
+    Raises:
+        OptionError: an epsilon that is not above 0.
     """
 
     epsilon: float = 1e-5
@@ -72,6 +75,10 @@ class GroupNorm(_GroupNorm):
         groups: how many, of the same size.
         epsilon: above 0, what is added to the variance.
         affine: whether there are ``scale`` and ``shift``.
+
+    Raises:
+        OptionError: no groups, or an epsilon that is not above 0.
+        ShapeError: the groups do not divide the input's units, or hold one value each.
     """
 
     groups: int
@@ -98,6 +105,10 @@ class InstanceNorm(_GroupNorm):
     Args:
         epsilon: above 0, what is added to the variance.
         affine: whether there are ``scale`` and ``shift``.
+
+    Raises:
+        OptionError: an epsilon that is not above 0.
+        ShapeError: a unit has one value.
     """
 
     epsilon: float = 1e-5
@@ -124,6 +135,9 @@ class LocalResponseNorm(Lowered):
         alpha: as above.
         beta: as above.
         bias: as above, more than 0.
+
+    Raises:
+        OptionError: a size below 1, or a number out of its range.
     """
 
     size: int

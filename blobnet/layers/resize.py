@@ -93,6 +93,10 @@ class DepthToSpace(_Blocks):
 
     Args:
         block: b, at least 1.
+
+    Raises:
+        OptionError: a block below 1.
+        ShapeError: the input has no two spatial axes, or block^2 does not divide its units.
     """
 
     text: ClassVar[str] = """function (I[N, U, Y, X]) -> (O) {
@@ -110,6 +114,10 @@ class SpaceToDepth(_Blocks):
 
     Args:
         block: b, at least 1.
+
+    Raises:
+        OptionError: a block below 1.
+        ShapeError: the input has no two spatial axes, or the block does not divide them.
     """
 
     text: ClassVar[str] = """function (I[N, C, H, W]) -> (O) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -60,3 +61,16 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             ):
                 missing.append(f"bn.{name}" + (f".{member}" if member else ""))
     assert not missing
+    page = (tmp_path / "site" / "reference" / "augment.html").read_text(encoding="utf-8")
+    assert "Source code in <code>blobnet/augment.py" in page
+
+
+def test_what_takes_arguments_says_what_it_raises() -> None:
+    modules = (bn.augment, bn.callbacks, bn.datasets, bn.layers, bn.losses, bn.metrics, bn.optimizers, bn.schedules)
+    silent = []
+    for module in modules:
+        for name in module.__all__:
+            text = inspect.getdoc(getattr(module, name)) or ""
+            if not text or ("Args:" in text and "Raises:" not in text):
+                silent.append(f"{module.__name__}.{name}")
+    assert not silent
