@@ -599,9 +599,7 @@ class Model:
                 debug=debug,
             )
             size, in_parts = batch_size // shards, fit_memory
-            fitting_step = partial(
-                step_that_fits, chosen, make_step, size, accumulate > 1 or shards > 1, in_parts=in_parts
-            )
+            fitting_step = partial(step_that_fits, chosen, make_step, size, accumulate > 1, in_parts=in_parts)
             step = fitting_step()
             if verify:
                 from blobnet.checkup.verification import verify_plan  # Few ask, and all would wait for its import.

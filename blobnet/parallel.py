@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,9 @@ _FIRST_SECONDS = 2.0
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+#: Some elements of a device's buffer of float32.
+Elements: TypeAlias = tuple[Any, range]
 
 #: Threads that are within World.alone.
 _alone = threading.local()
@@ -133,17 +136,17 @@ class World:
         """
         return contextlib.nullcontext()
 
-    def swap(self, partner: int, device: Device, buffer: Any, given: range, taken: range) -> None:
-        """Sends elements of a buffer to another rank, and puts those that it sends elsewhere into the same buffer.
+    def swap(self, partner: int, device: Device, given: Elements, taken: Elements) -> None:
+        """Sends elements to another rank, and takes those that it sends.
 
-        It is done, or in the device's queue, when it returns. Both ranks call it, for as many elements.
+        It is done, or in the device's queue, when it returns. Both ranks call it, each with as many to take as the
+        other one gives.
 
         Args:
             partner: the other rank.
-            device: whose buffer it is.
-            buffer: of float32.
-            given: the elements to send.
-            taken: where those of the other one go.
+            device: whose buffers they are in.
+            given: what to send.
+            taken: where what comes goes.
         """
         raise NotImplementedError
 
@@ -221,15 +224,15 @@ class _MpiWorld(World):
                 other.args = (f"on rank {rank}: {other}",)
                 raise other
 
-    def swap(self, partner: int, device: Device, buffer: Any, given: range, taken: range) -> None:
-        out, into = (self._host(device, name, max(len(given), len(taken))) for name in ("out", "into"))
-        if given:
-            reading = device.read_later(buffer, out[: len(given)], FLOAT32.itemsize * given.start)
-            reading.values()
+    def swap(self, partner: int, device: Device, given: Elements, taken: Elements) -> None:
+        (source, own), (target, other) = given, taken
+        out, into = (self._host(device, name, max(len(own), len(other))) for name in ("out", "into"))
+        if own:
+            device.read_later(source, out[: len(own)], FLOAT32.itemsize * own.start).values()
         with self.doing("waits"):
-            self._all.Sendrecv(out[: len(given)], partner, recvbuf=into[: len(taken)], source=partner)
-        if taken:
-            device.write(buffer, into[: len(taken)], FLOAT32.itemsize * taken.start)
+            self._all.Sendrecv(out[: len(own)], partner, recvbuf=into[: len(other)], source=partner)
+        if other:
+            device.write(target, into[: len(other)], FLOAT32.itemsize * other.start)
 
     def add_up(self, device: Device, buffer: Any, elements: int) -> None:
         values = self._host(device, "out", elements)[:elements]

@@ -29,9 +29,13 @@ def sums_of(
     graph: Graph, table: ParameterTable, accumulate: bool, shards: int, world: World, reduction: str = ORDERED
 ) -> Sums:
     """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
-    # One for each level of the tree of the rank's own, and the one that is under way.
-    count = (shards // world.size).bit_length() if shards > 1 else int(accumulate)
-    sums = Sums(table.trainable_elements, statistics_of(graph, table) if shards > 1 else range(0), count)
+    if shards == 1:
+        return Sums(table.trainable_elements, range(0), int(accumulate))
+    own = shards // world.size
+    # One for each level of the tree of the rank's own. A shard that is the right one of two is added to the left one
+    # itself; where it is made of several batches, these must be added to each other first.
+    count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
+    sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
     if world.size == 1 or reduction == FAST:
         return sums
     return replace(sums, received=len(exchanges(sums.elements, 1, 2)[0].mine))  # The rank that adds the larger half.
@@ -80,7 +84,7 @@ class ShardSum:
     ) -> None:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
         self._own = shards // world.size
-        self._number, self._weights = 0, list[float]()
+        self._number, self._place, self._weights = 0, 0, list[float]()
         model = executor.plan.tuning.model
 
         def bind(calls: list[KernelCall]) -> list[Launch]:
@@ -104,6 +108,7 @@ class ShardSum:
         if self._shards == 1:
             return
         self._number = number
+        self._place = number.bit_count() - (number & 1 if not self._sums.of_batches else 0)
         if self._sums.statistics:
             if number == 0:
                 buffer = self._executor.buffers[STATISTICS]
@@ -113,15 +118,17 @@ class ShardSum:
 
     def add(self) -> None:
         """Adds the gradients of a batch to those of its shard."""
-        self._launch(self._accumulate[self._number.bit_count()])
+        self._launch(self._accumulate[self._place])
 
     def end(self, weight: float) -> None:
         """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
         self._weights.append(weight)
         if self._shards == 1:
             return
-        number, place = self._number, self._number.bit_count()
+        number, place = self._number, self._place
         self._launch(self._take[place])
+        if not self._sums.of_batches:
+            number >>= number & 1  # Its left neighbour's sum is theirs now.
         while number & 1:
             self._launch(self._merge[place])
             number, place = number >> 1, place - 1
@@ -152,12 +159,13 @@ class ShardSum:
         world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
         if not self._is_ordered:
             world.add_up(device, buffer, self._sums.elements)
-        behind = self._sums.elements
+        storage, first = self._sums.received_in
         for level, add in self._levels:
-            world.swap(level.partner, device, buffer, level.other, range(behind, behind + len(level.mine)))
+            taken = range(first, first + len(level.mine))
+            world.swap(level.partner, device, (buffer, level.other), (self._executor.buffers[storage], taken))
             self._launch(add)
         for level, _ in reversed(self._levels):
-            world.swap(level.partner, device, buffer, level.mine, level.other)
+            world.swap(level.partner, device, (buffer, level.mine), (buffer, level.other))
 
     def _launch(self, launches: list[Launch]) -> None:
         self._executor.launch(launches, 0)

@@ -31,12 +31,14 @@ class Sums:
         statistics: where among the parameters the statistics lie that layers move in training; empty where they go on
             from batch to batch.
         count: how many sums there are at once; 0 where a step is one batch.
-        received: elements of room behind the first sum for what another rank sends, whose sums are added to it.
+        of_batches: whether a shard's gradients are those of several batches, which have a sum by themselves.
+        received: elements that another rank sends at once, to be added to the first sum.
     """
 
     gradients: int
     statistics: range
     count: int
+    of_batches: bool = False
     received: int = 0
 
     @property
@@ -46,9 +48,15 @@ class Sums:
 
     def memory(self) -> dict[str, int]:
         """Elements of each float32 buffer to allocate, by storage."""
-        room = max(1, self.count * self.elements, self.elements + self.received)
+        storage, first = self.received_in
+        room = max(1, self.count * self.elements, first + self.received if storage == GRADIENT_SUM else 0)
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
+
+    @property
+    def received_in(self) -> tuple[str, int]:
+        """The storage for what is received, and where in it: gradients are in the first sum then, and need no place."""
+        return ("gradients", 0) if self.received <= self.gradients else (GRADIENT_SUM, self.elements)
 
     def _array(self, number: int) -> Array:
         return _array(GRADIENT_SUM, self.gradients, number * self.elements)
@@ -84,17 +92,16 @@ class Sums:
 
     def merge_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
         """The call that adds a sum to the one before it, and clears it."""
-        return self._merge(range((number - 1) * self.elements, number * self.elements), number * self.elements, model)
+        into = range((number - 1) * self.elements, number * self.elements)
+        return self._merge(into, _array(GRADIENT_SUM, len(into), into.stop), model)
 
     def add_call(self, part: range, model: DeviceModel) -> list[KernelCall]:
         """The call that adds what was received to a part of the first sum."""
-        return self._merge(part, self.elements, model)
+        storage, first = self.received_in
+        return self._merge(part, _array(storage, len(part), first), model)
 
-    def _merge(self, into: range, first: int, model: DeviceModel) -> list[KernelCall]:
-        arrays = {
-            "MERGED": _array(GRADIENT_SUM, len(into), first),
-            "SUM": _array(GRADIENT_SUM, len(into), into.start),
-        }
+    def _merge(self, into: range, merged: Array, model: DeviceModel) -> list[KernelCall]:
+        arrays = {"MERGED": merged, "SUM": _array(GRADIENT_SUM, len(into), into.start)}
         return _call("optimizer/merge", "gradient sums", arrays, len(into), model)
 
     def finish_calls(self, model: DeviceModel) -> list[KernelCall]:

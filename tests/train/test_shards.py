@@ -18,6 +18,9 @@ from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
 from blobnet.parallel import World, check_alike, check_room
+from blobnet.parameters import parameter_table
+from blobnet.shard_sum import sums_of
+from blobnet.weight_buffers import GRADIENT_SUM
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
 
@@ -169,6 +172,17 @@ def test_devices_of_different_kinds_are_said(device: Device, recwarn: pytest.War
     assert not recwarn.list
     with pytest.warns(BlobnetWarning, match=r"rank 1: the same bits .* devices of one kind\. Received device=Other,"):
         check_alike(TwoRanks("Other"), device.info)
+
+
+@pytest.mark.parametrize(("ranks", "sums"), [(8, 1), (4, 1), (2, 2), (1, 3)])
+def test_sums_take_as_much_as_gradients(ranks: int, sums: int) -> None:
+    graph = plain_model().graph
+    table = parameter_table(graph)
+    world = World()
+    world.size = ranks
+    for accumulate in (False, True):
+        memory = sums_of(graph, table, accumulate, 8, world).memory()
+        assert memory[GRADIENT_SUM] == (sums + (accumulate and ranks < 8)) * table.trainable_elements
 
 
 def test_reductions_have_names(device: Device) -> None:
