@@ -1,14 +1,17 @@
 """Statements of the contraction language as nodes of ONNX, where each of their axes moves with one index.
 
 So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes and of parts of
-them, and what is padded with zeros; windows and masks are not.
+them, and what is padded with zeros; windows and masks are not. An axis that holds several, as digits of a number
+(``16*a + b``), is cut into these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from string import ascii_lowercase
 
-from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
 from blobnet.errors import OptionError
 from blobnet.onnx.place import Place
 
@@ -63,7 +66,14 @@ class _Nodes:
     """The nodes of one statement; its indexes are axes of all values on the way."""
 
     def __init__(self, place: Place, statement: Statement, values: dict[str, str]) -> None:
-        self.place, self.statement, self.values = place, statement, values
+        self.place, self.values, self.output = place, values, statement.output
+        self.statement = replace(
+            statement,
+            output=_cut(statement.output, statement.box),
+            expression=_with_cut_axes(statement.expression, statement.box),
+        )
+        #: The shapes that tensors have.
+        self.shapes = {read.tensor.name: read.tensor.shape for read in statement.reads}
         self.indexes = [name for name, _ in statement.ranges]
 
     def result(self) -> str:
@@ -120,19 +130,24 @@ class _Nodes:
     def _axes(self, read: Read) -> list[str]:
         """The indexes that a tensor's axes move with; those that stand still have none."""
         rule = "each axis that is read or written moves with one index, and each index with one axis"
-        self._require(all(len(form.terms) <= 1 and min((1, *_factor(form))) > 0 for form in read.map), rule)
+        self._require(all(len(form.terms) <= 1 for form in read.map), rule)
         axes = [index for form in read.map for index in form.indexes]
         self._require(len(set(axes)) == len(axes), rule)
         return axes
 
     def _part(self, read: Read) -> str:
         """What is read of a tensor, without the axes that stand still."""
-        place, value, box = self.place, self.values[read.tensor.name], self.statement.box
+        place, box, shape = self.place, self.statement.box, read.tensor.shape
+        value = self._shaped(self.values[read.tensor.name], self.shapes[read.tensor.name], shape)
         parts = {}
         for axis, (form, size) in enumerate(zip(read.map, read.tensor.shape, strict=True)):
             span = form.range(box)
-            if len(span) < size or (form.terms and form.terms[0][1] > 1):
-                parts[axis] = (span.start, span.stop, *_factor(form), 1)[:3]
+            step = (*_factor(form), 1)[0]
+            if len(span) < size or step != 1:
+                # What ends before the first element has no place for its end.
+                parts[axis] = (
+                    (span.start, span.stop, step) if step > 0 else (span.stop - 1, span.start - 1 - size, step)
+                )
         if parts:
             numbers = [*(list(column) for column in zip(*parts.values(), strict=True))]
             value = place.node("Slice", value, *map(place.constant, (*numbers[:2], list(parts), numbers[2])))
@@ -150,7 +165,16 @@ class _Nodes:
         rule = "a result lies side by side, with zeros alone around it"
         is_dense = all(factor == 1 for form in output.map for factor in _factor(form))
         self._require(is_dense and (self.statement.aggregation in "+=" or not any(before + after)), rule)
-        return place.node("Pad", value, place.constant(before + after)) if any(before + after) else value
+        value = place.node("Pad", value, place.constant(before + after)) if any(before + after) else value
+        return self._shaped(value, output.tensor.shape, self.output.tensor.shape)
+
+    def _shaped(self, value: str, shape: Sequence[int], wanted: Sequence[int]) -> str:
+        """A value in another shape, whose first axis may be that of the samples, and stays then."""
+        if tuple(shape) == tuple(wanted):
+            return value
+        return self.place.reshaped(
+            value, *(0 if (axis, size) == (0, shape[0]) else size for axis, size in enumerate(wanted))
+        )
 
     def _transposed(self, value: str, axes: list[str], wanted: list[str]) -> str:
         return value if axes == wanted else self.place.node("Transpose", value, perm=[*map(axes.index, wanted)])
@@ -161,6 +185,42 @@ class _Nodes:
             received = {"statement": str(self.statement)}
             rule = f"the layer must have a form in ONNX, which contractions have where {rule}"
             raise OptionError(self.place.layer.subject, rule, hint=hint, **received)
+
+
+def _with_cut_axes(expression: Expression, box: Mapping[str, range]) -> Expression:
+    """An expression that reads cut axes."""
+    if isinstance(expression, Read):
+        return _cut(expression, box)
+    if isinstance(expression, Apply):
+        return replace(expression, arguments=tuple(_with_cut_axes(item, box) for item in expression.arguments))
+    return expression
+
+
+def _cut(read: Read, box: Mapping[str, range]) -> Read:
+    """A read whose axes that hold several are cut into these, each of which moves with one index, where they can be."""
+    sizes: list[int] = []
+    forms: list[Affine] = []
+    for form, size in zip(read.map, read.tensor.shape, strict=True):
+        digits = _digits(form, size, box) if len(form.terms) > 1 else [(form, size)]
+        forms += [own for own, _ in digits]
+        sizes += [own for _, own in digits]
+    return Read(Tensor(read.tensor.name, tuple(sizes)), tuple(forms))
+
+
+def _digits(form: Affine, size: int, box: Mapping[str, range]) -> list[tuple[Affine, int]]:
+    """The digits of a number, in a system of several bases, with their sizes; the number itself if it has none."""
+    terms = sorted(form.terms, key=lambda term: -term[1])
+    bases, offset, found = [size, *(factor for _, factor in terms)], form.offset, []
+    for (name, factor), base in zip(terms, bases, strict=False):
+        if factor <= 0 or base % factor:
+            return [(form, size)]
+        own = Affine.of({name: 1}, offset // factor)
+        offset %= factor
+        span = own.range(box)
+        if span.start < 0 or span.stop > base // factor:
+            return [(form, size)]
+        found.append((own, base // factor))
+    return [*found, (Affine((), offset), bases[-1])] if bases[-1] > 1 else found
 
 
 def _factor(form: Affine) -> tuple[int, ...]:

@@ -100,7 +100,8 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
         # A layer that runs in place of one input may not read the same memory as another input too.
         if overwritten < last_read or overwritten == last_read != reader.index:
-            return f"{graph.vertices[overwritten].name} would overwrite {name}"
+            is_kept = overwritten == _NEVER
+            return f"{name} is kept" if is_kept else f"{graph.vertices[overwritten].name} would overwrite {name}"
         return ""
 
     def joins(position: int, region: Region, reader: Vertex) -> bool:

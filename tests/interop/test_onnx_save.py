@@ -35,6 +35,18 @@ NOT_LOADED = {"Einsum"}
 #: Layers that compute nothing when a network predicts, which ``load`` may leave out.
 NAMELESS = {"Constant", "Dropout", "Flatten", "StochasticDepth"}
 LINEAR = layers.Activation("linear")
+#: Axes that hold others: units in another order, as shuffled groups have them, and planes in blocks.
+SHUFFLED = """function (I[N, 12, H, W], A[12]) -> (O) {
+  O[n, 4*g + u, y, x : N, 12, H, W] = +(I[n, g + 3*u, y, x] * A[4*g + u]), g < 3, u < 4;
+}"""
+BLOCKS = """function (I[N, C, 6, W]) -> (O) {
+  O[n, y, b, 3*c + x : N, 2, 3, 12] = +(I[n, c, 3*y + b, x]), b < 3, x < 3;
+}"""
+#: Of six blocks of four the second and third, of each the odd ones.
+PART_OF_BLOCKS = """function (I[N, 24, W]) -> (O) {
+  O[n, 2*a + b, x : N, 4, W] = >(I[n, 4*a + 2*b + 5, x]), a < 2, b < 2;
+}"""
+BACKWARDS = "function (I[N, C, 6]) -> (O) { O[n, c, x : N, C, 3] = +(I[n, C - 1 - c, 4 - 2*x]); }"
 #: A statement for each function of single values.
 FUNCTIONS = """function (I[N, C, X]) -> (O) {
   A = abs(I) + 1; B = I < 0 ? exp(I) : log(A); E = I >= 1 ? erf(I) : sin(I) * cos(I); D = sqrt(A) - pow(A, 0.5) / 3;
@@ -88,6 +100,10 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
         (layers.Contraction(MAXIMA), [(3, 4), (3, 4)]),
         (layers.Contraction(FUNCTIONS), [(3, 4)]),
         (layers.Contraction(PARTS), [(5, 7, 6)]),
+        (layers.Contraction(SHUFFLED), [(12, 2, 3)]),
+        (layers.Contraction(BLOCKS), [(4, 6, 3)]),
+        (layers.Contraction(PART_OF_BLOCKS), [(24, 3)]),
+        (layers.Contraction(BACKWARDS), [(7, 6)]),
     ],
     "Conv1D": [(layers.Conv1D(4, 3, stride=2, padding=(2, 1), groups=2), [(2, 11)])],
     "Conv2D": [
