@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, save
 from blobnet.ends import by_name, losses_description
-from blobnet.errors import FileError, OptionError, counted, near_matches
+from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches
 from blobnet.files import check_writable, held, write
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
@@ -55,6 +55,9 @@ class Callback:
 
     def end(self, progress: Progress) -> None:
         """After the last epoch, unless an error ended the training."""
+
+    def failed(self, error: BaseException) -> None:
+        """After an error, or Ctrl-C, that has ended the training since its first step; it is raised behind this."""
 
     def release(self) -> None:
         """After all that, and after an error too, even one before :meth:`begin`: gives back what is held."""
@@ -122,6 +125,10 @@ class Checkpoint(_FileCallback):
             callback restores that one; the last ones then lie beside them, for resuming. Without, a training that is
             resumed behind its best epoch cannot restore it.
 
+    Attributes:
+        epoch: the finished epochs, behind which the file can be resumed; 0 while there is none.
+        step: the finished steps, if the file holds a part of an epoch besides; else 0.
+
     Raises:
         FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
     """
@@ -139,7 +146,19 @@ class Checkpoint(_FileCallback):
         self.every = check_count("Checkpoint", "every", every)
         self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
         self.class_names = class_names
-        self._saved = 0
+        self.epoch = self.step = 0
+
+    @property
+    def state(self) -> str:
+        """What is safe on disk, as a sentence."""
+        if self.step:
+            return f"The last checkpoint is {self.path} (in epoch {self.epoch + 1}, after step {self.step})."
+        if self.epoch:
+            return f"The last checkpoint is {self.path} (epoch {self.epoch})."
+        return f"There is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}."
+
+    def failed(self, error: BaseException) -> None:
+        add_sentence(error, self.state)
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
@@ -153,6 +172,7 @@ class Checkpoint(_FileCallback):
         """Saves in the middle of an epoch; a training that has come apart leaves the last file as it is."""
         progress.trainer.check()
         _save(self.path, progress, self.class_names, self.keep_best)
+        self.step = progress.trainer.step.number
 
     def epoch_end(self, progress: Progress) -> None:
         if progress.trainer.epoch % self.every == 0 or progress.trainer.epoch == progress.epochs or progress.stop:
@@ -160,12 +180,12 @@ class Checkpoint(_FileCallback):
 
     def end(self, progress: Progress) -> None:
         # A callback behind this one may have stopped the training, between two files.
-        if progress.trainer.epoch % self.every and progress.trainer.epoch != self._saved:
+        if progress.trainer.epoch % self.every and progress.trainer.epoch != self.epoch:
             self._save(progress)
 
     def _save(self, progress: Progress) -> None:
         _save(self.path, progress, self.class_names, self.keep_best)
-        self._saved = progress.trainer.epoch
+        self.epoch, self.step = progress.trainer.epoch, 0
 
 
 def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 1) -> None:

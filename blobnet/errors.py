@@ -127,6 +127,14 @@ class BlobnetWarning(UserWarning):
     """Something is not as it should be, and blobnet goes on without it."""
 
 
+def add_sentence(error: BaseException, sentence: str) -> None:
+    """Has an error say one sentence more; an error that is not blobnet's as a note, which Python 3.10 does not have."""
+    if isinstance(error, BlobnetError):
+        error.args = (f"{str(error).rstrip('.')}. {sentence}",)
+    elif hasattr(error, "add_note"):
+        error.add_note(sentence)
+
+
 def warn(subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
     """Warns in the form of the errors, of the line outside blobnet that led here: see BlobnetError."""
     level, frame = 2, sys._getframe(1)

@@ -630,18 +630,23 @@ class Model:
         with contextlib.ExitStack() as releases:
             for callback in callbacks:
                 releases.callback(callback.release)
-            trainer.fit(
-                data,
-                epochs,
-                sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
-                validation=held_out,
-                metrics=asked,
-                callbacks=callbacks,
-                keep=self._keep,
-                history=self.history if resume else None,
-                class_names=self.class_names,
-                verbose=verbose and world.is_first,
-            )
+            try:
+                trainer.fit(
+                    data,
+                    epochs,
+                    sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
+                    validation=held_out,
+                    metrics=asked,
+                    callbacks=callbacks,
+                    keep=self._keep,
+                    history=self.history if resume else None,
+                    class_names=self.class_names,
+                    verbose=verbose and world.is_first,
+                )
+            except BaseException as error:
+                for callback in callbacks if trainer.is_begun else ():
+                    callback.failed(error)
+                raise
         return self.history
 
     def _check_same(

@@ -102,6 +102,7 @@ class Trainer:
         batch_size: samples of a batch, over all shards.
         epoch: finished epochs.
         batches: batches of the finished steps of the epoch that is under way.
+        is_begun: whether a batch has been on the device.
         samples: theirs.
         rate_factor: what callbacks multiply the schedule's learning rates by.
         learning_rate: that of the last step.
@@ -135,7 +136,7 @@ class Trainer:
             self._settings["augmented"] = step.augmented
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
         self._check_loss: Callable[[FloatArray], None] = _check_nothing
-        self._is_begun = False
+        self.is_begun = False
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -352,11 +353,11 @@ class Trainer:
             steps = self._run_steps(loader, data, sample_weights, epochs)
             while True:
                 # Of what callbacks do nobody knows how long it takes, nor of the first step, which finds memory.
-                with step.world.doing("steps" if self._is_begun else "begins"):
+                with step.world.doing("steps" if self.is_begun else "begins"):
                     count = next(steps, None)
                 if count is None:
                     break
-                self._is_begun = True
+                self.is_begun = True
                 shown.update(count)
                 watch.look()
                 if step.number != number:

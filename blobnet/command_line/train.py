@@ -38,7 +38,7 @@ from blobnet.datasets import Dataset, Split
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError, TrainingError, counted
+from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError, TrainingError, add_sentence, counted
 from blobnet.files import check_writable
 from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
@@ -128,8 +128,6 @@ class _OutputFile(Checkpoint):
     In files of the middle of epochs, the last one lies beside the best one.
 
     Attributes:
-        epoch: the finished epochs, behind which the file can be resumed.
-        step: the finished steps, if the file holds a part of an epoch besides; else 0.
         kept_epoch: the epoch whose weights are the file's.
         is_begun: whether there was a step.
     """
@@ -138,7 +136,7 @@ class _OutputFile(Checkpoint):
         super().__init__(path, every_steps=every_steps, keep_best=bool(best and every_steps))
         self.best = best
         self.ctrl_c = _CtrlC()
-        self.epoch = self.step = self.kept_epoch = 0
+        self.kept_epoch = 0
         self.is_begun = False
         self.stop: str | None = None
 
@@ -158,7 +156,6 @@ class _OutputFile(Checkpoint):
         self.keep_best = self.best is not None
         with self.ctrl_c.deferred(progress.trainer.step.world):
             super()._save_within(progress)
-            self.step = progress.trainer.step.number
 
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
@@ -166,21 +163,14 @@ class _OutputFile(Checkpoint):
             is_best = self.best is None or self.best.waited == 0
             if is_best or self.keep_best:
                 super().epoch_end(progress)
-                self.epoch, self.step = progress.trainer.epoch, 0
             if is_best:
                 self.kept_epoch = self.epoch
 
     def end(self, progress: Progress) -> None:
         self.stop = progress.stop  # A training that had stopped before it was resumed has no more epochs.
 
-    @property
-    def state(self) -> str:
-        """What is safe on disk."""
-        if self.step:
-            return f"the last checkpoint is {self.path} (in epoch {self.epoch + 1}, after step {self.step})"
-        if self.epoch:
-            return f"the last checkpoint is {self.path} (epoch {self.epoch})"
-        return f"there is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}"
+    def failed(self, error: BaseException) -> None:
+        """Nothing: the command says what is safe, of what goes wrong behind the training, too."""
 
 
 class _Timeout(Callback):
@@ -216,7 +206,8 @@ class _Timeout(Callback):
                 rule = "a step must end in that time, but the device, or a disk, does not answer"
                 device, step = self._device.info.name, progress.trainer.step.number + 1
                 error = DeviceError("--timeout", rule, seconds=self.seconds, device=device, step=step)
-                os.write(2, f"\nerror: {_with_state(error, self._file)}\n".encode())
+                add_sentence(error, self._file.state)
+                os.write(2, f"\nerror: {error}\n".encode())
                 os._exit(1)
 
 
@@ -251,22 +242,14 @@ def run(options: argparse.Namespace) -> int:
             _check_new(options, output)
         return _train(options, source, file)
     except KeyboardInterrupt as interrupt:
-        raise type(interrupt)(f"interrupted; {file.state}") from None
+        state = file.state[0].lower() + file.state[1:].removesuffix(".")
+        raise type(interrupt)(f"interrupted; {state}") from None
     except BlobnetError as error:
         if file.is_begun or isinstance(error, TrainingError):
-            error.args = (_with_state(error, file),)
+            add_sentence(error, file.state)
         raise
     finally:
         file.release()
-
-
-def _with_state(error: BlobnetError, file: _OutputFile) -> str:
-    """What an error says, and what is safe on disk."""
-    return f"{str(error).rstrip('.')}. {_sentence(file)}."
-
-
-def _sentence(file: _OutputFile) -> str:
-    return file.state[0].upper() + file.state[1:]
 
 
 def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
@@ -298,7 +281,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file, device)
-    World.current().last_words = lambda: f"{_sentence(file)}."
+    World.current().last_words = lambda: file.state
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)

@@ -660,3 +660,67 @@ def test_another_process_is_kept_out(device: Device, tmp_path: Path) -> None:
             fit(tiny_model(), device, Checkpoint(path))
         child.communicate()
     fit(tiny_model(), device, Checkpoint(path))
+
+
+class Failing(Callback):
+    """Raises an error at the end of a step."""
+
+    def __init__(self, step: int, error: BaseException) -> None:
+        self.step, self.error = step, error
+
+    def step_end(self, progress: Progress) -> None:
+        if progress.trainer.step.number == self.step:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("step", "every_steps", "state"),
+    [
+        (1, None, "There is no checkpoint yet."),
+        (3, None, "The last checkpoint is {path} (epoch 1)."),
+        (4, 3, "The last checkpoint is {path} (in epoch 2, after step 3)."),
+    ],
+)
+def test_errors_name_the_last_checkpoint(
+    device: Device, tmp_path: Path, step: int, every_steps: int | None, state: str
+) -> None:
+    path = tmp_path / "a.h5"
+    for error in (ValueError("mine"), KeyboardInterrupt(), DataError("x", "it must be there")):
+        path.unlink(missing_ok=True)
+        said = str(error).rstrip(".")
+        with pytest.raises(type(error)) as caught:
+            fit(tiny_model(), device, [Checkpoint(path, every_steps=every_steps), Failing(step, error)])
+        wanted = state.format(path=path)
+        if isinstance(error, DataError):
+            assert str(caught.value) == f"{said}. {wanted}"
+        elif sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == [wanted]
+        if "The last" in state:
+            saved = bn.load(path).training_state
+            assert saved is not None
+            assert (saved.epoch, saved.step) == (1, every_steps or 2)
+
+
+def test_errors_of_data_name_the_last_checkpoint(device: Device, tmp_path: Path) -> None:
+    """Those of a user's own, which he raises while batches are read; and of none before the first step."""
+    x, y = digits(16)
+
+    class Stream:
+        passes = 0
+
+        def __iter__(self) -> Any:
+            self.passes += 1
+            for first in (0, 8):
+                if self.passes == 2 and first:
+                    raise OSError("the disk is gone")
+                yield x[first : first + 8], y[first : first + 8]
+
+    path = tmp_path / "a.h5"
+    settings: dict[str, Any] = {"epochs": 3, "device": device, "verbose": False, "callbacks": Checkpoint(path)}
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        tiny_model().fit(Stream(), **settings)
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == [f"The last checkpoint is {path} (epoch 1)."]
+    with pytest.raises(DataError) as refused:
+        tiny_model().fit(x, y[:7], **settings)
+    assert "checkpoint" not in str(refused.value)
