@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import blobnet as bn
 from blobnet import layers
 from blobnet.errors import ShapeError
+from blobnet.models.blocks import convolution
 
 
 def unet(
@@ -37,7 +38,7 @@ def unet(
     images = layers.Input(*input_shape, name="input")()
     node, skips = images, []
     for level, units in enumerate(filters, start=1):
-        node = _block(node, units, f"down{level}")
+        node = _two(node, units, f"down{level}")
         if level <= levels:
             skips.append(node)
             node = layers.MaxPool2D(2, name=f"pool{level}")(node)
@@ -45,15 +46,13 @@ def unet(
         units = filters[level - 1]
         node = layers.ConvTranspose2D(units, 2, stride=2, name=f"up{level}_grow")(node)
         node = layers.Concat(name=f"join{level}")([skips[level - 1], node])
-        node = _block(node, units, f"up{level}")
+        node = _two(node, units, f"up{level}")
     logits = layers.Conv2D(classes, 1, name="logits")(node)
     return bn.Model(images, logits, class_names=class_names, seed=seed)
 
 
-def _block(node: layers.Node, units: int, name: str) -> layers.Node:
+def _two(node: layers.Node, units: int, name: str) -> layers.Node:
     """Two 3x3 convolutions with batch norms."""
-    for part in "ab":
-        node = layers.Conv2D(units, 3, padding="same", bias=False, name=f"{name}_{part}")(node)
-        node = layers.BatchNorm(name=f"{name}_{part}_norm")(node)
-        node = layers.Activation("relu", name=f"{name}_{part}_relu")(node)
-    return node
+    node = convolution(node, units, 3, f"{name}_a")
+    result: layers.Node = convolution(node, units, 3, f"{name}_b")
+    return result

@@ -82,7 +82,7 @@ def test_masks_are_learnt(device: Device) -> None:
     model = unet((1, 16, 16), classes=3, filters=(8, 12, 16), seed=1)
     settings: dict[str, Any] = {"optimizer": bn.optimizers.Adam(1e-2), "metrics": "iou", "validation": (xv, masks_v)}
     before = mean_iou(model, xv, masks_v, 3)
-    history = model.fit(x, masks, epochs=8, batch_size=32, device=device, verbose=False, **settings)
+    history = model.fit(x, masks, epochs=10, batch_size=32, device=device, verbose=False, **settings)
     found = mean_iou(model, xv, masks_v, 3)
     assert before < 0.4
     assert found > 0.85

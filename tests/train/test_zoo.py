@@ -103,6 +103,13 @@ def test_as_many_parameters_as_published(name: str) -> None:
     assert getattr(models, name)().parameter_count == PUBLISHED[name]
 
 
+@pytest.mark.usefixtures("no_numbers")
+def test_unet_has_the_parameters_of_others_with_padding_and_norms() -> None:
+    """Those of mateuszbuda's brain-segmentation, 32 to 512 units, from RGB to one class; the paper names no number."""
+    model = models.unet((3, 256, 256), 1, filters=(32, 64, 128, 256, 512))
+    assert model.parameter_count == 7_763_041
+
+
 @pytest.mark.parametrize(("name", "count"), [("googlenet", 13_004_888), ("inception_v3", 27_161_264)])
 @pytest.mark.usefixtures("no_numbers")
 def test_auxiliary_classifiers(name: str, count: int) -> None:
