@@ -368,8 +368,11 @@ class Executor:
             self.run(CONSTANT, self.plan.batch_size)
             self._version = version
 
-    def run(self, phase: str, batch: Batch | int) -> None:
-        """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch, or so many samples."""
+    def run(self, phase: str, batch: Batch | int, behind: Sequence[tuple[int, Callable[[], None]]] = ()) -> None:
+        """Launches one phase of the plan (``forward``, ``loss``, ``backward``) for a batch, or so many samples.
+
+        ``behind``: how many of the launches come before what is called then, in their order.
+        """
         batch = Batch(batch) if isinstance(batch, int) else batch
         if phase not in self._bound:
             self._bound[phase] = self._bind(self.plan.phase(phase), batch)
@@ -380,7 +383,12 @@ class Executor:
                 if item.takes_step or not is_as_large:
                     item.set_batch(batch)
         self._batches[phase] = batch
-        self.launch(self._bound[phase], batch.count)
+        launches, done = self._bound[phase], 0
+        for count, act in behind:
+            self.launch(launches[done:count], batch.count)
+            done = count
+            act()
+        self.launch(launches[done:], batch.count)
 
     def launch(self, launches: Sequence[Launch], count: int) -> None:
         """Puts bound launches into the queue; in debug mode checks each of them.

@@ -131,7 +131,12 @@ class Heartbeat:
         try:
             yield
         finally:
-            self._turn("works" if before == "failed" else before)
+            self._turn(before)
+
+    def go_on(self) -> None:
+        """What the main thread has met before is done with."""
+        if self._state == "failed":
+            self._turn("works")
 
     def fail(self, text: str) -> None:
         """The main thread has met an error, which the others may not know of."""

@@ -136,22 +136,22 @@ class World:
         """
         return contextlib.nullcontext()
 
-    def swap(self, partner: int, device: Device, given: Elements, taken: Elements) -> None:
-        """Sends elements to another rank, and takes those that it sends.
+    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+        """Begins to send elements to another rank, behind what is launched: what waits, and takes those that it sends.
 
-        It is done, or in the device's queue, when it returns. Both ranks call it, each with as many to take as the
-        other one gives.
+        These are in the device's queue then. Both ranks call it, each with as many to take as the other one gives.
 
         Args:
             partner: the other rank.
             device: whose buffers they are in.
             given: what to send.
             taken: where what comes goes.
+            key: tells what is under way at the same time apart.
         """
         raise NotImplementedError
 
-    def add_up(self, device: Device, buffer: Any, elements: int) -> None:
-        """Makes the first elements of a buffer of float32 their sums over all ranks, in an order of MPI's choice."""
+    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+        """Begins to make elements their sums over all ranks, in an order of MPI's choice: what waits, and does that."""
         raise NotImplementedError
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
@@ -224,28 +224,40 @@ class _MpiWorld(World):
                 other.args = (f"on rank {rank}: {other}",)
                 raise other
 
-    def swap(self, partner: int, device: Device, given: Elements, taken: Elements) -> None:
+    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
         (source, own), (target, other) = given, taken
-        out, into = (self._host(device, name, max(len(own), len(other))) for name in ("out", "into"))
-        if own:
-            device.read_later(source, out[: len(own)], FLOAT32.itemsize * own.start).values()
-        with self.doing("waits"):
-            self._all.Sendrecv(out[: len(own)], partner, recvbuf=into[: len(other)], source=partner)
-        if other:
-            device.write(target, into[: len(other)], FLOAT32.itemsize * other.start)
+        out = self._host(device, f"out {key}", len(own))
+        into = self._host(device, f"into {key}", len(other))
+        reading = device.read_later(source, out, FLOAT32.itemsize * own.start) if own else None
 
-    def add_up(self, device: Device, buffer: Any, elements: int) -> None:
-        values = self._host(device, "out", elements)[:elements]
-        device.read_later(buffer, values, 0).values()
-        with self.doing("waits"):
-            self._all.Allreduce(self._mpi.IN_PLACE, values)
-        device.write(buffer, values, 0)
+        def finish() -> None:
+            if reading is not None:
+                reading.values()
+            with self.doing("waits"):
+                self._all.Sendrecv(out, partner, recvbuf=into, source=partner)
+            if other:
+                device.write(target, into, FLOAT32.itemsize * other.start)
+
+        return finish
+
+    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+        buffer, own = elements
+        values = self._host(device, f"out {key}", len(own))
+        reading = device.read_later(buffer, values, FLOAT32.itemsize * own.start)
+
+        def finish() -> None:
+            reading.values()
+            with self.doing("waits"):
+                self._all.Allreduce(self._mpi.IN_PLACE, values)
+            device.write(buffer, values, FLOAT32.itemsize * own.start)
+
+        return finish
 
     def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
         memory = self._memory.get(name)
         if memory is None or memory.size < elements:
-            memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * elements).view(np.float32)
-        return memory
+            memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * max(1, elements)).view(np.float32)
+        return memory[:elements]
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -258,6 +270,7 @@ class _MpiWorld(World):
                     "without, a rank that hangs is not noticed.",
                 )
                 warn("MPI", rule, host=socket.gethostname(), hint=hint)
+        self._heartbeat.go_on()
         try:
             yield
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.blob import FLOAT32
@@ -46,37 +47,40 @@ class Level:
 
     Attributes:
         distance: between the ranks' numbers.
+        messages: there; as many come back.
         bytes: that each sends, and receives.
         link: through which.
     """
 
     distance: int
+    messages: int
     bytes: int
     link: Link
 
     @property
     def seconds(self) -> float:
         """There and back, one behind the other."""
-        return 2 * self.link.latency + self.bytes / self.link.bandwidth
+        return 2 * self.messages * self.link.latency + self.bytes / self.link.bandwidth
 
 
-def levels(elements: int, ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
-    """The exchanges of a step's sums, of so many float32 elements.
+def levels(parts: Sequence[range], ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
+    """The exchanges of a step's sums, of float32.
 
     Args:
-        elements: of the gradients and statistics.
+        parts: of the gradients and statistics, which are exchanged by themselves.
         ranks: a power of two.
         on_a_host: so many of them, a power of two.
         near: between ranks of one host.
         far: between hosts.
     """
     found = []
-    for level in exchanges(elements, 0, ranks):
-        size = FLOAT32.itemsize * (len(level.mine) + len(level.other))
-        found.append(Level(level.partner, size, near if level.partner < on_a_host else far))
+    for of_parts in zip(*(exchanges(part, 0, ranks) for part in parts), strict=True):
+        size = FLOAT32.itemsize * sum(len(level.mine) + len(level.other) for level in of_parts)
+        distance = of_parts[0].partner
+        found.append(Level(distance, len(parts), size, near if distance < on_a_host else far))
     return found
 
 
 def efficiency(step: float, exchanged: list[Level]) -> float:
-    """The part of the time in which devices compute, where a step of each takes so many seconds and waits for all."""
+    """The part of the time in which devices compute, at least: as if nothing hid behind a step of these seconds."""
     return step / (step + sum(level.seconds for level in exchanged))

@@ -8,7 +8,9 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +20,14 @@ from blobnet.executor import Executor, Launch
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.parallel import World
-from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
-from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, statistics_of
+from blobnet.parameters import ParameterTable
+from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, half, statistics_of
 
 #: How ranks add: along the tree of shards, or as MPI likes, whose bits depend on the number of ranks.
 ORDERED, FAST = "ordered", "fast"
+
+#: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
+BUCKET = 16 << 20
 
 
 def sums_of(
@@ -36,9 +41,25 @@ def sums_of(
     # itself; where it is made of several batches, these must be added to each other first.
     count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
     sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
-    if world.size == 1 or reduction == FAST:
-        return sums
-    return replace(sums, received=len(exchanges(sums.elements, 1, 2)[0].mine))  # The rank that adds the larger half.
+    return (
+        replace(sums, parts=parts_of(table, sums.elements), is_ordered=reduction == ORDERED) if world.size > 1 else sums
+    )
+
+
+def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
+    """Buckets of the gradients, of BUCKET bytes or more, from the end on; then what is plain, and the statistics.
+
+    Parameters lie in the order of their layers, so that backward passes finish the last ones first; but those that do
+    not decay (biases, norms) lie behind the others.
+    """
+    tail = table.groups[-1].offset + table.groups[-1].decayed_elements if table.groups else 0
+    starts = sorted(piece.offset for piece in table.slices.values() if piece.offset < tail)
+    found, end, least = list[range](), tail, BUCKET // FLOAT32.itemsize
+    for start in reversed(starts):
+        if (end - start >= least and start >= least) or start == 0:
+            found.append(range(start, end))
+            end = start
+    return (*found, range(tail, elements)) if len(found) > 1 else (range(elements),)
 
 
 class Exchange(NamedTuple):
@@ -55,16 +76,78 @@ class Exchange(NamedTuple):
     other: range
 
 
-def exchanges(elements: int, rank: int, size: int) -> list[Exchange]:
+def exchanges(part: range, rank: int, size: int) -> list[Exchange]:
     """The levels of the tree above the ranks' own: with those at distance 1, 2, 4, ..., half as much at each."""
-    found, part, distance = list[Exchange](), range(elements), 1
+    found, distance = list[Exchange](), 1
     while distance < size:
-        half = len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-        lower, upper = part[:half], part[half:]
+        middle = len(part) - half(part)
+        lower, upper = part[:middle], part[middle:]
         part, other = (upper, lower) if rank & distance else (lower, upper)
         found.append(Exchange(rank ^ distance, part, other))
         distance *= 2
     return found
+
+
+class _Part:
+    """A part of a step's sums, which is exchanged by itself.
+
+    Args:
+        part: its elements.
+        executor: see ShardSum.
+        sums: where they lie.
+        world: the ranks.
+        last: the number of the rank's last shard, behind which its sum is whole.
+
+    Attributes:
+        ready: behind how many launches of the backward pass its gradients are done.
+        accumulate: adds them to the sum of the last shard.
+        merge: adds up the sums of the rank's shards.
+    """
+
+    def __init__(self, part: range, executor: Executor, sums: Sums, world: World, last: int) -> None:
+        model = executor.plan.tuning.model
+        self._part, self._executor, self._sums, self._world = part, executor, sums, world
+        calls = executor.plan.phase("backward")
+        touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
+        self.ready = max(touching, default=0)
+        place = last.bit_count() - (last & 1 if not sums.of_batches else 0)
+        self.accumulate = executor.bind(sums.accumulate_call(place, model, part), 0)
+        merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
+        self.merge = executor.bind([call for calls in merges for call in calls], 0)
+        self._levels = exchanges(part, world.rank, world.size) if sums.is_ordered else []
+        self._add = [executor.bind(sums.add_call(level.mine, part, model), 0) for level in self._levels]
+
+    @property
+    def sum_up(self) -> list[Launch]:
+        """What makes the rank's sum of the part whole, where there are no statistics in it."""
+        return [*self.accumulate, *self.merge]
+
+    def exchange(self) -> Iterator[None]:
+        """Adds up the part over all ranks; wherever it yields, the device has work to do first, as may have others."""
+        world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
+        key = str(self._part.start)
+        if not self._sums.is_ordered:
+            finish = world.adding(device, (buffer, self._part), key)
+            yield
+            finish()
+            return
+        storage, first = self._sums.received_in(self._part)
+        for level, add in zip(self._levels, self._add, strict=True):
+            taken = self._executor.buffers[storage], range(first, first + len(level.mine))
+            finish = world.swapping(level.partner, device, (buffer, level.other), taken, key)
+            yield
+            finish()
+            self._executor.launch(add, 0)
+        for level in reversed(self._levels):
+            finish = world.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
+            yield
+            finish()
+
+
+def _touches(call: KernelCall, part: range) -> bool:
+    """Whether a launch has to do with gradients of a part."""
+    own = [array for array in call.arrays.values() if array.storage == "gradients"]
+    return any(array.offset < part.stop and array.end(0) > part.start for array in own)
 
 
 class ShardSum:
@@ -76,15 +159,15 @@ class ShardSum:
         shards: of a step, over all ranks.
         world: the ranks.
         totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
-        reduction: how ranks add: ORDERED or FAST.
     """
 
-    def __init__(
-        self, executor: Executor, sums: Sums, shards: int, world: World, totals: int, reduction: str = ORDERED
-    ) -> None:
+    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int) -> None:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
         self._own = shards // world.size
         self._number, self._place, self._weights = 0, 0, list[float]()
+        self._parts = [_Part(part, executor, sums, world, self._own - 1) for part in sums.parts]
+        #: Of the parts that are exchanged, from the one that began first on.
+        self._exchanging: list[Iterator[None]] = []
         model = executor.plan.tuning.model
 
         def bind(calls: list[KernelCall]) -> list[Launch]:
@@ -99,9 +182,27 @@ class ShardSum:
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
         self._save, self._restore = bind(sums.save_call(model)), bind(sums.restore_call(model))
         self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
-        self._is_ordered = reduction == ORDERED
-        levels = exchanges(sums.elements, world.rank, world.size) if self._is_ordered else []
-        self._levels = [(level, bind(sums.add_call(level.mine, model))) for level in levels]
+
+    def behind(self) -> list[tuple[int, Callable[[], None]]]:
+        """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
+
+        All ranks exchange in the same order, whatever their plans.
+        """
+        found, ready = list[tuple[int, Callable[[], None]]](), 0
+        for part in self._parts[:-1]:
+            ready = max(ready, part.ready)
+            found.append((ready, partial(self._begin, part)))
+        return found
+
+    def _begin(self, part: _Part) -> None:
+        """Exchanges, behind what is launched, a part of the sums; goes on with those before it meanwhile."""
+        self._go_on()
+        self._launch(part.sum_up)
+        self._exchanging.append(part.exchange())
+        next(self._exchanging[-1])
+
+    def _go_on(self) -> None:
+        self._exchanging = [own for own in self._exchanging if next(own, self) is not self]
 
     def begin(self, number: int) -> None:
         """Before the batches of a shard, by its number among those of the rank."""
@@ -117,8 +218,8 @@ class ShardSum:
         self._executor.place("totals", number * self._totals)
 
     def add(self) -> None:
-        """Adds the gradients of a batch to those of its shard."""
-        self._launch(self._accumulate[self._place])
+        """Adds the gradients of a batch to those of its shard, but for parts that are exchanged by now."""
+        self._launch(self._parts[-1].accumulate if self._exchanging else self._accumulate[self._place])
 
     def end(self, weight: float) -> None:
         """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
@@ -127,7 +228,10 @@ class ShardSum:
             return
         number, place = self._number, self._place
         self._launch(self._take[place])
-        if not self._sums.of_batches:
+        if self._exchanging:
+            self._launch(self._parts[-1].merge)
+            number = 0
+        elif not self._sums.of_batches:
             number >>= number & 1  # Its left neighbour's sum is theirs now.
         while number & 1:
             self._launch(self._merge[place])
@@ -145,7 +249,12 @@ class ShardSum:
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
-            self._exchange()
+            if not self._exchanging:
+                for part in self._parts[:-1]:
+                    self._begin_summed(part)
+            self._begin_summed(self._parts[-1])
+            while self._exchanging:
+                self._go_on()
             first = executor.device.read(executor.buffers["totals"], 1)
             every = world.gather((weights, bool(np.isfinite(first[0]))))
             weights, is_finite = [weight for own, _ in every for weight in own], all(finite for _, finite in every)
@@ -155,17 +264,11 @@ class ShardSum:
         self._launch(self._finish)
         return is_finite
 
-    def _exchange(self) -> None:
-        world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
-        if not self._is_ordered:
-            world.add_up(device, buffer, self._sums.elements)
-        storage, first = self._sums.received_in
-        for level, add in self._levels:
-            taken = range(first, first + len(level.mine))
-            world.swap(level.partner, device, (buffer, level.other), (self._executor.buffers[storage], taken))
-            self._launch(add)
-        for level, _ in reversed(self._levels):
-            world.swap(level.partner, device, (buffer, level.mine), (buffer, level.other))
+    def _begin_summed(self, part: _Part) -> None:
+        """Exchanges a part of the sums where these are whole already."""
+        self._go_on()
+        self._exchanging.append(part.exchange())
+        next(self._exchanging[-1])
 
     def _launch(self, launches: list[Launch]) -> None:
         self._executor.launch(launches, 0)

@@ -405,7 +405,8 @@ class Trainer:
             for shard, of_shard in enumerate(own_runs):
                 if several:
                     step.sum.begin(shard)
-                for run in of_shard:
+                for number, run in enumerate(of_shard, 1):
+                    is_last = shard == len(own_runs) - 1 and number == len(of_shard)
                     count = next(loaded, 0)
                     if not count:
                         break
@@ -419,7 +420,8 @@ class Trainer:
                     own = step.weigh(loader.labels, weights)
                     if several:
                         # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
-                        step.compute_gradients(Batch(count, first=place - first, divisor=size))
+                        batch = Batch(count, first=place - first, divisor=size)
+                        step.compute_gradients(batch, exchanging=is_last)
                         step.sum.add()
                     else:
                         step.compute_gradients(Batch(count, divisor=own))

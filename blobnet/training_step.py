@@ -185,7 +185,7 @@ class TrainingStep:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         #: The sum of the gradients, where a step is made of several batches.
-        self.sum = ShardSum(self.executor, sums, shards, world, self._totals, reduction)
+        self.sum = ShardSum(self.executor, sums, shards, world, self._totals)
 
     @property
     def batch_size(self) -> int:
@@ -270,8 +270,11 @@ class TrainingStep:
             if head.shape.rank > 0:
                 move_labels(own, rows, self._changed, head.loss)
 
-    def compute_gradients(self, batch: Batch | int) -> None:
-        """Forward, losses and backward on the batch that is loaded, or on so many samples."""
+    def compute_gradients(self, batch: Batch | int, *, exchanging: bool = False) -> None:
+        """Forward, losses and backward on the batch that is loaded, or on so many samples.
+
+        ``exchanging``: it is the rank's last one, and what is done of its gradients goes to the others meanwhile.
+        """
         self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
         self.executor.run("forward", batch)
@@ -279,7 +282,7 @@ class TrainingStep:
             self.executor.run(head.phase, batch.of_output(head.number, weight))
         if len(self.heads) > 1:
             self.executor.run("loss", batch)
-        self.executor.run("backward", batch)
+        self.executor.run("backward", batch, self.sum.behind() if exchanging else ())
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""

@@ -32,14 +32,17 @@ class Sums:
             from batch to batch.
         count: how many sums there are at once; 0 where a step is one batch.
         of_batches: whether a shard's gradients are those of several batches, which have a sum by themselves.
-        received: elements that another rank sends at once, to be added to the first sum.
+        parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
+            they finish last. None where there is one rank.
+        is_ordered: whether ranks add them along the tree, each half of what the two share.
     """
 
     gradients: int
     statistics: range
     count: int
     of_batches: bool = False
-    received: int = 0
+    parts: tuple[range, ...] = ()
+    is_ordered: bool = True
 
     @property
     def elements(self) -> int:
@@ -48,15 +51,14 @@ class Sums:
 
     def memory(self) -> dict[str, int]:
         """Elements of each float32 buffer to allocate, by storage."""
-        storage, first = self.received_in
-        room = max(1, self.count * self.elements, first + self.received if storage == GRADIENT_SUM else 0)
+        behind = [half(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered]
+        room = max(1, self.count * self.elements, self.elements + sum(behind))
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
 
-    @property
-    def received_in(self) -> tuple[str, int]:
-        """The storage for what is received, and where in it: gradients are in the first sum then, and need no place."""
-        return ("gradients", 0) if self.received <= self.gradients else (GRADIENT_SUM, self.elements)
+    def received_in(self, part: range) -> tuple[str, int]:
+        """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""
+        return ("gradients", part.start) if part.start + half(part) <= self.gradients else (GRADIENT_SUM, self.elements)
 
     def _array(self, number: int) -> Array:
         return _array(GRADIENT_SUM, self.gradients, number * self.elements)
@@ -68,10 +70,12 @@ class Sums:
     def _kept(self) -> Array:
         return _array("parameters", len(self.statistics), self.statistics.start)
 
-    def accumulate_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
-        """The call that adds a batch's gradients to a sum; none without trainable parameters."""
-        arrays = {"GRADIENTS": _array("gradients", self.gradients), "GRADIENT_SUM": self._array(number)}
-        return _call("optimizer/accumulate", "gradient sum", arrays, self.gradients, model)
+    def accumulate_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
+        """The call that adds a batch's gradients, or a part of them, to a sum; none without trainable parameters."""
+        own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
+        into = _array(GRADIENT_SUM, len(own), number * self.elements + own.start)
+        arrays = {"GRADIENTS": _array("gradients", len(own), own.start), "GRADIENT_SUM": into}
+        return _call("optimizer/accumulate", "gradient sum", arrays, len(own), model)
 
     def save_call(self, model: DeviceModel) -> list[KernelCall]:
         """The call that keeps the statistics, in STATISTICS, which must be clear."""
@@ -90,15 +94,16 @@ class Sums:
         arrays = {"GRADIENTS": before, "GRADIENT_SUM": self._kept}
         return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
 
-    def merge_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
-        """The call that adds a sum to the one before it, and clears it."""
-        into = range((number - 1) * self.elements, number * self.elements)
-        return self._merge(into, _array(GRADIENT_SUM, len(into), into.stop), model)
+    def merge_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
+        """The call that adds a sum, or a part of it, to the one before it, and clears it."""
+        own = part if part else range(self.elements)
+        into = range((number - 1) * self.elements + own.start, (number - 1) * self.elements + own.stop)
+        return self._merge(into, _array(GRADIENT_SUM, len(own), into.start + self.elements), model)
 
-    def add_call(self, part: range, model: DeviceModel) -> list[KernelCall]:
-        """The call that adds what was received to a part of the first sum."""
-        storage, first = self.received_in
-        return self._merge(part, _array(storage, len(part), first), model)
+    def add_call(self, mine: range, part: range, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds what was received, for a part, to what this rank adds of it in the first sum."""
+        storage, first = self.received_in(part)
+        return self._merge(mine, _array(storage, len(mine), first), model)
 
     def _merge(self, into: range, merged: Array, model: DeviceModel) -> list[KernelCall]:
         arrays = {"MERGED": merged, "SUM": _array(GRADIENT_SUM, len(into), into.start)}
@@ -114,6 +119,11 @@ class Sums:
             arrays = {"SUM_SCALE": _array(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
             calls += _call("optimizer/finish_sum", label, arrays, target.elements, model)
         return calls
+
+
+def half(part: range) -> int:
+    """The larger one of a part's halves, of whole parameters' places."""
+    return len(part) - len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
 
 
 def statistics_of(graph: Graph, table: ParameterTable) -> range:

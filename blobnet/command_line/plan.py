@@ -106,17 +106,18 @@ def _devices_text(options: argparse.Namespace, shards: int, sums: Sums, kind: De
     near = scaling.PROCESSES if kind.is_host else scaling.PROCESSES.behind(scaling.PAGE_LOCKED)
     ways = [(near, scaling.HOSTS)] if kind.is_host else [(near, scaling.HOSTS), (scaling.NVLINK, scaling.HOSTS)]
     for number, (inner, outer) in enumerate(ways):
-        exchanged = scaling.levels(sums.elements, count, on_a_host, inner, outer)
+        exchanged = scaling.levels(sums.parts, count, on_a_host, inner, outer)
         if not number:
             sent = sum(level.bytes for level in exchanged)
-            yield f"{'exchanged':<20}each sends {readable(sent)} a step, in 1 bucket behind the backward pass"
+            when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'behind'}"
+            yield f"{'exchanged':<20}each sends {readable(sent)} a step, in {when} the backward pass"
             for level in exchanged:
                 yield f"{f'  distance {level.distance}':<20}{readable(level.bytes)}"
         links = " and ".join(dict.fromkeys(f"{each.link.name} ({each.link.source})" for each in exchanged))
         yield f"{'predicted':<20}{1e3 * sum(level.seconds for level in exchanged):.3g} ms through {links}"
         if options.step_time is not None:
             share = scaling.efficiency(options.step_time / 1e3, exchanged)
-            yield f"{'  efficiency':<20}{share:.3f} of {count} devices, with steps of {options.step_time:g} ms"
+            yield f"{'  efficiency':<20}{share:.3f} of {count} devices at least, with steps of {options.step_time:g} ms"
 
 
 def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:

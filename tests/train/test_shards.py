@@ -27,13 +27,15 @@ from tests.tiny import digits, tiny_model
 X, Y = digits(45)
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "optimizer": SGD(0.05, momentum=0.9), "seed": 7}
 
-#: A training of one rank of several: the file, and the shards.
+#: A training of one rank of several: the file, the shards, how gradients are added, and in buckets of how many bytes.
 RANK = """
 import sys
+from blobnet import shard_sum
 from blobnet.callbacks import Checkpoint
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
 
+shard_sum.BUCKET = int(sys.argv[4])
 callback = Checkpoint(sys.argv[1], every_steps=4)
 tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), reduction=sys.argv[3], **SETTINGS)
 """
@@ -76,11 +78,12 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     alone = tiny_model()
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
-    for count in (2, 4):
-        assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered") == ""
+    # In buckets while the backward pass goes on, and behind it.
+    for count, bucket in ((2, 1000), (4, 300), (2, 1 << 20)):
+        assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # In an order of MPI's the same but for rounding.
-    assert ranks(4, device, tmp_path / "fast.h5", 4, "fast") == ""
+    assert ranks(4, device, tmp_path / "fast.h5", 4, "fast", 1000) == ""
     fast = load(tmp_path / "fast.h5")
     for name, values in alone.weights.items():
         np.testing.assert_allclose(fast.weights[name], values, rtol=1e-3, atol=1e-5, err_msg=name)
@@ -172,6 +175,22 @@ def test_devices_of_different_kinds_are_said(device: Device, recwarn: pytest.War
     assert not recwarn.list
     with pytest.warns(BlobnetWarning, match=r"rank 1: the same bits .* devices of one kind\. Received device=Other,"):
         check_alike(TwoRanks("Other"), device.info)
+
+
+def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = tiny_model().graph
+    table = parameter_table(graph)
+    world = World()
+    world.size = 4
+    assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
+    monkeypatch.setattr("blobnet.shard_sum.BUCKET", 300)
+    # The weights of logits; those of conv2 and conv1, which alone are no bucket; all that is plain, and the statistics.
+    second, plain = table.slices["logits/weight"].offset, table.groups[0].decayed_elements
+    assert sums_of(graph, table, False, 4, world).parts == (
+        range(second, plain),
+        range(second),
+        range(plain, table.trainable_elements + 32),
+    )
 
 
 @pytest.mark.parametrize(("ranks", "sums"), [(8, 1), (4, 1), (2, 2), (1, 3)])
