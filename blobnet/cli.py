@@ -171,7 +171,8 @@ kinds of files:
   .weights.h5    weights of Keras 3
   .safetensors   weights by PyTorch's names: torchvision's for its networks
 The last two, and Keras 2's, are weights alone, for which --model is the
-network. A .pt file is refused: reading it can run code.
+network. A .pt file is refused: reading it can run code. --input-shape is also
+for .onnx files that leave sizes open.
 
 examples:
   blobnet convert lenet5.h5 lenet5.onnx

@@ -79,6 +79,8 @@ def _model(options: argparse.Namespace, source: _Format) -> Model:
     given = {"--model": options.model, "--classes": options.classes, "--input-shape": options.input_shape}
     received: dict[str, Any] = {name.strip("-"): value for name, value in given.items() if value is not None}
     if source.take is None:
+        if source.ending == ".onnx" and received.keys() == {"input-shape"}:
+            return open_model(options.input, options.input_shape)
         if received:
             rule = f"it is for weights alone, and {options.input} says what the network is"
             raise OptionError(f"--{next(iter(received))}", rule, **received)

@@ -18,7 +18,7 @@ from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
-from blobnet.onnx.operation import OnHostError
+from blobnet.onnx.operation import UnsupportedError
 from blobnet.optimizers import Optimizer
 from blobnet.parallel import SHARDS, World, check_world
 from blobnet.parameters import parameter_table
@@ -131,7 +131,7 @@ def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:
         raise OptionError("MODEL", rule, file=options.model)
     try:
         return open_model(options.model, options.input_shape), options.model, ()
-    except OnHostError:
+    except UnsupportedError:
         network = onnx.Session(options.model).network(options.input_shape)
     if network.model is None:
         raise OptionError(options.model, "a plan is that of a device, and the host does all", nodes=network.tail)

@@ -475,6 +475,11 @@ class Import:
             outputs[_layer_name(name, set(outputs))] = node
         used = depended(list(outputs.values()))
         self.entered = [name for name, node in entries.items() if node in used]
+        if not self.entered:
+            rule = "what the device computes must read an input of finite numbers of 8 or 16 bits, or real ones"
+            known = {name: f"{array.dtype} {array.shape}" for name, array in self.known.items()}
+            hint = "export the network with float32 inputs, or give these arrays without infinities and NaN."
+            raise UnsupportedError(self.subject, rule, known=known, layers=first_few(outputs, 3), hint=hint)
         inputs = {str(entries[name].layer.name): entries[name] for name in self.entered}
         first, last = (next(iter(ends.values())) if len(ends) == 1 else ends for ends in (inputs, outputs))
         return Model(first, last)

@@ -107,6 +107,12 @@ def check(model: Any, subject: str) -> None:
         rule = f"the operator set of the model must be one of {OLDEST_OPSET} to {newest}"
         hint = "onnx.version_converter.convert_version makes another one of it."
         raise FileError(subject, rule, opset=version, hint=hint)
+    if any(item.sparse_initializer for item in _graphs(model) if hasattr(item, "sparse_initializer")):
+        rule, hint = (
+            "initializers must hold all of their values",
+            "onnx.numpy_helper.from_array makes such of an array.",
+        )
+        raise FileError(subject, rule, sparse=len(model.graph.sparse_initializer), hint=hint)
     _check_nodes(model, subject)
 
 

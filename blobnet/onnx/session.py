@@ -164,7 +164,7 @@ class Session:
         """
         given = in_order(list(self._inputs), x, f"{self._subject}, predict", "input")
         arrays = {
-            name: self._checked(item, np.asarray(values))
+            name: self._checked(item, self._array(name, values))
             for (name, item), values in zip(self._inputs.items(), given, strict=True)
         }
         found = self._run(arrays)
@@ -181,7 +181,7 @@ class Session:
             rule = "there must be an array for each input"
             raise OptionError(self._subject, rule, inputs=", ".join(self._inputs), received=len(inputs))
         values = inputs.values() if isinstance(inputs, Mapping) else inputs
-        arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+        arrays = {name: self._array(name, value) for name, value in zip(names, values, strict=True)}
         return self._run({name: arrays[name] for name in self._inputs})
 
     def network(self, sizes: Sizes | Sequence[int] | None = None) -> Network:
@@ -196,6 +196,14 @@ class Session:
         settings: dict[str, Any] = {"has_tail": True, "constants": self._constants}
         return Network.of(_first(partial(import_for, self._proto, self._subject, known, **settings)))
 
+    def _array(self, name: str, values: Any) -> Array:
+        """The array that values for an input are."""
+        try:
+            return np.asarray(values)
+        except ValueError as error:
+            rule = "the values must be an array: numbers in rows of one length"
+            raise OptionError(f"{self._subject}, input {name}", rule, cause=error) from error
+
     def _checked(self, item: Any, array: Array) -> Array:
         """An array for an input, in the input's type."""
         subject = f"{self._subject}, input {item.name}"
@@ -205,7 +213,7 @@ class Session:
                 subject, "the array must be of the type that the file says", type=wanted, array=array.dtype
             )
         if item.type.tensor_type.HasField("shape"):
-            input_shape(item, {item.name: array.shape}, subject, 0)
+            input_shape(item, {item.name: array.shape}, self._subject, 0)
         return array.astype(wanted, copy=False)
 
     def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:

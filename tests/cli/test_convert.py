@@ -127,6 +127,17 @@ def test_what_cannot_be_converted(run, saved, arguments, message) -> None:
     assert not Path("b.onnx").exists()
 
 
+def test_open_sizes_of_onnx_files(run, net) -> None:
+    values = onnx.numpy_helper.from_array(np.ones((2, 3, 3, 3), np.float32), "w")
+    entry, end = (onnx.helper.make_tensor_value_info(name, 1, ["N", 3, "h", "w"]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Conv", ["x", "w"], ["y"])], "g", [entry], [end], [values])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "open.onnx")
+    assert "input x: every axis but that of the samples must have a size" in run("convert", "open.onnx", "b.h5").err
+    assert run("convert", "open.onnx", "b.h5", "--input-shape", "3,8,9").status == 0
+    assert bn.load("b.h5").graph.input.shape.dimensions == (3, 8, 9)
+
+
 def test_overwrite(run, saved) -> None:
     Path("b.onnx").write_bytes(b"old")
     assert run("convert", "a.h5", "b.onnx", "--overwrite").status == 0

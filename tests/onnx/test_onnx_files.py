@@ -138,6 +138,16 @@ def test_tensors_that_lie_about_their_sizes(dims: tuple[int, int], tmp_path: Pat
         bn.onnx.load(saved(tmp_path, model))
 
 
+def test_sparse_initializers(tmp_path: Path) -> None:
+    model = _small()
+    dense = model.graph.initializer.pop()
+    sparse = model.graph.sparse_initializer.add(dims=dense.dims)
+    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), dense.name))
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 7]), ""))
+    with pytest.raises(FileError, match=r"initializers must hold all of their values. Received sparse=1. Hint"):
+        bn.onnx.load(saved(tmp_path, model))
+
+
 def _external(folder: Path, **entries: Any) -> Path:
     """The model with the weights of its head in another file."""
     model = _small()

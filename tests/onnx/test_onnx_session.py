@@ -193,6 +193,24 @@ def test_inputs_of_sessions_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(bn.errors.OptionError, match=r"predict: each name must be that of an input of the model"):
         session.predict({"picture": x})
     assert session.predict({"image": x})["scores"].shape == (1, 3, 16)
+    message = r"input image: the values must be an array: numbers in rows of one length. Received cause="
+    for call in (session.predict, lambda values: session.run([values])):
+        with pytest.raises(bn.errors.OptionError, match=message):
+            call([[1, 2], [3]])
+    assert session.inputs == {"image": (1, 3, "h", "w")}
+    assert session.outputs == ("small", "kinds", "scores")
+
+
+def test_networks_that_would_read_nothing(tmp_path: Path) -> None:
+    """Whole numbers of 64 bits are known, and a network of what is known alone has no samples."""
+    nodes = [helper.make_node("Cast", ["x"], ["a"], to=1), helper.make_node("Conv", ["a", "w"], ["y"])]
+    constants = {"w": np.ones((2, 3, 3, 3), np.float32)}
+    path = saved(tmp_path, graph_of(nodes, {"x": (1, 3, 5, 5)}, {"y": (1, 2, 3, 3)}, constants, type_=_INT))
+    rule = (
+        r"what the device computes must read an input .* Received known=\{'x': 'int64 \(1, 3, 5, 5\)'\}.* Hint: export"
+    )
+    with pytest.raises(bn.errors.OptionError, match=rule):
+        bn.onnx.Session(path).predict(np.ones((1, 3, 5, 5), np.int64))
 
 
 def test_indices_of_maxima_come_from_the_host(tmp_path: Path) -> None:
