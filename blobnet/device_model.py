@@ -265,9 +265,13 @@ def _bandwidth(name: str) -> float | None:
     return next((gigabytes * 1e9 for part, gigabytes in BANDWIDTHS if part in name), None)
 
 
-#: Devices of which only the kind is known, for plans without one; the GPU has as many registers as most have.
+#: Devices of which only the kind is known, for plans without one; the GPU has as many registers, and as much local
+#: memory, as most have.
 HOST = model_of(Answers("cpu", is_host=True, compute_units=64))
-GENERIC = {"cpu": HOST, "gpu": replace(model_of(Answers("gpu", compute_units=64)), registers=255)}
+GENERIC = {
+    "cpu": HOST,
+    "gpu": replace(model_of(Answers("gpu", compute_units=64, local_memory=48 << 10)), registers=255),
+}
 
 
 def facts(model: DeviceModel) -> list[tuple[str, object, str]]:

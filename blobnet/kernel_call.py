@@ -26,7 +26,7 @@ CONSTANT = "constant"
 ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
-_GROUP_SIZE = 128
+GROUP_SIZE = 128
 _GROUP_UNITS = 64
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
@@ -331,10 +331,10 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
     """
     if not tuning.model.items_are_lanes:
         return GlobalSize(1, 1, shape.planes), None
-    width = power_of_two(shape.width, 64)
-    height = power_of_two(shape.height, _GROUP_SIZE // width)
+    width = power_of_two(shape.width, group_size(tuning.model, 64))
+    height = power_of_two(shape.height, group_size(tuning.model) // width)
     rows = -(-shape.height // height) * height
-    return GlobalSize(width, rows, shape.planes), full_group(width, height)
+    return GlobalSize(width, rows, shape.planes), full_group(tuning.model, width, height)
 
 
 def planes_at_once(shape: Shape) -> int:
@@ -348,8 +348,8 @@ def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tu
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
     # Programs know how many share a plane: there are few such numbers.
     items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
-    sharers = 1 if items == 1 else _GROUP_SIZE if items > 4 * _FEW_SHARERS else _FEW_SHARERS
-    return GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(sharers)
+    sharers = 1 if items == 1 else group_size(tuning.model) if items > 4 * _FEW_SHARERS else _FEW_SHARERS
+    return GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(tuning.model, sharers)
 
 
 def cell_call(
@@ -366,14 +366,19 @@ def cell_call(
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
 
 
-def row_group(items: int) -> tuple[int, int, int]:
+def group_size(model: DeviceModel, wanted: int = GROUP_SIZE) -> int:
+    """Work-items of a GPU's work-group: as ``wanted``, a power of two, or the largest one that the device allows."""
+    return min(wanted, 1 << (model.group_size.bit_length() - 1))
+
+
+def row_group(model: DeviceModel, items: int) -> tuple[int, int, int]:
     """The work-group of a GPU's kernel that has use for ``items`` neighbours along the width."""
-    return full_group(power_of_two(items, _GROUP_SIZE))
+    return full_group(model, power_of_two(items, group_size(model)))
 
 
-def full_group(width: int, height: int = 1) -> tuple[int, int, int]:
+def full_group(model: DeviceModel, width: int, height: int = 1) -> tuple[int, int, int]:
     """A work-group of ``width`` x ``height``, filled up along the units."""
-    return width, height, max(1, min(_GROUP_SIZE // (width * height), _GROUP_UNITS))
+    return width, height, max(1, min(group_size(model) // (width * height), _GROUP_UNITS))
 
 
 def power_of_two(value: int, most: int) -> int:
@@ -387,7 +392,7 @@ def copy_call(
     """The call that copies a blob into another, or adds it; none where both are the same memory already."""
     if source == target and not accumulate:
         return []
-    width = 64 if tuning.model.items_are_lanes else 1
+    width = group_size(tuning.model, 64) if tuning.model.items_are_lanes else 1
     runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
     return [
         KernelCall(

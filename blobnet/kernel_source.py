@@ -47,6 +47,8 @@ LOOPS, LANES = "loops", "lanes"
 #: Tunables whose defaults for loops are those of the processors with most: by name, the fact of a device's model that
 #: they follow, and what it is there (AVX-512). Where there is less they are in proportion, or sums leave the registers.
 _FITTED = {"MAXIMUM_LANES": ("lanes", 16), "MAXIMUM_ACCUMULATORS": ("registers", 32)}
+#: The tunable that is work-items of a group, of which a device whose work-items are lanes may allow fewer.
+_GROUP = "GROUP_WIDTH"
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,9 @@ class Tunable:
     defaults: Mapping[str, int]
     choices: tuple[int, ...]
 
-    def within(self, most: float) -> int:
-        """The largest legal value that is not above the default for loops, nor ``most``; the least if there is none."""
-        return max(
-            (item for item in self.choices if item <= min(most, self.defaults[LOOPS])), default=min(self.choices)
-        )
+    def within(self, most: float, kind: str = LOOPS) -> int:
+        """The largest legal value that is not above the default, nor ``most``; the least if there is none."""
+        return max((item for item in self.choices if item <= min(most, self.defaults[kind])), default=min(self.choices))
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ class KernelSource:
         for name in _FITTED.keys() & values.keys() if kind == LOOPS else ():
             fact, full = _FITTED[name]
             values[name] = self.tunables[name].within(values[name] * getattr(model, fact) / full)
+        if kind == LANES and _GROUP in values:
+            values[_GROUP] = self.tunables[_GROUP].within(model.group_size, kind)
         for name, value in model.tunables.get(self.name, {}).items():
             if name not in self.tunables or value not in self.tunables[name].choices:
                 raise KernelError(

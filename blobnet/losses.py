@@ -26,7 +26,7 @@ from blobnet.contraction import calls as compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.training import passes
 from blobnet.errors import ContractionError, DataError, OptionError, ShapeError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, power_of_two
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size, power_of_two
 from blobnet.kernel_source import Macro
 from blobnet.layers.lowered import spelled_out
 from blobnet.schedules import check_number
@@ -225,7 +225,7 @@ class _Walk:
     @classmethod
     def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
         """For rows of ``width`` positions."""
-        most = power_of_two(tuning.model.group_size, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
+        most = group_size(tuning.model, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 

@@ -25,7 +25,7 @@ from blobnet.blob import FloatArray
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.geometry import plain
-from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
@@ -197,7 +197,7 @@ class Optimizer(ABC):
         hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
         tunables = kernel_source.load(self.kernel).tuning(model)
         runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
-        group = _GROUP if model.items_are_lanes else 1
+        group = group_size(model, _GROUP) if model.items_are_lanes else 1
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
@@ -227,7 +227,7 @@ class Optimizer(ABC):
     def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         assert self.clip_norm is not None
         # NOTE: not tunables, since a sum's order changes its last bits.
-        run, lanes, group = (1, 1, _GROUP) if model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
+        run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
         runs = -(-table.trainable_elements // (run * lanes))
         groups = min(-(-runs // group), _MOST_PARTIALS)
         partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)

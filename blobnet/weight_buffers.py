@@ -8,7 +8,7 @@ from blobnet import kernel_source
 from blobnet.device_model import DeviceModel
 from blobnet.graph import Graph
 from blobnet.initializers import GIVEN
-from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size
 from blobnet.kernel_source import Macro
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 
@@ -177,7 +177,7 @@ def _call(
     if not elements:
         return []
     tunables = kernel_source.load(kernel).tuning(model)
-    group = _GROUP if model.items_are_lanes else 1
+    group = group_size(model, _GROUP) if model.items_are_lanes else 1
     runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
     return [
         KernelCall(

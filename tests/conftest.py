@@ -1,8 +1,9 @@
 """Fixtures of all tests: the OpenCL devices that they run on.
 
 $BLOBNET_TEST_DEVICES chooses them: names as $BLOBNET_DEVICE takes them, separated by commas, or ``all``; by default the
-one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine code, in an interpreter (tests/amd).
-Where there is none, the tests fail with blobnet's message.
+one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine code, in an interpreter (tests/amd);
+names of tests/simulated.py are GPUs whose limits a CPU device observes. Where there is none, the tests fail with
+blobnet's message.
 
 NOTE: nothing here may import blobnet.device before a test asks for a device: tests/unit runs without OpenCL.
 """
@@ -78,6 +79,13 @@ def _shared_device(name: str | None) -> Device:
         from tests.amd.device import MachineDevice
 
         return MachineDevice()
+    if name is not None:
+        from tests import kinds
+        from tests.simulated import GPUS, SimulatedDevice
+
+        if name in GPUS:
+            kinds.limit_to(GPUS[name])
+            return SimulatedDevice(name)
     return Device(name)
 
 

@@ -10,12 +10,19 @@ import pytest
 
 from blobnet.blob import FLOAT32, Padding, StorageType
 from blobnet.device import Device
-from blobnet.device_model import GENERIC, DeviceModel, model_of
+from blobnet.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.kernel_call import Tuning
 from blobnet.task import Choices, Fault
 from tests.small_tiles import take_small_patches, take_small_tiles
 
 _NO_CHOICES, _NO_PADDING = Choices(), Padding()
+#: What work-groups of every ``gpu`` may have, where tests run on a simulated one.
+_LIMITS: dict[str, int] = {}
+
+
+def limit_to(answers: Answers) -> None:
+    """Has every ``gpu`` allow no larger work-groups than the one that gave these answers."""
+    _LIMITS.update(group_size=answers.group_size, local_memory=answers.local_memory)
 
 
 def kind_of(device: Device) -> str:
@@ -39,7 +46,7 @@ def tuning_for(
 
     ``tunables`` are those of single kernels, ``broken`` the names of faults.
     """
-    model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **facts)
+    model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **(_LIMITS if kind == "gpu" else {}) | facts)
     parts = {"broken": frozenset(map(Fault.parse, broken)), "only": frozenset(only)}
     return Tuning(model, precision, replace(choices, **parts), padding, storage)
 

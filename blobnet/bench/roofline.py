@@ -9,7 +9,7 @@ from blobnet.blob import FLOAT32
 from blobnet.device import Device, event_seconds
 from blobnet.errors import OptionError
 from blobnet.executor import Launch
-from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall, power_of_two
+from blobnet.kernel_call import Array, Batch, GlobalSize, KernelCall, group_size, power_of_two
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.
 _BYTES = {True: 1 << 28, False: 1 << 31}
@@ -78,7 +78,7 @@ def _peak(device: Device) -> float:
     kernel = "bench/peak"
     tunables = device.tuning.of(kernel)
     lanes, chains = tunables["MAXIMUM_LANES"], tunables["MAXIMUM_CHAINS"]
-    local = 128 if device.info.model.items_are_lanes else 1
+    local = group_size(device.info.model) if device.info.model.items_are_lanes else 1
     items = _ITEMS[device.info.model.items_are_lanes] * device.info.compute_units
     call = KernelCall(
         kernel,

@@ -23,7 +23,7 @@ from blobnet.contraction.source import program_text
 from blobnet.contraction.table import Load, Table, Value, loads_of, rewritten
 from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError, ShapeError
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size
 from blobnet.kernel_source import KernelSource
 from blobnet.task import Way
 
@@ -256,7 +256,7 @@ def _lowered(
         predicted.append(predict(prepared(table, schedule), schedule, model).cycles)
         return schedule
 
-    return lower(program, choose, dict(places), dict(aliases)), sum(predicted)
+    return lower(program, choose, dict(places), dict(aliases), group_size(model)), sum(predicted)
 
 
 def _way(table: Table) -> Way:

@@ -20,7 +20,7 @@ from blobnet.contraction.table import Table
 from blobnet.device import Device
 from blobnet.errors import BuildError, warn
 from blobnet.executor import MOST_CAUSE, bind
-from blobnet.kernel_call import Array, Batch
+from blobnet.kernel_call import Array, Batch, group_size
 from blobnet.recent import Recent
 
 #: Elements behind every buffer's: loads of every second element read one more than they take.
@@ -76,7 +76,7 @@ def compiled(device: Device, program: Program, choose: Callable[[Table], Schedul
     if choose is None:
         choose = partial(best_schedule, device=device.model)
     try:
-        return Compiled(device, lower(program, choose))
+        return Compiled(device, lower(program, choose, most_threads=group_size(device.model)))
     except BuildError as error:
         # What any compiler takes: one result a work-item, without vectors or local memory.
         names = ", ".join(tensor.name for tensor in program.outputs)

@@ -15,6 +15,7 @@ from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.schedule import Schedule, Side, Tile, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
+from blobnet.kernel_call import group_size
 
 #: Multiply-adds in a loop.
 _STATEMENTS = 1200
@@ -157,7 +158,7 @@ def _plains(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
             if results * math.prod(table.extents[tap] for tap in unrolled) > _STATEMENTS:
                 continue
             tiles: dict[str, Tile] = {}
-            left = min(128, model.device.group_size)
+            left = group_size(model.device)
             for other in near:
                 own = block if other == name else table.extents[other] if other == whole else 1
                 threads = min(left, table.extents[other] // own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,7 @@ from blobnet.contraction.table import (
     zeros_of,
 )
 from blobnet.errors import ContractionError
+from blobnet.kernel_call import GROUP_SIZE
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.
 MOST_ZEROS = 4
@@ -132,6 +134,7 @@ def lower(
     choose: Callable[[Table], Schedule],
     places: Mapping[str, Place] | None = None,
     aliases: Mapping[str, str] | None = None,
+    most_threads: int = GROUP_SIZE,
 ) -> Lowered:
     """The launches of a program.
 
@@ -141,6 +144,7 @@ def lower(
         places: where its inputs and outputs lie. Without, they are laid out here, with the zeros that code without
             tests reads, in memory that is all 0 before the first launch.
         aliases: outputs that lie where an input does, and which.
+        most_threads: work-items of a group at most that the launches beside those of tables have.
 
     Raises:
         ContractionError: a statement mixes samples of a batch, or an alias would be overwritten before it is read.
@@ -169,7 +173,7 @@ def lower(
     for group, whole in zip(groups, tables, strict=True):
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
-        for table, schedule in scheduled(whole, choose(whole), elements, new_name):
+        for table, schedule in scheduled(whole, choose(whole), elements, new_name, most_threads):
             made = table.stores[0].operand.name
             entry = f"contraction_{made}_{len(steps)}"
             if made not in layouts and isinstance(table.expression, Load) and not table.reductions:
@@ -400,19 +404,25 @@ def _same_rows(group: Group) -> list[tuple[str, str]]:
 
 
 def scheduled(
-    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str]
+    table: Table,
+    schedule: Schedule,
+    elements: dict[str, int],
+    new_name: Callable[[str], str],
+    most_threads: int = GROUP_SIZE,
 ) -> list[tuple[Table, Schedule]]:
     """The tables of a table's launches under a schedule; buffers of its own join ``elements`` under a ``new_name``.
+
+    Launches that it takes besides have no more than ``most_threads`` work-items a group.
 
     Raises:
         OptionError: the schedule does not fit the table.
     """
-    small = simple if schedule.threads == 1 else spread
+    small = simple if schedule.threads == 1 else functools.partial(spread, most=most_threads)
     steps = [(border, small(border)) for border in borders(table, schedule)]
     table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
     if schedule.is_product:
-        return [*steps, *_product(table, schedule, elements, new_name)]
+        return [*steps, *_product(table, schedule, elements, new_name, most_threads)]
     names = operand_names(table)
     wide = [names[key] for key in schedule.wide]
     for operand in [names[key] for key in schedule.packed]:
@@ -433,24 +443,24 @@ def scheduled(
 
 
 def _product(
-    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str]
+    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str], most_threads: int
 ) -> list[tuple[Table, Schedule]]:
     """The launches of a product of matrices."""
     steps = []
     names = operand_names(table)
     for operand in [names[key] for key in schedule.packed]:
         table, packing = matrix_copy(table, operand, schedule, new_name("packed"), elements)
-        steps.append(packing)
+        steps.append((packing, spread(packing, most_threads)))
     if schedule.split[1] == 1:
         return [*steps, (table, schedule)]
     first, second = split_depth(table, schedule, new_name("partial"))
     elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
-    return [*steps, (first, schedule), (second, spread(second))]
+    return [*steps, (first, schedule), (second, spread(second, most_threads))]
 
 
 def matrix_copy(
     table: Table, operand: Operand, schedule: Schedule, name: str, elements: dict[str, int]
-) -> tuple[Table, tuple[Table, Schedule]]:
+) -> tuple[Table, Table]:
     """The table with a copy of an operand whose rows (or columns) lie side by side, whole tiles, and what makes it."""
     left, _ = sides(table, schedule)
     side = schedule.rows if operand == left else schedule.columns
@@ -473,7 +483,7 @@ def matrix_copy(
 
     indexes = tuple(replace(index, is_output=True) for index in table.indexes if index.name in strides)
     packing = Table(indexes, "=", Load(operand), (), (Store(replace(copy, block=0), Value()),))
-    return replace(table, expression=rewritten(table.expression, replaced)), (packing, spread(packing))
+    return replace(table, expression=rewritten(table.expression, replaced)), packing
 
 
 def split_depth(table: Table, schedule: Schedule, partial: str) -> tuple[Table, Table]:
@@ -528,7 +538,7 @@ def simple(table: Table) -> Schedule:
     return Schedule(tiles={index.name: Tile(1, walk, lanes)}, vector=index.name if lanes > 1 else "", lanes=lanes)
 
 
-def spread(table: Table, most: int = 128) -> Schedule:
+def spread(table: Table, most: int = GROUP_SIZE) -> Schedule:
     """The same for devices whose work-items are lanes: neighbours beside each other."""
     store, tiles = table.stores[0].operand, {}
     order = sorted((index.name for index in table.outputs), key=lambda name: abs(store.stride(name)))

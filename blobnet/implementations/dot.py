@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from blobnet.blob import FLOAT32
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import GlobalSize, KernelCall, power_of_two
+from blobnet.kernel_call import GlobalSize, KernelCall, group_size, power_of_two
 
 #: Positions of all samples, and products of a position and a tap, up to which these kernels are worth their unrolling.
 MOST_POSITIONS, MOST_PRODUCTS = 8, 128
@@ -54,15 +55,20 @@ class Dot(Implementation):
 
     def calls(self) -> list[KernelCall]:
         operation = self.operation
+        model = operation.tuning.model
+        most = group_size(model, _ITEMS)
         # Aligned runs, of weights that are read at once, divide those of an output unit.
         run = 1 if operation.columns % 4 else 4
         if operation.positions == 1:
-            size = GlobalSize(_ITEMS * operation.groups * -(-operation.units // _UNITS))
-            return [operation.call(self.kernel, size, _ITEMS, LANES=run, BLOCK_UNITS=_UNITS)]
+            size = GlobalSize(most * operation.groups * -(-operation.units // _UNITS))
+            return [operation.call(self.kernel, size, most, LANES=run, BLOCK_UNITS=_UNITS)]
         # Input units a work-item, and work-items a group: as many as there is room, and work, for.
         units = min(max(1, _VALUES // self.values), -(-operation.depth // _WARP))
-        items = max(_WARP, power_of_two(-(-operation.depth // units), _ITEMS))
-        while items > _WARP and units * items * operation.taps > _WEIGHTS:
+        items = max(_WARP, power_of_two(-(-operation.depth // units), most))
+        # The group's weights lie in local memory, and behind them its sums (kernels/convolution/dot.h).
+        sums, room = power_of_two(operation.positions, MOST_POSITIONS), model.local_memory // FLOAT32.itemsize
+        weights = units * operation.taps
+        while items > _WARP and (items * weights > _WEIGHTS or items * (weights + sums + sums / _WARP) > room):
             items //= 2
         size = GlobalSize(items * operation.groups * operation.units)
         window = {"LANES": self.lanes_read, "READS": self.reads, "SKEW": self.skew}

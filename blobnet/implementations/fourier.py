@@ -6,8 +6,12 @@ numbers that products are of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from blobnet.blob import FLOAT32
+from blobnet.implementations.base import Implementation
+from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Winograd
 from blobnet.kernel_call import GlobalSize
@@ -19,6 +23,8 @@ _SIDE, _POINTS = 32, 514
 _TAPS = range(4, 8)
 #: Patches or units side by side in a work-group that transforms them, and patches that fill every tile of products.
 _LANES, _WHOLE = 8, 64
+#: Bytes of local memory of a work-group that transforms patches (kernels/convolution/fourier.h).
+_LOCAL_BYTES = FLOAT32.itemsize * _LANES * (_SIDE * (_SIDE + 1) + 4)
 #: Weights side by side in a work-group that makes their gradient, and work-items that share the points of each.
 _COLUMNS, _SLICES = 32, 4
 #: Tiles of products beside those of minimal filtering.
@@ -39,6 +45,12 @@ class Fourier(Winograd):
     @classmethod
     def tiles_of(cls, side: int, *, of_weights: bool) -> tuple[Tile, ...]:
         return (*(WEIGHT_TILES if of_weights else TILES), *_TILES)
+
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        model = operation.tuning.model
+        has_room = model.group_size >= _LANES * _SIDE and model.local_memory >= _LOCAL_BYTES
+        return super().candidates(operation) if has_room else iter(())
 
     @property
     def way(self) -> Way:

@@ -15,7 +15,7 @@ from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, group_size
 from blobnet.kernel_source import Macro, load
 
 
@@ -373,7 +373,7 @@ class Operation:
 
 def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
     """The launch that adds up partial sums of a gradient, which lie one behind the other."""
-    run, local = (1, 64) if tuning.model.items_are_lanes else (256, 1)
+    run, local = (1, group_size(tuning.model, 64)) if tuning.model.items_are_lanes else (256, 1)
     return KernelCall(
         "gradient/reduce",
         label,

@@ -6,12 +6,12 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implem
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import GlobalSize, KernelCall, group_size
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most.
 _SUMS, _ROWS = 24, 4
-#: Work-items in a group that makes values, and in one that sums.
-_LOCAL, _SUMMING = 128, 64
+#: Work-items in a group that sums.
+_SUMMING = 64
 #: Units of the result in a group, and weights of one source unit, up to which these kernels, which unroll all taps, are
 #: worth compiling.
 _FEW_UNITS, _MOST_FACTORS = 4, 512
@@ -58,8 +58,9 @@ class Strip(Implementation):
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
             return operation.summed(splits, self.kernel, size, _SUMMING, {"STRIP": strip})
         rows, columns, strip = self._strips()
-        size = GlobalSize(_LOCAL, positions=columns * -(-rows // strip) * operation.groups, tile=_LOCAL)
-        return [operation.call(self.kernel, size, _LOCAL, STRIP=strip)]
+        local = group_size(operation.tuning.model)
+        size = GlobalSize(local, positions=columns * -(-rows // strip) * operation.groups, tile=local)
+        return [operation.call(self.kernel, size, local, STRIP=strip)]
 
     def _strips(self) -> tuple[int, int, int]:
         """Rows and columns of blocks, and rows of a strip; a block is as many cells as phases backward, one forward."""

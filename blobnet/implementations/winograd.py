@@ -17,7 +17,7 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implem
 from blobnet.implementations.blocking import rounded_up, splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size
 from blobnet.kernel_source import Macro
 from blobnet.task import Way
 
@@ -50,9 +50,9 @@ WEIGHT_TOTAL_TILES = (
     Tile(128, 64, 16, 8, 8, speed=0.88, totals=True),
     Tile(64, 32, 16, 8, 4, speed=0.75, totals=True, is_guess=True),
 )
-#: Patches, and units of weights, side by side in a work-group that transforms them; and patches and units of one that
-#: stores units side by side.
-_PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_LOCAL = 128, 32, (8, 1, 32)
+#: Patches, and units of weights, side by side in a work-group that transforms them; and patches, and work-items, of one
+#: that stores units side by side.
+_PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_PATCHES, _BATCH_LOCAL = 128, 32, 8, 256
 Local = int | tuple[int, int, int]
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
@@ -276,7 +276,10 @@ class Winograd(Implementation):
         size = GlobalSize(
             _PATCH_LOCAL, 1, self.operation.groups * units, positions=self.sample_patches, tile=_PATCH_LOCAL
         )
-        return size, _BATCH_LOCAL if self.of_weights else _PATCH_LOCAL
+        model = self.operation.tuning.model
+        if not self.of_weights:
+            return size, group_size(model, _PATCH_LOCAL)
+        return size, (_BATCH_PATCHES, 1, group_size(model, _BATCH_LOCAL) // _BATCH_PATCHES)
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:

@@ -123,5 +123,5 @@ def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int
     """Work-items for the blocks of a sample: several blocks each on a CPU, one each on a GPU."""
     if not tuning.model.items_are_lanes:
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
-    group = row_group(blocks)
+    group = row_group(tuning.model, blocks)
     return GlobalSize(-(-blocks // group[0]) * group[0]), group

@@ -15,6 +15,7 @@ from blobnet.kernel_call import (
     Tuning,
     cell_call,
     full_group,
+    group_size,
     planes_at_once,
     power_of_two,
 )
@@ -227,12 +228,13 @@ def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, 
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), (1, 1, 1), along_row
     steps = shape.height * shape.width // lanes
     if steps <= 1:
-        return GlobalSize(1, 1, shape.planes), full_group(1), along_row
-    sharers = max(count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps or count == _PLANE_SHARERS[0])
-    return GlobalSize(sharers, 1, shape.planes), full_group(sharers), {"LANES": lanes}
+        return GlobalSize(1, 1, shape.planes), full_group(tuning.model, 1), along_row
+    worth = [count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps]
+    sharers = group_size(tuning.model, max(worth, default=_PLANE_SHARERS[0]))
+    return GlobalSize(sharers, 1, shape.planes), full_group(tuning.model, sharers), {"LANES": lanes}
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each unit; on a GPU some that share its samples."""
-    group = full_group(_SAMPLE_SHARERS) if tuning.model.items_are_lanes else (1, 1, 1)
+    group = full_group(tuning.model, _SAMPLE_SHARERS) if tuning.model.items_are_lanes else (1, 1, 1)
     return GlobalSize(group[0], 1, units, per_sample=False), group

@@ -219,7 +219,7 @@ def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = row_group(max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
+    local = row_group(model, max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
     size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
