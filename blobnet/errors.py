@@ -39,11 +39,18 @@ class BlobnetError(Exception):
     """
 
     def __init__(self, subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
-        super().__init__(_message(subject, rule, hint, received))
+        super().__init__(printable(_message(subject, rule, hint, received)))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors travel between processes (data loaders, test workers) as the message that they carry.
         return _rebuild, (type(self), str(self))
+
+
+def printable(text: str) -> str:
+    """Text that no terminal takes for a command: what of it is not printed is written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 
 
 def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, object]) -> str:
@@ -77,7 +84,7 @@ class ContractionError(BlobnetError, ValueError):
         error = cls(f"contraction, line {number}, column {column + 1}", rule, hint=hint, **received)
         # Of a long line, what is around the place.
         cut = max(0, min(column - 50, len(line) - 100))
-        shown = line[cut : cut + 100]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in line[cut : cut + 100])
         carets = "^" * max(1, min(end - start, len(shown) - (column - cut)))
         error.args = (f"{error}\n    {shown}\n    {' ' * (column - cut)}{carets}",)
         return error
@@ -140,7 +147,7 @@ def warn(subject: str, rule: str, *, hint: str | None = None, **received: object
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("blobnet", "functools"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(BlobnetWarning(_message(subject, rule, hint, received)), stacklevel=level)
+    warnings.warn(BlobnetWarning(printable(_message(subject, rule, hint, received))), stacklevel=level)
 
 
 def first_few(items: Iterable[object], most: int) -> str:

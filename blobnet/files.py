@@ -104,7 +104,9 @@ def _take(lock: Path, stack: contextlib.ExitStack) -> None:
     import fcntl
 
     while True:
-        file = stack.enter_context(lock.open("a"))
+        # Written over, so it must not be a link to another file, which somebody may have put there.
+        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        file = stack.enter_context(os.fdopen(descriptor, "a", encoding="ascii"))
         # NOTE: not flock, whose locks stay with the processes that were forked from a killed one.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(FileNotFoundError):

@@ -21,7 +21,7 @@ from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device import Device
-from blobnet.errors import OptionError
+from blobnet.errors import FileError, OptionError
 
 _REPEATS = 7
 
@@ -59,7 +59,9 @@ def _text(given: str) -> str:
     """A contraction, or what a file holds."""
     try:
         return Path(given).read_text(encoding="utf-8")
-    except OSError:  # No file, or a text longer than names of files.
+    except UnicodeDecodeError as error:
+        raise FileError(given, "the file must hold the text of a contraction", cause=error) from error
+    except (OSError, ValueError):  # No file, or a text that no file can be called.
         if "=" in given:
             return given
     raise OptionError("TEXT", "it must be a contraction, such as 'O[n] = +(A[n, k])', or a file's path", text=given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
         FileError: the file cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{os.getpid()}-{target.name}")
+    temporary = target.with_name(f".{secrets.token_hex(8)}-{target.name}")
     try:
         figure.savefig(temporary, dpi=DPI)
         temporary.replace(target)

@@ -30,6 +30,15 @@ def test_no_text(run) -> None:
     assert (found.status, found.err) == (1, f"error: {rule}\n")
 
 
+def test_a_file_that_is_no_text(run, tmp_path) -> None:
+    (tmp_path / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    found = run("compile", str(tmp_path / "model.h5"))
+    rule = "the file must hold the text of a contraction. Received cause="
+    assert found.status == 1
+    assert found.err.startswith(f"error: {tmp_path / 'model.h5'}: {rule}")
+    assert run("compile", "a\0b").status == 1
+
+
 def test_schedules_and_gradients(run, tmp_path) -> None:
     (tmp_path / "matmul.txt").write_text(MATMUL)
     arguments = ["compile", str(tmp_path / "matmul.txt"), "--shapes", "A=8x16", "B=16x32"]

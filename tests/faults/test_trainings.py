@@ -70,6 +70,15 @@ def test_a_second_training_does_not_write_the_same_file(folder: Path) -> None:
     assert sorted(path.name for path in folder.glob(".*")) == []
 
 
+def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    """Somebody may have put it into the folder, so that a training writes over another file of its user's."""
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".a.h5.lock").symlink_to("precious")
+    with files.held(tmp_path / "a.h5"):
+        assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_sigterm_saves_and_ends_with_its_status(folder: Path) -> None:
     process = train(folder)
     await_file(folder / "a.h5", process)

@@ -735,6 +735,8 @@ BAD_FILES = [
     (architecture(lambda items: items[1]["config"].update(filters=-1)), "must be one that blobnet can build.*filters"),
     (architecture(lambda items: items[1]["config"].update(secret=1)), "the architecture must be a list of layers"),
     (architecture(lambda items: items[-1].update(inputs=["input"])), "every layer of the architecture must lead"),
+    (architecture(lambda items: items[1].update(kind="\x1b[2J")), r"must be a known one. Received kind=\\x1b\[2J\."),
+    (architecture(lambda items: items[1]["config"].update(padding="\x1b[2J")), r"padding must be.*padding=\\x1b\[2J\."),
     (replaced("layers"), "the file must hold /layers"),
     (replaced("layers/conv"), "datasets under /layers must be exactly.*missing=conv/weight, conv/bias, extra=none"),
     (replaced("layers/conv/bias"), "datasets under /layers must be exactly.*missing=conv/bias"),
@@ -780,6 +782,7 @@ def test_bad_files(saved, change, text):
     with pytest.raises(FileError, match=text) as caught:
         load(saved)
     assert str(caught.value).startswith(str(saved))
+    assert str(caught.value).isprintable()
     with pytest.raises(FileError):
         inspect(saved)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blobnet import errors
-from blobnet.errors import BlobnetError, near_matches
+from blobnet.errors import BlobnetError, BlobnetWarning, ContractionError, OptionError, near_matches, warn
 
 KINDS = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, BlobnetError)]
 
@@ -69,3 +69,24 @@ def test_near_matches() -> None:
 @pytest.mark.parametrize(("count", "expected"), [(0, ""), (1, "0"), (3, "0, 1, 2"), (5, "0, 1, 2 and 2 more")])
 def test_first_few(count: int, expected: str) -> None:
     assert errors.first_few(range(count), 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2J\x07", r"\x1b[2J\x07"),
+        ("a\u202eb\u200f", r"a\u202eb\u200f"),
+        ("gr\xfcn \udcff", "gr\xfcn \\udcff"),
+        ("two\nlines\tof\rone", "two\nlines\tof\\rone"),
+    ],
+)
+def test_no_terminal_takes_what_is_said_for_a_command(text: str, shown: str) -> None:
+    assert (
+        str(OptionError(text, text, received=text, hint=text))
+        == f"{shown}: {shown}. Received received={shown}. Hint: {shown}"
+    )
+    with pytest.warns(BlobnetWarning) as caught:
+        warn("it", "must be so", received=text)
+    assert str(caught[0].message) == f"it: must be so. Received received={shown}."
+    place = ContractionError.at(f"O = {text.partition(chr(10))[0]} +", 4, 5, "it must be a sign")
+    assert str(place).replace("\n", "").isprintable()
