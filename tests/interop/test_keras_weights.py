@@ -159,7 +159,46 @@ def volumes_and_several_ends() -> Pair:
     return model, build
 
 
-PAIRS = {item.__name__: item for item in (chain, branches, one_dimension, volumes_and_several_ends)}
+def lenet5() -> Pair:
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((28, 28, 1)),
+                k.Conv2D(6, 5, padding="same", activation="relu"),
+                k.MaxPooling2D(),
+                k.Conv2D(16, 5, activation="relu"),
+                k.MaxPooling2D(),
+                k.Flatten(),
+                k.Dense(120, activation="relu"),
+                k.Dense(84, activation="relu"),
+                k.Dense(10),
+            ]
+        )
+
+    return bn.models.lenet5(), build
+
+
+def resnet8() -> Pair:
+    def build(keras: Any) -> Any:
+        k = keras.layers
+
+        def normed(node: Any, units: int, kernel: int, stride: int = 1) -> Any:
+            node = k.ZeroPadding2D(kernel // 2)(node)
+            return k.BatchNormalization(epsilon=1e-5)(k.Conv2D(units, kernel, stride, use_bias=False)(node))
+
+        images = keras.Input((12, 10, 1))
+        node = k.ReLU()(normed(images, 16, 3))
+        for units, stride in ((16, 1), (32, 2), (64, 2)):
+            branch = normed(k.ReLU()(normed(node, units, 3, stride)), units, 3)
+            shortcut = node if stride == 1 else normed(node, units, 1, stride)
+            node = k.ReLU()(k.Add()([branch, shortcut]))
+        return keras.Model(images, k.Dense(5)(k.GlobalAveragePooling2D()(node)))
+
+    return bn.models.resnet8((1, 12, 10), 5), build
+
+
+PAIRS = {item.__name__: item for item in (chain, branches, one_dimension, volumes_and_several_ends, lenet5, resnet8)}
 
 
 def last(x: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import layers
+from blobnet import initializers, layers
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import torch_names
+from blobnet.layers.base import ParameterSpec
 from tests.interop.damage import refusals
 from tests.interop.networks import STOOD_FOR, random_weights, samples
 
@@ -32,6 +35,41 @@ OTHER_SIZES = {
         {"image_size": 64, "patch_size": 16, "num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768},
     )
 }
+
+
+#: The state dicts of torchvision 0.29's networks for 7 classes: entries, and what :func:`digest` makes of their lines.
+STATES = {
+    "alexnet": (16, "36ff5c6f9518bdda"),
+    "convnext_tiny": (182, "801493d341ad48e2"),
+    "densenet121": (606, "c1f36bd893bf1695"),
+    "densenet161": (806, "8f5d566e5e387ba9"),
+    "efficientnet_b0": (311, "a5e0f6a0f1bf7ac2"),
+    "googlenet": (287, "78945f9e157ee6f0"),
+    "inception_v3": (472, "236acc930940e327"),
+    "mobilenet_v2": (262, "681abe07a7b80c71"),
+    "mobilenet_v3_small": (210, "10e55e423f9e88ee"),
+    "resnet101": (522, "e444472f424d8527"),
+    "resnet18": (102, "94a400306e498c6d"),
+    "resnet34": (182, "e5541cca32f96097"),
+    "resnet50": (267, "f2f27789693418d5"),
+    "shufflenet_v2_x1_0": (282, "ecc16e14710528cf"),
+    "squeezenet1_1": (52, "2f65ca451445ecce"),
+    "vgg11": (22, "efe5bca9b722139a"),
+    "vgg11_bn": (54, "4ba1afbd4747e25d"),
+    "vgg13": (26, "e139bbe277f1f94b"),
+    "vgg13_bn": (66, "5900f33f320a7cfb"),
+    "vgg16": (32, "e9638b84165a72d5"),
+    "vgg16_bn": (84, "556accec88ea2c26"),
+    "vgg19": (38, "12a67aa538301397"),
+    "vgg19_bn": (102, "6596fa5fc2f69f3e"),
+    "vit_tiny": (152, "89d6b9f2975be541"),
+}
+
+
+def digest(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, str]:
+    """How many entries a state dict has, and a hash of their names and shapes."""
+    lines = sorted(f"{name} {shape}" for name, shape in shapes.items())
+    return len(lines), hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def torchvision_networks() -> list[str]:
@@ -80,6 +118,18 @@ def test_names_and_shapes_of_published_networks(published_name: str) -> None:
         state = published(published_name, 7).state_dict()
     wanted = {name: tuple(values.shape) for name, values in state.items() if not name.endswith(torch_names.COUNTS)}
     assert {entry.name: entry.shape for entry in torch_names.entries(built(published_name, 7).graph)} == wanted
+    assert digest(wanted) == STATES[published_name]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_names_and_shapes_are_torchvisions_where_it_is_not_installed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def zeros(spec: ParameterSpec, *_: object) -> Any:
+        return np.zeros(spec.shape, np.float32)
+
+    monkeypatch.setattr(initializers, "initialize", zeros)
+    assert digest({entry.name: entry.shape for entry in torch_names.entries(built(name, 7).graph)}) == STATES[name]
 
 
 def test_published_networks_into_ours_and_back(device: Any, tmp_path: Path, published_name: str) -> None:
