@@ -163,6 +163,7 @@ class Checkpoint(_FileCallback):
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         _check_room(self.path, progress, copies=1 + self.keep_best)
+        progress.trainer.step.world.last_words(lambda: self.state)
 
     def step_end(self, progress: Progress) -> None:
         if self.every_steps and progress.trainer.step.number % self.every_steps == 0:

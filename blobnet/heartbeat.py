@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 #: Seconds between two words of a rank, without a word after which it is lost, and after which an error of one rank is
 #: that of the job if others wait for it.
-INTERVAL, SILENCE, PATIENCE = 1.0, 20.0, 3.0
+INTERVAL, SILENCE, PATIENCE = 1.0, 20.0, 5.0
 #: How many times as long as any before a step may take, while others wait for it, beyond SILENCE.
 _SLOWER = 5.0
 #: Seconds for ranks to find each other.

@@ -40,6 +40,9 @@ SHARDS = 8
 #: Seconds in which rank 0 may say itself what went wrong.
 _FIRST_SECONDS = 2.0
 
+#: Seconds in which mpiexec reads what a rank has said last.
+_LAST_SECONDS = 0.5
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -62,8 +65,6 @@ class World:
     rank = 0
     size = 1
     local_rank = 0
-    #: Says what is safe on disk, behind an error that ends all ranks.
-    last_words: Callable[[], str] = staticmethod(lambda: "")
 
     @staticmethod
     def started() -> World:
@@ -162,12 +163,15 @@ class World:
         """
         return contextlib.nullcontext()
 
+    def last_words(self, words: Callable[[], str]) -> None:
+        """What to say, behind the line, where another rank ends this one: what is safe on disk."""
+
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Within, those who watch take that for what this rank does."""
         return contextlib.nullcontext()
 
     def end(self, line: str, status: int = 1) -> None:
-        """Ends all ranks, with a line; does nothing where this process is alone."""
+        """Ends all ranks, with a line, which is left to the first if it has one; nothing where there is one rank."""
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
@@ -195,6 +199,10 @@ class _MpiWorld(World):
         self._is_local = self._all.Split_type(mpi.COMM_TYPE_SHARED).Get_size() == self.size
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
         self._heartbeat: Heartbeat | None = None
+        self._words: Callable[[], str] = str
+
+    def last_words(self, words: Callable[[], str]) -> None:
+        self._words = words
 
     def gather(self, value: T) -> list[T]:
         with self.doing("waits"):
@@ -282,16 +290,24 @@ class _MpiWorld(World):
 
     def _end_for(self, fault: str) -> None:
         """Ends all ranks for what another one did, or did not."""
-        if self.rank > 1:
-            time.sleep(_FIRST_SECONDS)  # One of them says it.
+        if self.rank == 1:
+            self._say_last(f"error: {fault}", 1)
         self.end(f"error: {fault}")
 
     def end(self, line: str, status: int = 1) -> None:
+        if not self.is_first:
+            time.sleep(_FIRST_SECONDS)
+        self._say_last(line, status)
+
+    def _say_last(self, line: str, status: int) -> None:
         if self._heartbeat is not None:
             self._heartbeat.leave()
-        words = self.last_words()
+        words = self._words()
         os.write(2, f"{line.rstrip('.')}.{' ' if words else ''}{words}\n".encode())
+        time.sleep(_LAST_SECONDS)  # mpiexec forgets what it has not read when it ends all.
         self._all.Abort(status)
+        time.sleep(_LAST_SECONDS)  # It may return, before mpiexec has ended this process.
+        os._exit(status)
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
@@ -300,14 +316,12 @@ class _MpiWorld(World):
             try:
                 yield
             except BaseException as error:
-                if not self.is_first:
-                    time.sleep(_FIRST_SECONDS)  # What all of them find rank 0 says.
                 if not isinstance(error, BlobnetError | KeyboardInterrupt):
                     traceback.print_exc(file=stderr)
                 who = "" if self.is_first else f"on rank {self.rank}: "
                 word = "" if isinstance(error, KeyboardInterrupt) else "error: "
                 stderr.flush()
-                self.last_words = str
+                self._words = str  # The error has them.
                 self.end(f"{word}{who}{_line(error)}", _status(error))
 
 

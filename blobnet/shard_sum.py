@@ -8,7 +8,7 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -191,13 +191,13 @@ class ShardSum:
         found, ready = list[tuple[int, Callable[[], None]]](), 0
         for part in self._parts[:-1]:
             ready = max(ready, part.ready)
-            found.append((ready, partial(self._begin, part)))
+            found.append((ready, partial(self._begin, part, part.sum_up)))
         return found
 
-    def _begin(self, part: _Part) -> None:
-        """Exchanges, behind what is launched, a part of the sums; goes on with those before it meanwhile."""
+    def _begin(self, part: _Part, sum_up: Sequence[Launch] = ()) -> None:
+        """Exchanges a part of the sums, once they are whole; goes on with those before it meanwhile."""
         self._go_on()
-        self._launch(part.sum_up)
+        self._launch(sum_up)
         self._exchanging.append(part.exchange())
         next(self._exchanging[-1])
 
@@ -251,8 +251,8 @@ class ShardSum:
         if world.size > 1:
             if not self._exchanging:
                 for part in self._parts[:-1]:
-                    self._begin_summed(part)
-            self._begin_summed(self._parts[-1])
+                    self._begin(part)
+            self._begin(self._parts[-1])
             while self._exchanging:
                 self._go_on()
             first = executor.device.read(executor.buffers["totals"], 1)
@@ -264,13 +264,7 @@ class ShardSum:
         self._launch(self._finish)
         return is_finite
 
-    def _begin_summed(self, part: _Part) -> None:
-        """Exchanges a part of the sums where these are whole already."""
-        self._go_on()
-        self._exchanging.append(part.exchange())
-        next(self._exchanging[-1])
-
-    def _launch(self, launches: list[Launch]) -> None:
+    def _launch(self, launches: Sequence[Launch]) -> None:
         self._executor.launch(launches, 0)
 
 

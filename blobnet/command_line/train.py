@@ -206,6 +206,7 @@ class _Timeout(Callback):
                 rule = "a step must end in that time, but the device, or a disk, does not answer"
                 device, step = self._device.info.name, progress.trainer.step.number + 1
                 error = DeviceError("--timeout", rule, seconds=self.seconds, device=device, step=step)
+                progress.trainer.step.world.end(f"error: {error}")
                 add_sentence(error, self._file.state)
                 os.write(2, f"\nerror: {error}\n".encode())
                 os._exit(1)
@@ -281,7 +282,6 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
     print(f"device  {device.info}\n", file=sys.stderr)
     callbacks = _callbacks(options, data, file, device)
-    World.current().last_words = lambda: file.state
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)

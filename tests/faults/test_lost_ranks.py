@@ -108,6 +108,41 @@ def test_sigterm_on_one_rank_saves_and_ends_all(
     assert main(f"train lenet5 --dataset digits --batch-size 64 --schedule constant {options} --shards 8".split()) == 0
 
 
+#: ``blobnet train`` on ranks of which one loses its device.
+LOST = """
+import sys
+from blobnet import training_step
+from blobnet.cli import main
+from blobnet.errors import DeviceError
+from blobnet.parallel import World
+
+update = training_step.TrainingStep.update
+
+def failing(self, rate):
+    if self.number == 5 and World.current().rank == 1:
+        raise DeviceError("Some GPU", "the driver must not lose it", code=-36)
+    update(self, rate)
+
+training_step.TrainingStep.update = failing
+sys.exit(main("train lenet5 --dataset digits --batch-size 512 --epochs 9 --output a.h5".split()))
+"""
+
+
+@needs_mpi
+def test_a_rank_that_loses_its_device_ends_all(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mpiexec(2, device, "-c", LOST)
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert said == (
+        "error: on rank 1: Some GPU: the driver must not lose it. Received code=-36. "
+        "The last checkpoint is a.h5 (epoch 1)."
+    )
+    state = load("a.h5").training_state
+    assert state is not None
+    assert (state.epoch, state.step) == (1, 3)
+
+
 @needs_mpi
 @pytest.mark.parametrize(
     ("kind", "rank", "line"),
@@ -132,7 +167,9 @@ def test_a_rank_that_is_lost_ends_all(
     # Who is killed: mpiexec may be faster to kill all others, and names the process itself.
     if said or kind != "killed":
         assert len(said) == 1, done.stderr
-        assert re.fullmatch(rf"error: rank {rank} \(process \d+ on .+\):? {line}\.", said[0]), said
+        assert re.fullmatch(
+            rf"error: rank {rank} \(process \d+ on .+\):? {line}\. The last checkpoint is {path} .+\.", said[0]
+        ), said
     else:
         assert f"PID {Path('1.pid').read_text()} RUNNING" in done.stdout + done.stderr
     model = load(path)
