@@ -122,6 +122,8 @@ def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         shape, is_fortran, dtype = readers[version](file)
     except (tokenize.TokenError, RecursionError) as error:  # NumPy reads headers of Python 2 by tokens.
         raise ValueError(f"the header cannot be read: {error}") from error
+    if not all(type(size) is int and size >= 0 for size in shape):  # NumPy takes True for a number, too.
+        raise ValueError(f"the header says that the shape is {shape}")
     # An array of one axis, or with one at most that is larger than 1, has both orders.
     return shape, is_fortran and sum(size > 1 for size in shape) > 1, dtype
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zipfile
 import zlib
@@ -118,6 +119,20 @@ def test_headers_that_say_more_than_there_is(tmp_path: Path, packing: int) -> No
     for read in (image_size, lambda path: datasets.read_image(path, (1, 8, 8))):
         with pytest.raises(FileError, match=r"x\.npy: the file must be a readable \.npy array"):
             read(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("shape", [(True, 4), (-1, 4), (-2, -2)], ids=str)
+def test_headers_whose_shape_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    data = header(shape) + bytes(1000)
+    (tmp_path / "x.npy").write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("x.npy", data)
+        archive.writestr("y.npy", header((3,)) + bytes(3))
+    for most in (user_data.KEPT_BYTES, 16):  # What is larger stays in its file.
+        monkeypatch.setattr(user_data, "KEPT_BYTES", most)
+        for name, read in (("x.npy", user_data.read_samples), ("data.npz", datasets.load)):
+            with pytest.raises(FileError, match=f"{name}: .*the header says that the shape is {re.escape(str(shape))}"):
+                read(tmp_path / name)
 
 
 def test_an_archive_that_unpacks_to_more_than_it_can(tmp_path: Path) -> None:
