@@ -4,18 +4,25 @@
     apt-get install intel-opencl-icd              # Intel's, whose program is ocloc; see below
     python tests/bench/spills.py [MODEL...] [--gpu NAME...] [--batch-size 64] [--jobs 2] [--all]
     python tests/bench/spills.py contractions [...]
+    python tests/bench/spills.py --quick          # what CI runs: lenet5, on a GPU of each
 
 A plan for training and one for inference are made with what is known of each GPU, and every program of them is
 compiled. What spills, or keeps arrays in memory, is listed with its share of its plan's flops: of those directions of
-layers that it takes part in, be it with all of their arithmetic or none. --all lists the others as well. The exit
-status is 1 if anything spills. `contractions` are the convolutions of `blobnet bench conv anchors` in all directions,
-as the contraction compiler makes them for each GPU; a kernel's share is that of its direction's terms.
+layers that it takes part in, be it with all of their arithmetic or none; and so are products of over 1 % of the flops
+whose inner loops have less than 0.6 multiply-adds for each instruction. --all lists the others as well. The exit status
+is 1 if a program of over 1 % of the flops spills. `contractions` are the convolutions of `blobnet bench conv anchors`
+in all directions, as the contraction compiler makes them for each GPU; a kernel's share is that of its direction's
+terms.
 
     registers  what a work-item has; Intel's compiler takes all there are
     spilled    registers that lie in memory for some of the time; Intel's are those of a thread, of 32 or 64 bytes
     scratch    bytes of memory that a work-item (Intel's: a thread) needs for these, and for arrays
     local      bytes of local memory of a work-group
     lanes      work-items of a wave or thread
+    waves      AMD's: those that registers and local memory leave room for on a SIMD, as clang says (of 10 on GCN, 8 on
+               CDNA, 16 on RDNA); Intel's: threads of an execution unit, as local memory leaves room for (of 7 or 8)
+    loop       instructions of the inner loop, for a wave or thread (inner_loop.py)
+    share      multiply-adds among them
 
 What the compilers said is kept in $XDG_CACHE_HOME/blobnet/spills. The package with ocloc has an OpenCL driver as well,
 which tests should not see: before it is installed,
@@ -28,6 +35,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -39,8 +47,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import contraction
+import inner_loop
 
 from blobnet.bench import shapes
+from blobnet.blob import FLOAT32
 from blobnet.cache import cache_folder
 from blobnet.command_line.model_argument import find_model
 from blobnet.contraction.calls import launches
@@ -61,6 +71,11 @@ from tests.amd.compiler import BITCODE, TARGET, VERSION, target_options
 #: A direction of a layer: the number of its vertex, and the direction.
 Part = tuple[int | None, str]
 MODELS = ("resnet50", "mobilenet_v2", "vgg16")
+#: The part of a plan's flops from which on a program counts, and of an inner loop's instructions that should multiply
+#: and add; how many of them make it that of a product.
+_LARGE, _WANTED, _LEAST_MULTIPLY_ADDS = 0.01, 0.6, 8
+#: What --quick compiles, and for which GPUs.
+_QUICK_MODELS, _QUICK_GPUS = ("lenet5",), ("gfx1030", "dg2")
 #: Intel's GPUs by ocloc's names, and what their driver answers.
 INTEL = {
     "cfl": ("Intel(R) UHD Graphics 630 [0x3e92]", 24, 256, 1 << 16),
@@ -81,6 +96,13 @@ class Compiled:
     scratch: int
     local: int
     lanes: int
+    waves: int
+    loop: inner_loop.Loop
+
+    @property
+    def is_product(self) -> bool:
+        """Whether its inner loop is there to multiply and add."""
+        return self.loop.multiply_adds >= _LEAST_MULTIPLY_ADDS
 
     @property
     def spills(self) -> bool:
@@ -156,18 +178,21 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
 # -- compilers ---------------------------------------------------------------------------------------------------------
 
 
-def compiled(text: str, gpu: str) -> Compiled:
+def compiled(program: Program, text: str, gpu: str) -> Compiled:
     """What a program's kernel needs on a GPU, from the cache if it was compiled before."""
     command = "ocloc" if gpu in INTEL else "clang-16"
     text = preamble(device(gpu)) + text
-    digest = hashlib.sha256("\n".join([version(command), *BUILD_OPTIONS, text]).encode()).hexdigest()[:24]
+    items = math.prod(program.call.local_size or (1,))
+    known = [version(command), readers(), *BUILD_OPTIONS, str(items), text]
+    digest = hashlib.sha256("\n".join(known).encode()).hexdigest()[:24]
     kept = cache_folder() / "spills" / gpu / f"{digest}.json"
     if kept.exists():
-        return Compiled(**json.loads(kept.read_text(encoding="utf-8")))
+        facts = json.loads(kept.read_text(encoding="utf-8"))
+        return Compiled(**facts | {"loop": inner_loop.Loop(**facts["loop"])})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.cl"
         source.write_text(text, encoding="utf-8")
-        found = (by_ocloc if gpu in INTEL else by_clang)(source, gpu)
+        found = by_ocloc(source, gpu, items) if gpu in INTEL else by_clang(source, gpu)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(asdict(found)), encoding="utf-8")
     return found
@@ -178,6 +203,12 @@ def version(command: str) -> str:
     """What a compiler says that it is."""
     option = "--version" if command != "ocloc" else "--help"
     return subprocess.run([command, option], capture_output=True, text=True, check=False).stdout
+
+
+@functools.cache
+def readers() -> str:
+    """What reads the compilers' output: this file, and that for loops."""
+    return "".join(Path(str(path)).read_text(encoding="utf-8") for path in (__file__, inner_loop.__file__))
 
 
 def by_clang(source: Path, gpu: str) -> Compiled:
@@ -201,29 +232,47 @@ def by_clang(source: Path, gpu: str) -> Compiled:
         number("private_segment_fixed_size"),
         number("group_segment_fixed_size"),
         number("wavefront_size"),
+        min(map(int, re.findall(r"; Occupancy: (\d+)", text))),
+        inner_loop.inner_loop(text),
     )
 
 
-def by_ocloc(source: Path, gpu: str) -> Compiled:
-    """Intel's: a warning says what spills; the rest is in what its compiler dumps for who asks."""
+def by_ocloc(source: Path, gpu: str, items: int) -> Compiled:
+    """Intel's, with ``items`` work-items a group: a warning says what spills; its compiler dumps the rest if asked."""
     folder = source.parent
     command = ["ocloc", "compile", "-file", str(source), "-device", gpu, "-out_dir", str(folder / "out")]
-    environment = {"IGC_EnableCosDump": "1", "IGC_DumpToCustomDir": str(folder)}
+    environment = {"IGC_EnableCosDump": "1", "IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": str(folder)}
     said = run([*command, "-options", " ".join(BUILD_OPTIONS)], environment)
     # It may try several times: of each kernel what it has made last counts, and of a program's kernels the largest.
     made = sorted(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns)
-    facts = {path.name.rpartition("_entry_")[2]: path.read_text(encoding="utf-8") for path in made}
+    last = {path.name.rpartition("_entry_")[2]: path for path in made}
+    facts = {entry: path.read_text(encoding="utf-8") for entry, path in last.items()}
 
     def number(name: str, where: Iterable[str] = facts.values()) -> int:
         return max(int((re.findall(rf"{name} *=? *(\d+)", text) or [0])[-1]) for text in where)
 
+    local, lanes = number("TotalInlineLocalMemorySize"), number("LargestCompiledSIMDSize")
+    assembly = "".join(path.with_suffix(".asm").read_text(encoding="utf-8") for path in last.values())
     return Compiled(
         number("NumGRFRequired"),
         number("spilled around", [said]),
         number("PerThreadScratchSpace") + number("PerThreadPrivateMemorySize"),
-        number("TotalInlineLocalMemorySize"),
-        number("LargestCompiledSIMDSize"),
+        local,
+        lanes,
+        resident_threads(device(gpu), -(-items // max(1, lanes)), local),
+        inner_loop.inner_loop(assembly),
     )
+
+
+def resident_threads(model: DeviceModel, threads: int, local: int) -> int:
+    """Threads of an Intel execution unit, for work-groups of so many threads and bytes of local memory."""
+    assert model.register_file
+    assert model.core_memory
+    most = model.register_file // (FLOAT32.itemsize * model.registers * model.lanes)
+    groups = max(1, most * model.units_of_core // threads)
+    if local:
+        groups = min(groups, max(1, model.core_memory // local))
+    return min(most, -(-groups * threads // model.units_of_core))
 
 
 def run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
@@ -241,13 +290,14 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> str
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-HEADER = ("kernel", "first use", "flops", "registers", "spilled", "scratch", "local", "lanes")
+HEADER = ("kernel", "first use", "flops", "registers", "spilled", "scratch", "local", "lanes", "waves", "loop", "share")
 
 
 def row(program: Program, found: Compiled) -> list[str]:
     """A program's line."""
-    numbers = [str(value) for value in (found.registers, found.spilled, found.scratch, found.local, found.lanes)]
-    return [program.call.kernel, program.call.label, f"{program.share:.1%}", *numbers]
+    numbers = found.registers, found.spilled, found.scratch, found.local, found.lanes, found.waves
+    loop = [str(found.loop.instructions), f"{found.loop.share:.2f}"] if found.loop.instructions else ["-", "-"]
+    return [program.call.kernel, program.call.label, f"{program.share:.1%}", *map(str, numbers), *loop]
 
 
 def main() -> None:
@@ -257,27 +307,37 @@ def main() -> None:
     parser.add_argument("--gpu", nargs="+", default=[*INTEL, *AMD], help="names of ocloc and clang (-mcpu)")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=2, help="compilers side by side")
+    parser.add_argument("--quick", action="store_true", help=f"{' '.join(_QUICK_MODELS)} for {' '.join(_QUICK_GPUS)}")
     parser.add_argument("--all", action="store_true", help="list programs that do not spill, too")
     arguments = parser.parse_args()
-    summary = []
+    if arguments.quick:
+        arguments.models, arguments.gpu = _QUICK_MODELS, _QUICK_GPUS
+    summary, is_bad = [], False
     for gpu in arguments.gpu:
         for model in arguments.models:
             is_compiled = model == "contractions"
             make = compiled_contractions if is_compiled else functools.partial(programs_of, model)
             programs = make(gpu, arguments.batch_size)
             with ThreadPoolExecutor(arguments.jobs) as pool:
-                found = dict(zip(programs, pool.map(lambda text, gpu=gpu: compiled(text, gpu), programs), strict=True))
-            spilling = [text for text, result in found.items() if result.spills]
-            listed = sorted(programs if arguments.all else spilling, key=lambda text: -programs[text].share)
+                results = pool.map(lambda item, gpu=gpu: compiled(item[1], item[0], gpu), programs.items())
+                found = dict(zip(programs, results, strict=True))
+            large = {text for text, program in programs.items() if program.share > _LARGE}
+            spilling = {text for text, result in found.items() if result.spills}
+            products = {text for text in large if found[text].is_product}
+            slow = {text for text in products if found[text].loop.share < _WANTED}
+            listed = sorted(programs if arguments.all else spilling | slow, key=lambda text: -programs[text].share)
             if listed:
                 rows = [row(programs[text], found[text]) for text in listed]
-                print(f"\n{model} on {gpu}\n\n{Table(HEADER, rows, '<<>>>>>>')}", flush=True)
-            large = sum(programs[text].share > 0.01 for text in spilling)
-            counts = len(programs), len(spilling), large, sum(found[text].spilled for text in spilling)
-            summary.append([gpu, str(device(gpu).architecture), model, *map(str, counts)])
+                print(f"\n{model} on {gpu}\n\n{Table(HEADER, rows, '<<>>>>>>>>>')}", flush=True)
+            is_bad = is_bad or bool(spilling & large)
+            counts = len(programs), len(spilling), len(spilling & large), sum(found[text].spilled for text in spilling)
+            shares = sorted(found[text].loop.share for text in products)
+            ends = f"{shares[0]:.2f} to {shares[-1]:.2f}" if shares else "-"
+            less = f"{len(slow)} of {len(products)}"
+            summary.append([gpu, str(device(gpu).architecture), model, *map(str, counts), ends, less])
     header = ("GPU", "architecture", "model", "programs", "spill", "over 1 % of flops", "registers spilled")
-    print(f"\n{Table(header, summary, '<<<>>>>')}")
-    sys.exit(any(line[4] != "0" for line in summary))
+    print(f"\n{Table((*header, 'multiply-adds', 'below 0.6'), summary, '<<<>>>>>>')}")
+    sys.exit(is_bad)
 
 
 if __name__ == "__main__":
