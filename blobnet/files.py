@@ -29,6 +29,9 @@ _FOREIGN = {
     b"<": "a web page or XML",
 }
 
+#: The ends of the names of files that PyTorch writes as pickles.
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+
 #: Names of the files that this process is writing.
 _UNDER_WAY: set[str] = set()
 #: The files that this process holds.
@@ -260,6 +263,14 @@ def opening(path: str | os.PathLike[str]) -> tuple[bytes, int]:
 def kind_of(start: bytes) -> str:
     """What a file that begins so seems to be."""
     return next((kind for magic, kind in _FOREIGN.items() if start.startswith(magic)), "no format that blobnet knows")
+
+
+def pickle_hint(path: str | os.PathLike[str]) -> str:
+    """The lines that make a file of weights of a pickle of PyTorch's, which is never read."""
+    new = Path(path).with_suffix(".safetensors").name
+    hint = "where you trust it, these two lines convert it:\n"
+    hint += "    from safetensors.torch import save_file\n"
+    return hint + f"    save_file(torch.load({Path(path).name!r}, weights_only=True), {new!r})"
 
 
 def _similar(path: Path) -> str | None:

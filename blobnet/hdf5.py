@@ -51,7 +51,8 @@ def check_source(path: str | os.PathLike[str]) -> int:
     if _SIGNATURE.startswith(start[:8]) or h5py.is_hdf5(path):
         return size
     rule = f"a model file must be HDF5, but this is {files.kind_of(start)}"
-    raise FileError(str(path), rule, begins=start[:16])
+    hint = files.pickle_hint(path) if Path(path).suffix in files.PICKLES else None
+    raise FileError(str(path), rule, hint=hint, begins=start[:16])
 
 
 @contextlib.contextmanager

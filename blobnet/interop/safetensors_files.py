@@ -17,8 +17,7 @@ from blobnet.errors import FileError, OptionError, ShapeError, first_few
 from blobnet.graph import Graph
 from blobnet.interop import torch_names
 
-#: Files that PyTorch writes as pickles, by the ends of their names and by their beginnings.
-_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+#: What files that PyTorch writes as pickles begin with.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
 #: The types that are read; others do not hold float numbers that NumPy has.
 _TYPES = ("F16", "F32", "F64")
@@ -74,12 +73,9 @@ def _package(subject: str) -> Any:
 
 def _check_beginning(path: str | os.PathLike[str], subject: str) -> None:
     start, _ = files.opening(path)
-    if Path(path).suffix in _PICKLES or start.startswith(_BEGINNINGS):
-        new = Path(path).with_suffix(".safetensors").name
-        hint = "where you trust it, these two lines convert it:\n"
-        hint += "    from safetensors.torch import save_file\n"
-        hint += f"    save_file(torch.load({Path(path).name!r}, weights_only=True), {new!r})"
-        raise FileError(subject, "weights are not read from pickles, which can run any code", hint=hint)
+    if Path(path).suffix in files.PICKLES or start.startswith(_BEGINNINGS):
+        rule = "weights are not read from pickles, which can run any code"
+        raise FileError(subject, rule, hint=files.pickle_hint(path))
 
 
 def _read(subject: str, file: Any, graph: Graph) -> dict[str, FloatArray]:

@@ -363,6 +363,14 @@ def test_pickles_are_refused(tmp_path: Path, name: str, start: bytes) -> None:
     assert lines + f"'{Path(name).stem}.safetensors')" in str(caught.value)
 
 
+def test_model_files_that_are_pickles_are_refused_with_the_lines(tmp_path: Path) -> None:
+    """Where a model is asked for, as by ``--init-from``, and not weights alone."""
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(FileError, match="a model file must be HDF5, but this is a zip archive") as caught:
+        bn.load(tmp_path / "model.pt")
+    assert "save_file(torch.load('model.pt', weights_only=True), 'model.safetensors')" in str(caught.value)
+
+
 def test_the_two_lines_convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand in the error."""
     torch = pytest.importorskip("torch")
