@@ -48,8 +48,18 @@ def make_folder(folder: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder is this user's, and not what another has put there; raises OSError."""
-    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()  # Not on Windows.
+    """Whether a file or folder, and the cache around it, is this user's, and nothing that another has put there.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if not hasattr(os, "geteuid"):  # On Windows.
+        return True
+    above: list[Path] = []
+    with contextlib.suppress(FileError):
+        whole = cache_folder()
+        above = [folder for folder in path.parents if folder == whole or whole in folder.parents]
+    return all(item.stat().st_uid == os.geteuid() for item in (path, *above))
 
 
 def is_usable(folder: Path) -> bool:
@@ -103,13 +113,15 @@ def write_entry(path: Path, content: bytes) -> None:
 def read_entry(path: Path) -> bytes | None:
     """What was kept in a file; None where there is none, or, with a warning, where its hash does not confirm it."""
     try:
-        data = path.read_bytes()
+        data, is_ours = path.read_bytes(), is_own(path)
     except OSError:
         return None
     size = hashlib.sha256().digest_size
-    if data[:size] == seal(path, data[size:]):
+    if is_ours and data[:size] == seal(path, data[size:]):
         return data[size:]
-    warn(str(path), "an entry of the cache must be as it was written, and is made anew", bytes=len(data))
+    # Others can write a hash, too, and may have been able to write here.
+    rule = "be as it was written" if is_ours else "be this user's own"
+    warn(str(path), f"an entry of the cache must {rule}, and is made anew", bytes=len(data))
     return None
 
 

@@ -49,6 +49,8 @@ def _known() -> dict[str, str]:
         for other in _path().parent.iterdir():
             if other != _path():
                 other.unlink()
+        if not is_own(_path()):
+            return found
         for line in _path().read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
             key, _, rest = line.partition(" ")
             text = rest.partition(" ")[2].removesuffix("\n")

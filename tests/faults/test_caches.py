@@ -158,6 +158,29 @@ def test_an_entry_counts_only_in_its_place(tmp_path: Path) -> None:
             assert read_entry(other) is None
 
 
+def test_an_entry_of_another_user_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who could write to a folder before it was closed can have written a hash, too."""
+    path = tmp_path / "entry"
+    write_entry(path, b"content")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.warns(BlobnetWarning, match="an entry of the cache must be this user's own, and is made anew"):
+        assert read_entry(path) is None
+
+
+def test_a_cache_within_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "blobnet" / "programs" / "device"
+    assert is_usable(folder)
+    if os.geteuid():
+        pytest.skip("this user gives no folders away")
+    for other in (folder.parent, folder.parent.parent):
+        os.chown(other, 4711, -1)
+        assert not is_usable(folder)
+        os.chown(other, 0, -1)
+    os.chown(tmp_path, 4711, -1)  # A home on a disk that is another's.
+    assert is_usable(folder)
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_cache_that_others_could_enter_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
