@@ -119,6 +119,22 @@ def test_a_cache_on_a_full_disk(full: Path, warm: tuple[Path, str]) -> None:
     assert run(full) == (warm[1], "")
 
 
+@pytest.mark.parametrize("is_warm", [False, True], ids=["empty", "warm"])
+def test_a_cache_that_is_read_only(tmp_path: Path, warm: tuple[Path, str], is_warm: bool) -> None:
+    """Of a mounted disk, since no mode keeps the system's administrator out."""
+    if is_warm:
+        subprocess.run(["cp", "-a", str(warm[0] / "blobnet"), str(tmp_path)], check=True)
+    try:
+        subprocess.run(["mount", "--bind", str(tmp_path), str(tmp_path)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user mounts nothing")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(tmp_path)], check=True)
+        assert run(tmp_path) == (warm[1], "")
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
 def test_processes_that_fill_a_cache_at_once(tmp_path: Path, warm: tuple[Path, str]) -> None:
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(run, [tmp_path] * 3)) == {(warm[1], "")}

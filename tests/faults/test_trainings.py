@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from tests.cli.conftest import NET
 #: Kills of the test of kills; a hundred on demand.
 KILLS = int(os.environ.get("BLOBNET_TEST_KILLS", "3"))
 ENDLESS = 5000
+#: Epochs that take some seconds.
+ENOUGH = 40
 
 
 @pytest.fixture
@@ -77,6 +81,45 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     with files.held(tmp_path / "a.h5"):
         assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.fixture
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A folder on a disk with little room."""
+    disk = folder / "disk"
+    disk.mkdir()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)]
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user mounts nothing")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("full", ["a.h5", "a.csv"])
+def test_a_disk_that_fills_while_it_trains(folder: Path, small_disk: Path, full: str) -> None:
+    """The file before stays, is named, and is gone on from to the same bits; so is the log."""
+    output, log = (f"disk/{name}" if name == full else name for name in ("a.h5", "a.csv"))
+    assert finish(train(folder, "--csv", "whole.csv", output="whole.h5", epochs=ENOUGH))[0] == 0
+    process = train(folder, "--csv", log, output=output, epochs=ENOUGH)
+    await_file(small_disk / full, process)
+    with contextlib.suppress(OSError), (small_disk / "other").open("wb", buffering=0) as other:
+        while True:
+            other.write(bytes(4096))
+    status, said = finish(process)
+    assert status == 1, said
+    assert "No space left on device" in said
+    state = bn.load(folder / output).training_state
+    assert state is not None
+    assert 1 <= state.epoch < ENOUGH
+    assert said.endswith(f"The last checkpoint is {output} (epoch {state.epoch}).")
+    assert sorted(path.name for path in small_disk.iterdir()) == [full, "other"]
+    (small_disk / "other").unlink()
+    assert finish(train(folder, "--csv", log, "--resume", output=output, epochs=ENOUGH))[0] == 0
+    assert (folder / output).read_bytes() == (folder / "whole.h5").read_bytes()
+    assert (folder / log).read_bytes() == (folder / "whole.csv").read_bytes()
 
 
 def test_sigterm_saves_and_ends_with_its_status(folder: Path) -> None:
