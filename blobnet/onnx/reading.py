@@ -225,6 +225,8 @@ def _check_external(tensor: Any, folder: Path | None, subject: str) -> None:
         rule = "external data must lie in the folder of the model"
         raise FileError(subject, rule, tensor=tensor.name, location=location)
     try:
+        if path.exists() and not path.is_file():  # Of a pipe one would wait for values for ever.
+            raise ValueError("it is something else")
         offset, size = int(entries.get("offset", 0)), path.stat().st_size
         length = int(entries["length"]) if "length" in entries else size - offset
     except (OSError, ValueError) as error:

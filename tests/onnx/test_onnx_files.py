@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -180,6 +181,8 @@ def test_external_data_outside_of_the_folder(location: str, tmp_path: Path) -> N
     ("entries", "rule"),
     [
         ({"location": "none.bin"}, "external data must be a file"),
+        ({"location": "pipe", "length": 0}, "external data must be a file.*cause=it is something else"),
+        ({"location": "pipe"}, "external data must be a file"),
         ({"offset": "four"}, "whole numbers for offset and length"),
         ({"offset": 2000}, "external data must lie within its file. Received tensor=m, offset=2000, length=2000"),
         ({"offset": -4}, "external data must lie within its file"),
@@ -188,6 +191,7 @@ def test_external_data_outside_of_the_folder(location: str, tmp_path: Path) -> N
     ],
 )
 def test_external_data_that_is_not_there(entries: dict[str, Any], rule: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileError, match=rule):
         bn.onnx.load(_external(tmp_path, **entries))
 
