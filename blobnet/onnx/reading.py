@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 OLDEST_OPSET = 7
 #: Nodes that a graph may have, its functions written out.
 MOST_NODES = 100_000
+#: Those of them that ONNX defines by others: it takes milliseconds to write one out.
+MOST_COMPOSITES = 1_000
 #: What ONNX's own operators have for a domain.
 OWN_DOMAINS = ("", "ai.onnx")
 #: Characters of another package's message that errors repeat.
@@ -130,10 +133,14 @@ def written_out(model: Any, subject: str) -> Any:
         except Exception as error:
             raise FileError(subject, "the functions of a model must fit their calls", cause=_shown(error)) from error
     for _ in range(3):
-        kinds = {node.op_type for graph in _graphs(model) for node in graph.node if node.domain in OWN_DOMAINS}
+        kinds = Counter(node.op_type for graph in _graphs(model) for node in graph.node if node.domain in OWN_DOMAINS)
         schemas = {("", kind): schema for kind in sorted(kinds) if (schema := _composite(onnx, kind, version))}
         if not schemas:
             break
+        count = sum(kinds[kind] for _, kind in schemas)
+        if count > MOST_COMPOSITES:
+            rule = f"a model may have {MOST_COMPOSITES:,} nodes of operators that ONNX defines by others"
+            raise FileError(subject, rule, nodes=count, operators=first_few([kind for _, kind in schemas], 4))
         defaults = {key: [item.default_value for item in found.attributes.values()] for key, found in schemas.items()}
         model = _completed(model, defaults)
         for key in schemas:

@@ -114,6 +114,14 @@ def test_operators_that_there_are_not_are_found_as_a_session_begins(tmp_path: Pa
             bn.onnx.Session(file)
 
 
+def test_more_composite_operators_than_are_written_out(tmp_path: Path) -> None:
+    names = ["x", *(f"v{number}" for number in range(1001))]
+    nodes = [node("MeanVarianceNormalization", [names[i]], [names[i + 1]]) for i in range(1001)]
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, 4, 4)}, {"v1000": None}))
+    with pytest.raises(FileError, match=r"1,000 nodes of operators that ONNX defines by others. Received nodes=1001"):
+        bn.onnx.load(path)
+
+
 # -- external data -----------------------------------------------------------------------------------------------------
 
 
