@@ -34,6 +34,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -101,7 +102,7 @@ class Compiled:
 
     @property
     def is_product(self) -> bool:
-        """Whether its inner loop is there to multiply and add."""
+        """Whether its inner loop multiplies and adds more than it must for addresses."""
         return self.loop.multiply_adds >= _LEAST_MULTIPLY_ADDS
 
     @property
@@ -207,8 +208,8 @@ def version(command: str) -> str:
 
 @functools.cache
 def readers() -> str:
-    """What reads the compilers' output: this file, and that for loops."""
-    return "".join(Path(str(path)).read_text(encoding="utf-8") for path in (__file__, inner_loop.__file__))
+    """The code that reads compilers' output."""
+    return "".join(inspect.getsource(code) for code in (by_clang, by_ocloc, resident_threads, inner_loop))
 
 
 def by_clang(source: Path, gpu: str) -> Compiled:
@@ -323,7 +324,7 @@ def main() -> None:
                 found = dict(zip(programs, results, strict=True))
             large = {text for text, program in programs.items() if program.share > _LARGE}
             spilling = {text for text, result in found.items() if result.spills}
-            products = {text for text in large if found[text].is_product}
+            products = {text for text in large if programs[text].call.way and found[text].is_product}
             slow = {text for text in products if found[text].loop.share < _WANTED}
             listed = sorted(programs if arguments.all else spilling | slow, key=lambda text: -programs[text].share)
             if listed:

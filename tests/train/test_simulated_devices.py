@@ -1,8 +1,14 @@
-"""GPUs that are not here (tests/simulated.py): plans and tiles keep within their limits, and numbers stay the same."""
+"""GPUs that are not here (tests/simulated.py): plans and tiles keep within their limits, and numbers stay the same.
+
+    BLOBNET_TEST_DEVICES=simulated python -m pytest tests/train/test_simulated_devices.py
+
+trains on every one, which takes minutes, and not on one alone.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,9 +31,9 @@ from blobnet.task import Choices
 from blobnet.weight_buffers import average_call
 from tests.networks import NumPyOperations, run
 from tests.simulated import GPUS, Host, SimulatedDevice, host_device
-from tests.small_tiles import take_small_patches, take_small_tiles
 from tests.tiny import digits, share_of_memory, tiny_model
 
+EVERY = os.environ.get("BLOBNET_TEST_DEVICES") == "simulated"
 #: A last batch of 13.
 X, Y = digits(45)
 
@@ -142,18 +148,16 @@ def check_outputs(model: Model, device: Device) -> None:
     np.testing.assert_allclose(found, wanted.reshape(found.shape), rtol=1e-4, atol=1e-4)
 
 
-def test_training_with_the_least_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_small_tiles(monkeypatch)
-    take_small_patches(monkeypatch)
+def test_training_with_the_least_of_everything() -> None:
     wanted, model, device = trained(tiny_model(), Device(host_device())), tiny_model(), SimulatedDevice("least")
     check_equal(trained(model, device), wanted)
     check_outputs(model, device)
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not EVERY, reason="takes minutes: BLOBNET_TEST_DEVICES=simulated")
 @pytest.mark.parametrize("name", GPUS)
-def test_training(name: str) -> None:
-    """With the GPU's own tiles."""
+def test_training_on_every_one(name: str) -> None:
     wanted, model, device = trained(network(), Device(host_device())), network(), SimulatedDevice(name)
     check_equal(trained(model, device), wanted)
     check_outputs(model, device)
@@ -183,8 +187,6 @@ def test_buffers_are_no_larger_than_allowed() -> None:
 )
 def test_the_host_does_not_change_numbers(monkeypatch: pytest.MonkeyPatch, host: Host, streams: bool) -> None:
     """Copies that come late, or ahead of all that the host has launched: bit by bit."""
-    take_small_tiles(monkeypatch)
-    take_small_patches(monkeypatch)
     if streams:
         share_of_memory(monkeypatch, 0)
     wanted = trained(tiny_model(), SimulatedDevice("least"))
