@@ -230,6 +230,8 @@ def test_compiled_layers_with_weights_that_are_halves(device: Device, name: str,
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_plans_with_parameters_that_are_halves(device: Device, kind: str) -> None:
     """A network computes with the rounded numbers, from a buffer of half the size."""
+    if kind == "cpu" and not device.is_host:
+        pytest.skip("processors' plans have groups of more than the 64 work-items that GPUs take along one axis")
     images = layers.Input(3, 9, 11)()
     node = layers.Conv2D(8, 3, padding=1, activation="relu")(images)
     node = layers.BatchNorm()(layers.Conv2D(12, 3, stride=2, padding=1, groups=2)(node))
