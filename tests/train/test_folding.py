@@ -156,7 +156,7 @@ def test_a_step_makes_what_frozen_layers_need_once_for_their_weights(
     step = step_of(dict(model.weights))
     calls: list[str] = []
     run = step.executor.run
-    monkeypatch.setattr(step.executor, "run", lambda phase, batch: (calls.append(phase), run(phase, batch))[1])
+    monkeypatch.setattr(step.executor, "run", lambda phase, *others: (calls.append(phase), run(phase, *others))[1])
     for _ in range(2):
         gradients(step)
         step.update(0.1)
