@@ -244,7 +244,7 @@ def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
     model, (of_samples, of_classes) = _network(check), _weights(check)
     names = ("conv/weight", "conv/bias")
     weight, bias = (model.weights[name].astype(np.float64) for name in names)
-    states: list[Any] = [{}, {}]
+    state: of_optimizers.State = {}
     total = 0.0
     for number, (samples, y) in enumerate(_batches(check)):
         x = _entered(check, samples, number)
@@ -260,7 +260,7 @@ def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
         for name, values in zip(names, gradients, strict=True):
             assert values is not None
             yield f"gradient of {name}", values
-        (weight, bias), states = _updated(check.optimizer, (weight, bias), gradients, states)
+        (weight, bias), state = _updated(check.optimizer, (weight, bias), gradients, state)
     yield from zip(names, (weight, bias), strict=True)
     yield "sum of losses", np.array([total])
 
@@ -287,17 +287,18 @@ def _loss(
     return (*_OF_CLASSES[kind](logits, y, **own), weight)
 
 
-def _updated(optimizer: optimizers.Optimizer, parameters: Any, gradients: Any, states: list[Any]) -> tuple[Any, Any]:
-    """Parameters, of which the first decays, behind a step."""
+def _updated(
+    optimizer: optimizers.Optimizer, parameters: Any, gradients: Any, state: of_optimizers.State
+) -> tuple[list[Float64Array], of_optimizers.State]:
+    """Parameters, of which the first decays, behind a step, and the optimizer's new state."""
     config = optimizer.config()
     most, decay = config.pop("clip_norm"), config.pop("weight_decay")
     config.pop("learning_rate")
+    flat, gradient = (np.concatenate([values.ravel() for values in every]) for every in (parameters, gradients))
     if most is not None:
-        norm = np.sqrt(sum(float((values**2).sum()) for values in gradients))
-        gradients = [values * min(1.0, most / (norm + 1e-6)) for values in gradients]
-    function = _OF_OPTIMIZERS[type(optimizer).__name__]
-    found = [
-        function(values, gradient, state, learning_rate=_RATE, weight_decay=own, **config)
-        for values, gradient, state, own in zip(parameters, gradients, states, (decay, 0.0), strict=True)
-    ]
-    return [values for values, _ in found], [state for _, state in found]
+        gradient, _ = of_optimizers.clip_by_global_norm(gradient, most)
+    decays = np.repeat([decay, 0.0], [values.size for values in parameters])
+    update = _OF_OPTIMIZERS[type(optimizer).__name__]
+    flat, state = update(flat, gradient, state, learning_rate=_RATE, weight_decay=decays, **config)
+    pieces = np.split(flat, [parameters[0].size])
+    return [piece.reshape(values.shape) for piece, values in zip(pieces, parameters, strict=True)], state
