@@ -110,7 +110,7 @@ class _Part:
         calls = executor.plan.phase("backward")
         touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
         self.ready = max(touching, default=0)
-        place = last.bit_count() - (last & 1 if not sums.of_batches else 0)
+        place = sums.place_of(last)
         self.accumulate = executor.bind(sums.accumulate_call(place, model, part), 0)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
@@ -209,7 +209,7 @@ class ShardSum:
         if self._shards == 1:
             return
         self._number = number
-        self._place = number.bit_count() - (number & 1 if not self._sums.of_batches else 0)
+        self._place = self._sums.place_of(number)
         if self._sums.statistics:
             if number == 0:
                 buffer = self._executor.buffers[STATISTICS]

@@ -56,6 +56,13 @@ class Sums:
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
 
+    def place_of(self, shard: int) -> int:
+        """Which of the sums a shard's gradients are added to: one for each of the rank's subtrees that are still open.
+
+        The right one of two shards adds to the left one's, unless it has several batches to add up first.
+        """
+        return shard.bit_count() - (0 if self.of_batches else shard & 1)
+
     def received_in(self, part: range) -> tuple[str, int]:
         """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""
         return ("gradients", part.start) if part.start + half(part) <= self.gradients else (GRADIENT_SUM, self.elements)
