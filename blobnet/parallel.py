@@ -195,8 +195,8 @@ class _MpiWorld(World):
     def __init__(self, mpi: Any) -> None:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
-        self.local_rank = self._all.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
-        self._is_local = self._all.Split_type(mpi.COMM_TYPE_SHARED).Get_size() == self.size
+        host = self._all.Split_type(mpi.COMM_TYPE_SHARED)
+        self.local_rank, self._is_local = host.Get_rank(), host.Get_size() == self.size
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
         self._heartbeat: Heartbeat | None = None
         self._words: Callable[[], str] = str
