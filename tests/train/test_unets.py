@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import blobnet as bn
-from blobnet import datasets, layers
+from blobnet import datasets, initializers, layers
 from blobnet.blob import FloatArray
 from blobnet.cli import main
 from blobnet.device import Device
@@ -145,6 +146,58 @@ def torch_unet_1d(model: Model, torch: Any, tensors: dict[str, Any], levels: int
         values = functional.conv_transpose1d(values, *own, stride=2, padding=1)
     values = convolution(values, "last")
     return functional.conv1d(values, tensors["noise/weight"], tensors["noise/bias"])
+
+
+def published_unet_1d(torch: Any, units: int, condition: int, step: int = 256) -> Any:
+    """The modules of Chi et al.'s ConditionalUnet1D at its published settings: 256, 512 and 1024 units, kernels of 5
+    taps, 8 groups, scales and shifts. Its condition begins with ``step`` numbers that a network of its own makes.
+    """
+    nn, counts, taps, groups = torch.nn, [256, 512, 1024], 5, 8
+
+    def convolution(inputs: int, outputs: int) -> Any:
+        return nn.Sequential(nn.Conv1d(inputs, outputs, taps, padding=taps // 2), nn.GroupNorm(groups, outputs))
+
+    def block(inputs: int, outputs: int) -> Any:
+        parts = {"first": convolution(inputs, outputs), "second": convolution(outputs, outputs)}
+        parts["condition"] = nn.Linear(step + condition, 2 * outputs)
+        if inputs != outputs:
+            parts["residual"] = nn.Conv1d(inputs, outputs, 1)
+        return nn.ModuleDict(parts)
+
+    levels = list(zip([units, *counts[:-1]], counts, strict=True))
+    down = [nn.ModuleList([block(before, count), block(count, count)]) for before, count in levels]
+    up = [nn.ModuleList([block(2 * count, before), block(before, before)]) for before, count in reversed(levels[1:])]
+    for (_, count), level in zip(levels[:-1], down[:-1], strict=True):
+        level.append(nn.Conv1d(count, count, 3, stride=2, padding=1))
+    for (before, _), level in zip(reversed(levels[1:]), up, strict=True):
+        level.append(nn.ConvTranspose1d(before, before, 4, stride=2, padding=1))
+    return nn.ModuleDict(
+        {
+            "step": nn.Sequential(nn.Linear(step, 4 * step), nn.Linear(4 * step, step)),
+            "down": nn.ModuleList(down),
+            "middle": nn.ModuleList([block(counts[-1], counts[-1]) for _ in range(2)]),
+            "up": nn.ModuleList(up),
+            "last": nn.Sequential(convolution(counts[0], counts[0]), nn.Conv1d(counts[0], units, 1)),
+        }
+    )
+
+
+def test_the_conditional_network_has_the_published_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For Push-T's states, two observations of five numbers: the paper's notebook prints 6.535322e+07."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(initializers, "initialize", lambda spec, *_: np.zeros(spec.shape, np.float32))
+    with torch.device("meta"):
+        published = published_unet_1d(torch, 2, 2 * 5)
+    theirs: Counter[tuple[int, ...]] = Counter()
+    for name, values in published.named_parameters():
+        if "condition" in name:  # Scales and shifts are two layers here.
+            theirs[(values.shape[0] // 2, *values.shape[1:])] += 2
+        elif not name.startswith("step."):  # Who has the network makes the condition.
+            theirs[tuple(values.shape)] += 1
+    model = unet_1d((2, 16), condition=256 + 2 * 5)
+    assert Counter(model.graph.named_parameters[name].shape for name in model.graph.trainable) == theirs
+    made = sum(values.numel() for values in published["step"].parameters())
+    assert f"{model.parameter_count + made:e}" == "6.535322e+07"
 
 
 @pytest.mark.long
