@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 __all__ = [
     "BlobnetError",
@@ -27,6 +28,10 @@ __all__ = [
     "TrainingError",
 ]
 
+_Error = TypeVar("_Error", bound="BlobnetError")
+#: What stands before the advice in a message.
+_HINT = " Hint: "
+
 
 class BlobnetError(Exception):
     """Base of all of blobnet's errors.
@@ -40,6 +45,10 @@ class BlobnetError(Exception):
 
     def __init__(self, subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
         super().__init__(printable(_message(subject, rule, hint, received)))
+
+    def with_hint(self: _Error, hint: str) -> _Error:
+        """The same error with other advice."""
+        return _rebuild(type(self), f"{str(self).partition(_HINT)[0]}{_HINT}{printable(hint)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors travel between processes (data loaders, test workers) as the message that they carry.
@@ -57,10 +66,10 @@ def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, o
     message = f"{subject}: {rule}."
     if received:
         message += " Received " + ", ".join(f"{name}={value}" for name, value in received.items()) + "."
-    return f"{message} Hint: {hint}" if hint else message
+    return f"{message}{_HINT}{hint}" if hint else message
 
 
-def _rebuild(kind: type[BlobnetError], message: str) -> BlobnetError:
+def _rebuild(kind: type[_Error], message: str) -> _Error:
     error = kind.__new__(kind)
     Exception.__init__(error, message)
     return error

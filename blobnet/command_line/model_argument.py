@@ -19,6 +19,7 @@ import blobnet.models
 from blobnet import checkpoint, onnx
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model, check_class_names, load
+from blobnet.onnx.operation import OnHostError, OpenAxisError
 
 #: What a model's function is given, as far as it takes it.
 _OFFERED = ("input_shape", "classes", "class_names", "seed")
@@ -26,6 +27,10 @@ _OFFERED = ("input_shape", "classes", "class_names", "seed")
 _DEFAULT_SHAPE, _DEFAULT_CLASSES = (1, 28, 28), 10
 #: What the names of ONNX files end in.
 _ONNX = ".onnx"
+#: What errors of ONNX files advise on the command line.
+_HOST_HINT = "blobnet predict runs the file: the network on the device, and on the host what follows it."
+_OPEN_HINT = "blobnet convert {} model.h5 --input-shape 3,224,224, say, writes a model of that size (plan takes the "
+_OPEN_HINT += "option, too; for several inputs bn.onnx.load(..., sizes=...) in Python does); predict takes any sizes."
 #: Lines of a user's own code that an error shows.
 _SHOWN_CALLS = 4
 
@@ -191,15 +196,21 @@ def is_model_file(text: str) -> bool:
 
 
 def open_model(path: str | os.PathLike[str], sample: Sequence[int] | None = None) -> Model:
-    """The model in a file: one of blobnet's, or ONNX, for samples of this shape where the file leaves their sizes open.
+    """The model in a file: one of blobnet's, or ONNX, for samples of this shape.
 
     Raises:
         FileError: there is no such file, or it is damaged.
-        OptionError: an ONNX file has an operator that blobnet does not have.
+        OptionError: an ONNX file has samples of another shape, leaves open which (OpenAxisError), or has an operator
+            that blobnet does not have (UnsupportedError).
     """
     if not os.fspath(path).endswith(_ONNX):
         return load(path)
-    return onnx.load(path, sizes=sample)
+    try:
+        return onnx.load(path, sizes=sample)
+    except OpenAxisError as error:
+        raise error.with_hint(_OPEN_HINT.format(path)) from error
+    except OnHostError as error:
+        raise error.with_hint(_HOST_HINT) from error
 
 
 def build_or_load(text: str, size: int | None) -> Model:

@@ -14,6 +14,7 @@ from blobnet.datasets import Dataset
 from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError, first_few
 from blobnet.model import Model
+from blobnet.onnx.operation import OpenAxisError
 from blobnet.patterns import frozen_parameters
 
 
@@ -40,7 +41,10 @@ class FileSource:
             ShapeError: its layers do not take that size.
         """
         sample = tuple(input_shape)
-        model = open_model(self.path, sample)
+        try:
+            model = open_model(self.path)
+        except OpenAxisError:
+            model = open_model(self.path, sample)
         before = model.graph.input.shape
         if len(sample) != len(before.dimensions) or sample[1:] == before.dimensions[1:]:
             return model.with_classes(classes, class_names, seed=seed)

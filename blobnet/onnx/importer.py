@@ -58,14 +58,14 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
         path: the file.
         sizes: for axes that the file leaves open: {"height": 224} by the name of an axis, or {"image": (1, 3, 224,
             224)} for all axes of an input. How many samples there are (axis 0) stays open. Or the shape of a sample,
-            (3, 224, 224), for a file with one input, of which the axes that the file leaves open count.
+            (3, 224, 224), for a file with one input. What the file says of sizes must be so.
         samples: whether axis 0 of all inputs and outputs are the samples of a batch. If not, all of a tensor is one
             sample: a model for arrays with one more axis in front.
 
     Raises:
         FileError: the file is missing, damaged or of an operator set that cannot be read.
-        OptionError: an axis has no size, or an operator is none of those that docs/onnx.md lists; the error names the
-            node, and is an UnsupportedError of blobnet.onnx.operation.
+        OptionError: an axis has no size, or another one than the file says; or an operator is none of those that
+            docs/onnx.md lists: the error names the node, and is an UnsupportedError of blobnet.onnx.operation.
     """
     model = read(path)
     graph, subject = model.graph, str(path)
@@ -126,7 +126,7 @@ def import_for(model: Any, subject: str, sizes: Sizes, samples: bool = True, **s
 def sizes_by_name(
     inputs: Sequence[Any], sizes: Sizes | Sequence[int] | None, subject: str, *, samples: bool = True
 ) -> Sizes:
-    """The sizes of axes and inputs, by name; the shape of a sample says those that the only input leaves open.
+    """The sizes of axes and inputs, by name; the shape of a sample is that of the only input.
 
     Raises:
         OptionError: there are several inputs, or samples have another number of axes.
@@ -138,11 +138,13 @@ def sizes_by_name(
         hint = "sizes={NAME: (1, ...), ...} has them for each."
         raise OptionError(f"{subject}, sizes", "the shape of a sample is that of one input", inputs=names, hint=hint)
     axes = inputs[0].type.tensor_type.shape.dim
-    shape = (1, *sizes) if samples else tuple(sizes)
+    shape = tuple(sizes)
+    if samples and axes:  # How many of them the file has is not asked.
+        shape = (_fixed(axes[0]) or 1, *shape)
     if len(shape) != len(axes):
         rule = "a sample must have as many axes as the file says"
         raise OptionError(f"{subject}, sizes", rule, sample=tuple(sizes), file=_shown_axes(axes))
-    return {inputs[0].name: tuple(_fixed(axis) or int(own) for axis, own in zip(axes, shape, strict=True))}
+    return {inputs[0].name: shape}
 
 
 def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[int, ...]:

@@ -133,9 +133,19 @@ def test_open_sizes_of_onnx_files(run, net) -> None:
     graph = onnx.helper.make_graph([onnx.helper.make_node("Conv", ["x", "w"], ["y"])], "g", [entry], [end], [values])
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "open.onnx")
-    assert "input x: every axis but that of the samples must have a size" in run("convert", "open.onnx", "b.h5").err
+    for command in (["convert", "open.onnx", "b.h5"], ["plan", "open.onnx"], ["show", "open.onnx"]):
+        error = run(*command).err
+        assert "input x: every axis but that of the samples must have a size" in error
+        assert "Hint: blobnet convert open.onnx model.h5 --input-shape 3,224,224, say," in error
+        assert "load(..., sizes={" not in error
     assert run("convert", "open.onnx", "b.h5", "--input-shape", "3,8,9").status == 0
     assert bn.load("b.h5").graph.input.shape.dimensions == (3, 8, 9)
+    rule = "input x: the sizes of an input must be those that the file says. Received sizes=(1, 4, 8, 9)"
+    for command in (["convert", "open.onnx", "c.h5"], ["plan", "open.onnx"]):
+        result = run(*command, "--input-shape", "4,8,9")
+        assert result.status == 1
+        assert rule in result.err
+    assert not Path("c.h5").exists()
 
 
 def test_overwrite(run, saved) -> None:

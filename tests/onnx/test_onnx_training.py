@@ -199,7 +199,10 @@ def test_sizes_that_exporters_write_for_open_axes(tmp_path: Path, size: int) -> 
 def test_sizes_of_a_sample(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
     path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, "width")}, {"y": ("N", 3, "width")}))
-    assert bn.onnx.load(path, sizes=(9, 6)).graph.input.shape.dimensions == (3, 6)  # 3 units are the file's.
+    assert bn.onnx.load(path, sizes=(3, 6)).graph.input.shape.dimensions == (3, 6)
+    rule = r"input x: the sizes of an input must be those that the file says. Received sizes=\(1, 9, 6\)"
+    with pytest.raises(bn.errors.OptionError, match=rule):
+        bn.onnx.load(path, sizes=(9, 6))
     with pytest.raises(bn.errors.OptionError, match=r"as many axes as the file says\. Received sample=\(3, 6, 6\)"):
         bn.onnx.load(path, sizes=(3, 6, 6))
     nodes = [helper.make_node("Add", ["a", "b"], ["y"], "sum")]

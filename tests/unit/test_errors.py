@@ -32,6 +32,12 @@ class TestMessage:
         assert str(error) == "Dense: units must be at least 1. Received units=None. Hint: give 1."
         assert error.args == (str(error),)
 
+    def test_other_advice(self, kind: type[BlobnetError]) -> None:
+        for hint in ("give 1.", None):
+            error = kind("Dense", "units must be at least 1", units=0, hint=hint).with_hint("--units 1.")
+            assert type(error) is kind
+            assert str(error) == "Dense: units must be at least 1. Received units=0. Hint: --units 1."
+
     def test_pickles(self, kind: type[BlobnetError]) -> None:
         """Errors cross process boundaries (data loaders, parallel test runs)."""
         error = kind("Dense", "units must be at least 1", units=0)
