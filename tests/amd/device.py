@@ -21,7 +21,8 @@ from blobnet.errors import BuildError, DeviceError
 from tests.amd.code_object import CodeObject
 from tests.amd.compiler import TARGET, CompileError, compiled, missing
 from tests.amd.decoder import UnknownInstructionError
-from tests.amd.launching import LaunchError, run
+from tests.amd.launching import Counts, LaunchError, run
+from tests.amd.machine import Traffic
 
 #: What ROCm's driver answers for a Radeon RX 7600, of 16 work-group processors.
 ANSWERS = Answers(
@@ -48,6 +49,11 @@ class MachineDevice(Device):
     Args:
         info: the CPU device that lends its memory; as for Device if None.
 
+    Attributes:
+        counts_traffic: whether launches count what they do to memory.
+        sampled: of how many groups one runs, to count alone: what they compute is wrong then.
+        counts: of the last launch; None before it.
+
     Raises:
         DeviceError: the compiler or its libraries are not installed, or the device is no CPU.
     """
@@ -66,6 +72,8 @@ class MachineDevice(Device):
         vars(own).update(answers=ANSWERS, model=model_of(ANSWERS))
         super().__init__(own)
         self._enqueue = None
+        self.counts_traffic, self.sampled = False, 1
+        self.counts: Counts | None = None
 
     def _build(self, source: str, digest: str, what: str) -> Any:
         try:
@@ -92,8 +100,10 @@ class MachineDevice(Device):
             mapped = {key: stack.enter_context(_mapped(queue, buffer)) for key, buffer in buffers.items()}
             given = [mapped[value.int_ptr].ctypes.data if isinstance(value, cl.Buffer) else value for value in values]
             regions = [(memory.ctypes.data, memory.nbytes) for memory in mapped.values()]
+            traffic = Traffic(banks=self.model.banks // 2, line=self.model.cache_line) if self.counts_traffic else None
+            sizes = global_size, local_size or (1, 1, 1)
             try:
-                run(kernel.code, kernel.function_name, given, global_size, local_size or (1, 1, 1), regions)
+                self.counts = run(kernel.code, kernel.function_name, given, *sizes, regions, traffic, self.sampled)
             except LaunchError as error:
                 raise DeviceError(TARGET, f"{kernel.function_name} must launch", cause=error) from error
         return cl.enqueue_marker(queue)

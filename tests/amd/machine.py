@@ -83,10 +83,26 @@ class Launch(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("executed", "most", "code", "fault_address", "turn", "random")),
-        *((name, ctypes.c_void_p) for name in ("regions", "places", "counts")),
+        *((name, ctypes.c_uint64) for name in ("sampled", "groups")),
+        *((name, ctypes.c_void_p) for name in ("regions", "places", "counts", "traffic")),
         *((name, ctypes.c_uint32) for name in ("region_count", "place_count", "local_bytes", "fault_pc")),
         *((name, ctypes.c_uint32) for name in ("fault_lane", "last_region")),
     )
+
+
+class Traffic(ctypes.Structure):
+    """What memory instructions cost; see wave.c.
+
+    Attributes:
+        banks, line: banks of local memory, each a word wide, and bytes of a line of the first cache.
+        loaded, stored: bytes that lanes load and store.
+        lines: lines of the first cache that instructions touch, each for itself.
+        local_clocks: clocks of the local memory that a compute unit has.
+        conflicts: those among them that it would not take if no two words were in one bank.
+    """
+
+    COUNTED = ("loaded", "stored", "lines", "local_clocks", "conflicts")
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("banks", "line", *COUNTED))
 
 
 class Start(ctypes.Structure):
@@ -200,10 +216,14 @@ def _memory(access: Access) -> str:
     """All lanes' addresses are used before a register changes: it may be that of the addresses."""
     why = {"global": "OUTSIDE_BUFFERS", "scratch": "OUTSIDE_SCRATCH", "ds": "OUTSIDE_LOCAL"}[access.space]
     size = {"": 4 * access.words, "uint8_t": 1, "int8_t": 1}.get(access.piece, 2)
-    body = []
+    body, counted = [], []
     for place in range(access.addresses):
         at, first = f"p{place}", place * access.words
         offset = f"I->immediate{'2' if place else ''}"
+        if access.space == "global":
+            counted.append(f"count_global(w, q, I, {int(access.stores)}, {size});")
+        elif access.space == "ds":
+            counted.append(f"count_local(w, q, I, {offset}, {size});")
         body.append(f"uint8_t *{at} = {access.space}_memory(w, q, I, l, {offset}, {size});")
         body.append(f"if (!{at}) return fault(q, {why}, pc - 1, q->fault_address, l);")
         register = f"w->v[I->d{'2' if place else ''}"
@@ -216,7 +236,8 @@ def _memory(access: Access) -> str:
     total = access.words * access.addresses
     puts = "" if access.stores else " ".join(f"put(w, I->d + {k}, V[{k}]);" for k in range(total))
     values = "" if access.stores else f"uint32_t V[{total}][LANES];"
-    return f"{values} {_loop('if (w->s[EXEC] >> l & 1) { ' + ' '.join(body) + ' }')} {puts} break;"
+    count = f"if (q->traffic) {{ {' '.join(counted)} }}" if counted else ""
+    return f"{count} {values} {_loop('if (w->s[EXEC] >> l & 1) { ' + ' '.join(body) + ' }')} {puts} break;"
 
 
 def _of_piece(access: Access) -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.amd import semantics
 from tests.amd.compiler import assembled, disassembled, missing
 from tests.amd.decoder import Program, UnknownInstructionError, decode
-from tests.amd.instructions import CARRY, COMPARE, NUMBERS, SCALAR, VECTOR, Rule
+from tests.amd.instructions import CARRY, COMPARE, SCALAR, VECTOR, Rule
 from tests.amd.machine import LANES, NAMED, WAVE, Launch, interpreter
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -38,7 +38,8 @@ def program(line: str) -> Program:
 
 def executed(line: str, wave: Any) -> Any:
     """The wave after an instruction."""
-    after, code, counts = wave.copy(), program(line), np.zeros(len(NUMBERS), np.uint64)
+    after, code = wave.copy(), program(line)
+    counts = np.zeros(len(code.records), np.uint64)
     launch = Launch(most=10, counts=counts.ctypes.data)
     records = ctypes.c_void_p(code.records.ctypes.data)
     assert interpreter().run_wave(records, ctypes.c_void_p(after.ctypes.data), ctypes.byref(launch)) == 0

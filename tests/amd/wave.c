@@ -33,11 +33,14 @@ typedef struct {
   uint8_t *scratch, *local;
 } Wave;
 typedef struct { uint64_t start, bytes; } Region;
+/* What memory instructions cost, if asked for; the same in tests/amd/machine.py. */
+typedef struct { uint64_t banks, line, loaded, stored, lines, local_clocks, conflicts; } Traffic;
 typedef struct {
-  uint64_t executed, most, code, fault_address, turn, random;
+  uint64_t executed, most, code, fault_address, turn, random, sampled, groups;
   const Region *regions;
   const uint32_t *places; /* the instruction at each word of the code */
-  uint64_t *counts;       /* of executed instructions, by operation */
+  uint64_t *counts;       /* how often each instruction was executed */
+  Traffic *traffic;       /* or 0 */
   uint32_t region_count, place_count, local_bytes, fault_pc, fault_lane, last_region;
 } Launch;
 
@@ -282,6 +285,46 @@ static int load_scalars(Wave *w, Launch *q, const Instruction *I, int words) {
   memcpy(&w->s[I->d], (const void *)address, 4 * words);
   return 1;
 }
+/* What an access of lanes costs a first cache: the lines that they touch. */
+static void count_global(const Wave *w, Launch *q, const Instruction *I, int stores, uint32_t bytes) {
+  Traffic *t = q->traffic;
+  uint64_t lines[2 * LANES];
+  int count = 0;
+  for (int l = 0; l < LANES; l++) {
+    if (!(w->s[EXEC] >> l & 1)) continue;
+    uint64_t first = global_address(w, I, l), last = first + bytes - 1;
+    for (uint64_t line = first / t->line; line <= last / t->line; line++) {
+      int k = count;
+      while (k && lines[k - 1] != line) k--;
+      if (!k) lines[count++] = line;
+    }
+    *(stores ? &t->stored : &t->loaded) += bytes;
+  }
+  t->lines += count;
+}
+/* What it costs local memory: lanes are served as many at once as have a word for each bank, and a bank serves one
+   word of theirs at a time, to whoever wants it. */
+static void count_local(const Wave *w, Launch *q, const Instruction *I, int64_t offset, uint32_t bytes) {
+  Traffic *t = q->traffic;
+  uint32_t words = (bytes + 3) / 4, together = MOST(1, t->banks / (words == 3 ? 4 : words));
+  for (uint32_t from = 0; from < LANES; from += together) {
+    uint32_t wanted[4 * LANES], count = 0, clocks = 0;
+    for (uint32_t l = from; l < LEAST(LANES, from + together); l++) {
+      if (!(w->s[EXEC] >> l & 1)) continue;
+      uint32_t first = (w->v[I->address][l] + (uint32_t)offset) / 4;
+      for (uint32_t word = first; word < first + words; word++) {
+        uint32_t same_bank = 1, known = 0;
+        for (uint32_t k = 0; k < count; k++) {
+          known |= wanted[k] == word;
+          same_bank += wanted[k] % t->banks == word % t->banks;
+        }
+        if (known) continue;
+        wanted[count++] = word, clocks = MOST(clocks, same_bank);
+      }
+    }
+    t->local_clocks += clocks, t->conflicts += clocks ? clocks - 1 : 0;
+  }
+}
 static int jump(const Launch *q, uint64_t address, uint32_t *pc) {
   uint64_t place = (address - q->code) / 4;
   if (address < q->code || place >= q->place_count || q->places[place] == UINT32_MAX) return 0;
@@ -302,8 +345,8 @@ int run_wave(const Instruction *program, Wave *w, Launch *q) {
 #define S w->condition
   for (;;) {
     if (!left-- && !w->is_late) { w->pc = pc; return TURN_OVER; }
-    const Instruction *I = &program[pc++];
-    q->counts[I->operation]++;
+    const Instruction *I = &program[pc];
+    q->counts[pc++]++;
     if (++q->executed > q->most) return fault(q, TOO_LONG, pc - 1, 0, 0);
     w->s[NONE] = 0;
     switch (I->operation) {
@@ -355,7 +398,8 @@ static void start_wave(Wave *w, const Start *start, uint32_t first, const uint32
     w->v[0][l] = item % size[0] | item / size[0] % size[1] << 10 | item / size[0] / size[1] << 20;
   }
 }
-/* All groups one behind the other; ``group`` says which one failed. */
+/* All groups one behind the other, or the first and a random one of so many ``sampled``; ``group`` says which one
+   failed. */
 int run_launch(const Instruction *program, Launch *q, const Start *start, const uint32_t *groups, const uint32_t *size,
                uint32_t *group) {
   uint32_t items = size[0] * size[1] * size[2];
@@ -365,6 +409,8 @@ int run_launch(const Instruction *program, Launch *q, const Start *start, const 
   for (group[2] = 0; group[2] < groups[2]; group[2]++)
     for (group[1] = 0; group[1] < groups[1]; group[1]++)
       for (group[0] = 0; group[0] < groups[0]; group[0]++) {
+        if (q->sampled > 1 && q->groups && drawn(q, q->sampled)) continue;
+        q->groups++;
         for (uint32_t k = 0; k < q->local_bytes / 4; k++) ((uint32_t *)local)[k] = GARBAGE_LOCAL;
         for (int k = 0; k < count; k++) {
           waves[k].scratch = scratch + (size_t)start->scratch_bytes * LANES * k;
