@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +122,69 @@ def test_a_disk_that_fills_while_it_trains(folder: Path, small_disk: Path, full:
     assert finish(train(folder, "--csv", log, "--resume", output=output, epochs=ENOUGH))[0] == 0
     assert (folder / output).read_bytes() == (folder / "whole.h5").read_bytes()
     assert (folder / log).read_bytes() == (folder / "whole.csv").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def of_four_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a training has come to its end."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "net.py").write_text(NET, encoding="utf-8")
+    assert finish(train(folder, "--csv", "a.csv", epochs=4))[0] == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def failing_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is loaded before the C library, and fails where that would not (failing_disk.c)."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("calls of the system are only replaced by a C compiler's code on Linux")
+    library = tmp_path_factory.mktemp("library") / "failing_disk.so"
+    source = Path(__file__).with_name("failing_disk.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("call", "number", "file", "error"),
+    [
+        ("write", 3, "*/.a.h5.*.tmp", errno.EIO),
+        ("fsync", 3, "*/.a.h5.*.tmp", errno.EIO),
+        ("close", 5, "*/.a.h5.*.tmp", errno.EDQUOT),  # Twice it is tried whether there can be a file.
+        ("rename", 3, "*/a.h5", errno.EIO),
+        ("fsync", 6, "{folder}", errno.EIO),  # The log's is made first.
+        ("write", 3, "*/.a.csv.*.tmp", errno.EIO),
+    ],
+    ids=["write", "flush", "close", "rename", "flush the folder", "write the log"],
+)
+def test_a_disk_that_fails_while_a_file_is_saved(
+    folder: Path,
+    of_four_epochs: Path,
+    failing_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int,
+    file: str,
+    error: int,
+) -> None:
+    """The file before is safe, or the new one there; it is gone on from to the same bits, and so is the log."""
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(failing_disk))
+        fault = {"CALL": call, "NUMBER": str(number), "FILE": file.format(folder=folder), "ERROR": str(error)}
+        for name, value in fault.items():
+            patch.setenv(f"BLOBNET_FAULT_{name}", value)
+        status, said = finish(train(folder, "--csv", "a.csv", epochs=4))
+    assert status == 1, said
+    assert os.strerror(error) in said
+    state = bn.load(folder / "a.h5").training_state
+    assert state is not None
+    assert state.epoch == (3 if file == "{folder}" else 2)
+    assert said.endswith("The last checkpoint is a.h5 (epoch 2).")
+    assert sorted(path.name for path in folder.glob(".*")) == []
+    assert finish(train(folder, "--csv", "a.csv", "--resume", epochs=4))[0] == 0
+    for name in ("a.h5", "a.csv"):
+        assert (folder / name).read_bytes() == (of_four_epochs / name).read_bytes()
 
 
 def test_sigterm_saves_and_ends_with_its_status(folder: Path) -> None:
