@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blobnet.errors import FileError, warn
+from blobnet.regular import check_regular
 
 #: Bytes that a disk must have free for what is kept to be of use.
 _LEAST_FREE = 1 << 24
@@ -113,6 +114,7 @@ def write_entry(path: Path, content: bytes) -> None:
 def read_entry(path: Path) -> bytes | None:
     """What was kept in a file; None where there is none, or, with a warning, where its hash does not confirm it."""
     try:
+        check_regular(path)
         data, is_ours = path.read_bytes(), is_own(path)
     except OSError:
         return None

@@ -9,13 +9,13 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.plan_report import readable
+from blobnet.regular import check_regular
 
 #: What files of other formats begin with.
 _FOREIGN = {
@@ -91,6 +91,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         except BlockingIOError as error:
             rule, hint = "another training is writing this file", "wait for its end, or write another file."
             with contextlib.suppress(OSError, ValueError):
+                check_regular(lock)
                 hint = f"wait for the end of process {int(lock.read_text())}, or write another file."
             raise FileError(subject_of(path), rule, hint=hint) from error
         except (ImportError, OSError):
@@ -107,8 +108,10 @@ def _take(lock: Path, stack: contextlib.ExitStack) -> None:
     import fcntl
 
     while True:
-        # Written over, so it must not be a link to another file, which somebody may have put there.
-        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        # Written over, so it must not be a link to another file, which somebody may have put there; nor is a pipe
+        # waited for.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(lock, flags, 0o666)
         file = stack.enter_context(os.fdopen(descriptor, "a", encoding="ascii"))
         # NOTE: not flock, whose locks stay with the processes that were forked from a killed one.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -247,17 +250,13 @@ def opening(path: str | os.PathLike[str]) -> tuple[bytes, int]:
     """
     subject, file = subject_of(path), Path(path)
     try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(subject, "a model must be a file, but this is a folder, a device or a pipe")
+        check_regular(file)
         with file.open("rb") as stream:
-            return stream.read(64), status.st_size
+            return stream.read(64), file.stat().st_size
     except FileNotFoundError as error:
         raise FileError(subject, "there must be such a file", hint=_similar(file)) from error
-    except FileError:
-        raise
     except OSError as error:
-        raise FileError(subject, f"the file cannot be read: {error.strerror}") from error
+        raise FileError(subject, f"the file cannot be read: {error.strerror or error}") from error
 
 
 def kind_of(start: bytes) -> str:

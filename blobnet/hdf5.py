@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,13 +87,49 @@ def attribute(item: h5py.Group, name: str) -> str | int | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else int(value)
 
 
+#: Seconds for texts of variable length, and bytes of memory.
+_PATIENCE, _MEMORY = 20, 1 << 31
+#: What a process of its own begins with. The bound of memory is for what damage says of sizes.
+_PRELUDE = f"""
+import contextlib, json, sys
+import h5py
+with contextlib.suppress(ImportError, OSError, ValueError):
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
+"""
+
+
+def read_apart(path: str | os.PathLike[str], program: str, *arguments: str) -> Any:
+    """What a program prints, as JSON, of an HDF5 file that it opens, in a process of its own.
+
+    So are texts of variable length read: a wrong byte in the heap that holds them can make HDF5 2.0 loop forever.
+
+    Args:
+        path: the file: ``sys.argv[1]`` of the program.
+        program: it finds ``json``, ``sys`` and ``h5py`` imported.
+        arguments: ``sys.argv[2:]``.
+
+    Raises:
+        OSError: it does not end, or ends with an error, the last line of which is given.
+    """
+    command = [sys.executable, "-I", "-c", _PRELUDE + program, os.fspath(path), *arguments]
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # Each of NumPy's threads would take memory of its own.
+    try:
+        done = subprocess.run(command, env=alone, capture_output=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"HDF5 does not end within {_PATIENCE} seconds") from error
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise OSError(last or f"status {done.returncode}")
+    return json.loads(done.stdout)
+
+
 class Reader:
     """Reads datasets from a file that is not trusted.
 
     Every dataset must lie in the file itself, in one piece and not compressed. So no filter plugin is ever loaded, a
     dataset cannot claim more than the file holds, and where datasets overlap, the sum of all is still kept below the
-    size of the file. Texts have a fixed length: a single wrong byte in the heap that holds the others can make HDF5
-    2.0 loop forever.
+    size of the file. Texts have a fixed length (:func:`read_apart`).
 
     Args:
         subject: how errors name the file.

@@ -20,6 +20,7 @@ from blobnet.cache import cache_folder, is_own, locked, make_folder, seal, write
 from blobnet.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
 from blobnet.kernel_source import fingerprint
+from blobnet.regular import check_regular
 from blobnet.task import Choices, Fault, Task, Way
 
 #: What may have been measured of a device besides: fp32 operations and bytes a second.
@@ -266,6 +267,7 @@ class Tunings:
     def _read(self) -> _Content:
         """The file's content; empty, with a warning, where it is of no use."""
         try:
+            check_regular(self.path)
             text = self.path.read_bytes()
             if not is_own(self.path):
                 return self._useless("the tuning cache must be this user's own, and is ignored")
@@ -312,6 +314,7 @@ def _winners_of(path: Path, device: str) -> dict[Task, Winner]:
     if not path.exists():
         return {}
     try:
+        check_regular(path)
         content = json.loads(path.read_bytes())
         winners, of = parse_winners(content), content["device"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

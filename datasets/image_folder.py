@@ -20,6 +20,7 @@ from blobnet.datasets.picture_workers import Form, PictureWorkers
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
+from blobnet.regular import check_regular
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 TABLE_SUFFIXES = (".csv",)
@@ -122,6 +123,7 @@ def read_picture_table(
     :func:`read_image_folder`.
     """
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             start = file.readline()
             file.seek(0)

@@ -69,7 +69,7 @@ def load(
     if not is_known:
         if is_pictures:
             return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
-        if path.is_file() and has_pictures:
+        if has_pictures and path.exists() and not path.is_dir():
             return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
         return _read_path(name_or_path, path)
     if name == "digits":

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError
+from blobnet.regular import check_regular
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
 LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -69,6 +70,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
     path = Path(path)
     if path.suffix.lower() == ".npy":
         try:
+            check_regular(path)
             with path.open("rb") as file:
                 height, width = npy_header(file)[0][-2:]
         except (OSError, ValueError, EOFError) as error:
@@ -189,6 +191,7 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
     from PIL import Image
 
     try:
+        check_regular(path)
         with Image.open(path, formats=_formats()) as picture:
             if least_side is not None:
                 picture.draft(None, (least_side, least_side))
@@ -256,6 +259,7 @@ def _scaled(picture: Any, size: tuple[int, int] | None) -> Any:
 def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
     """A .npy file as (C, H, W)."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             check_header(file, path.stat().st_size)
             file.seek(0)

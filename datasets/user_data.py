@@ -23,7 +23,8 @@ from blobnet.datasets.file_source import FileSource, check_header, check_unwritt
 from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
-from blobnet.hdf5 import DAMAGE
+from blobnet.hdf5 import DAMAGE, read_apart
+from blobnet.regular import check_regular
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -119,6 +120,7 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
         FileError: the file cannot be read.
     """
     try:
+        check_regular(path)
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no whole zip archive")
         with path.open("rb") as plain, np.load(plain, allow_pickle=False) as file:
@@ -175,6 +177,7 @@ def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays
         return np.asarray(np.load(path, allow_pickle=False))
 
     try:
+        check_regular(path)
         if path.stat().st_size <= KEPT_BYTES or key == "class_names":
             return {key: whole()}
         with path.open("rb") as file:
@@ -211,6 +214,7 @@ def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, 
     import h5py
 
     try:
+        check_regular(path)
         file = h5py.File(path, "r")
         found = list(file)
         wanted = [key for key in keys or found if key in found and _is_array(path, file, key)]
@@ -266,7 +270,27 @@ def _held_bytes(values: Any, key: str) -> int:
     return int(values.nbytes) if _is_read_whole(values, key) else 8 * len(values)
 
 
+#: Prints the texts of variable length at a name; each lies in the file.
+_TEXTS = """
+with h5py.File(sys.argv[1], "r", locking=False) as file:
+    texts, left = [], int(sys.argv[3])
+    for text in file[sys.argv[2]]:
+        left -= len(text)
+        if left < 0:
+            sys.exit("they are longer than the file")
+        texts.append(text.decode("utf-8", "replace"))
+    print(json.dumps(texts))
+"""
+
+
 def _hdf5_array(path: Path, values: Any, key: str, has_labels: bool) -> Array:
+    if values.dtype.hasobject:
+        import h5py
+
+        if key != "class_names" or values.ndim != 1 or not h5py.check_string_dtype(values.dtype):
+            rule = "an array must hold numbers, and class_names a list of texts"
+            raise DataError(f"{path}, {ascii(key)[1:-1]}", rule, dtype=values.dtype, shape=values.shape)
+        return np.array(read_apart(path, _TEXTS, key, str(path.stat().st_size)), object)
     if _is_read_whole(values, key):
         return np.asarray(values[()])
     place = values.id.get_offset()

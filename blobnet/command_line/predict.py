@@ -36,6 +36,7 @@ from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model
 from blobnet.onnx.operation import OpenAxisError, UnsupportedError
 from blobnet.parallel import World, device_of_rank
+from blobnet.regular import check_regular
 from blobnet.samples import samples_for, sources_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
@@ -233,8 +234,10 @@ def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
         sources = sources_for(graph, named.samples(names), str(path))
         return by_name(names, sources), len(sources[0])
     if suffix in NPY_SUFFIXES:
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-            axes = len(npy_header(file)[0])
+        with contextlib.suppress(OSError, ValueError):
+            check_regular(path)
+            with path.open("rb") as file:
+                axes = len(npy_header(file)[0])
     # An array with an axis more than a sample holds samples.
     is_data = path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES) or axes == graph.input.shape.rank + 2
     if not is_data:

@@ -17,6 +17,7 @@ from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
 from blobnet.device_model import DeviceModel
 from blobnet.errors import FileError
+from blobnet.regular import check_regular
 
 
 def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]) -> Schedule:
@@ -29,6 +30,8 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
         known[key] = str(search())
         with contextlib.suppress(OSError, FileError):
             make_folder(_path().parent)
+            with contextlib.suppress(FileNotFoundError):
+                check_regular(_path())
             with _path().open("a", encoding="utf-8") as file:
                 file.write(_line(key, known[key]))  # At once: processes may write side by side.
     return Schedule.parse(known[key])
@@ -49,6 +52,7 @@ def _known() -> dict[str, str]:
         for other in _path().parent.iterdir():
             if other != _path():
                 other.unlink()
+        check_regular(_path())
         if not is_own(_path()):
             return found
         for line in _path().read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):

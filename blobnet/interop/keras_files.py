@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import secrets
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -18,20 +15,15 @@ from blobnet import files
 from blobnet.blob import FloatArray
 from blobnet.errors import FileError, ShapeError
 from blobnet.graph import Graph
-from blobnet.hdf5 import Reader, attribute, reading
+from blobnet.hdf5 import Reader, attribute, read_apart, reading
 from blobnet.interop.keras_forms import KerasLayer, Variable, keras_layers
 
 #: Where the layers are: in Keras 3, and in its first versions.
 _LAYERS = ("layers", "_layer_checkpoint_dependencies")
 #: What stands for an input layer's numbers: a layer of this class, with these variables.
 _NORMALIZATION, _MEAN, _VARIANCE = "normalization", "0", "1"
-#: Seconds for the lists of names in a file of Keras 2.
-_PATIENCE = 20
-#: Reads them: they are texts of variable length, on which HDF5 can loop forever in a file that is damaged.
+#: Reads the lists of names in a file of Keras 2, which are texts of variable length.
 _NAMES = """
-import json, sys
-import h5py
-
 def names(group, what):
     if what in group.attrs:
         return [str(name, "utf-8") if isinstance(name, bytes) else str(name) for name in group.attrs[what]]
@@ -191,15 +183,11 @@ class _Reader(Reader):
         if not any(name.startswith("layer_names") for name in group.attrs):
             rule = "the file must hold weights of Keras: layers (.weights.h5), or layer_names (.h5)"
             raise self.fail(rule, found=files.listed(itertools.islice(file, 20)))
-        command = [sys.executable, "-I", "-c", _NAMES, self.subject, top]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise self.fail("the names of layers must be readable, but HDF5 does not end", seconds=_PATIENCE) from error
-        if done.returncode:
-            reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise self.fail("the names of layers must be readable", reason=reason or f"status {done.returncode}")
-        return top, [(str(name), list(map(str, weights))) for name, weights in json.loads(done.stdout)]
+            named = read_apart(self.subject, _NAMES, top)
+        except OSError as error:
+            raise self.fail("the names of layers must be readable", reason=error) from error
+        return top, [(str(name), list(map(str, weights))) for name, weights in named]
 
     def keras_2(self, file: h5py.File, graph: Graph) -> dict[str, FloatArray]:
         """Layers with weights correspond by their order."""

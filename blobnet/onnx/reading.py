@@ -18,6 +18,7 @@ from blobnet.errors import FileError, OptionError, first_few
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.values import Array
+from blobnet.regular import check_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -82,6 +83,7 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
 def _parsed(path: Path, subject: str) -> Any:
     """The model that the bytes of a file are."""
     try:
+        check_regular(path)
         size = path.stat().st_size
         data = path.read_bytes() if 0 < size < 2**31 else b""
     except OSError as error:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import layers
+from blobnet import hdf5, layers
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import keras_files
 from tests.interop.damage import refusals
@@ -541,8 +541,8 @@ def test_keras_2_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         model.load_keras_weights(changed(lambda file: file.attrs.__delitem__("layer_names")))
     # HDF5 may loop forever on what it reads there.
     monkeypatch.setattr(keras_files, "_NAMES", "while True: pass")
-    monkeypatch.setattr(keras_files, "_PATIENCE", 0.5)
-    with pytest.raises(FileError, match=r"but HDF5 does not end\. Received seconds=0\.5"):
+    monkeypatch.setattr(hdf5, "_PATIENCE", 0.5)
+    with pytest.raises(FileError, match=r"must be readable\. Received reason=HDF5 does not end within 0\.5 seconds\."):
         model.load_keras_weights(keras_2(path, arrays_of_keras_2()))
 
 

@@ -547,8 +547,8 @@ def test_missing(saved):
 
 
 def test_no_file(saved):
-    for other in (saved.parent, "/dev/zero"):
-        with pytest.raises(FileError, match="a model must be a file, but this is a folder, a device or a pipe"):
+    for other, kind in ((saved.parent, "a folder"), ("/dev/zero", "a device")):
+        with pytest.raises(FileError, match=f"the file cannot be read: it is {kind}, and no file"):
             load(other)
     with pytest.raises(FileError, match="the file cannot be read: Not a directory"):
         load(saved / "model.h5")

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import pytest
 
-from blobnet import datasets
+from blobnet import datasets, hdf5
 from blobnet.datasets import checks, fetch, known, user_data
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.idx import parse_idx, unpack
@@ -690,6 +690,50 @@ def test_variable_length_names(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["class_names"] = ["née", "b", "c"]
     assert datasets.load(path).class_names == ("née", "b", "c")
+
+
+def test_damaged_variable_length_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_hdf5(tmp_path / "mine", {"x": X, "y": Y})
+    with h5py.File(path, "a") as file:
+        file["class_names"] = ["aaaa", "b", "c"]
+    whole = path.read_bytes()
+    heap = whole.index(b"GCOL")
+    # With an object's size of 0, at which HDF5 2.0 loops forever.
+    monkeypatch.setattr(hdf5, "_PATIENCE", 5)
+    path.write_bytes(whole[: heap + 24] + bytes(8) + whole[heap + 32 :])
+    rule = r"must be a readable HDF5 file\. Received reason="
+    with pytest.raises(FileError, match=f"{rule}(HDF5 does not end within 5 seconds|OSError: )"):
+        datasets.load(path)
+    # Three names that are the same place of the file.
+    with h5py.File(path, "w") as file:
+        file.update({"x": X, "y": Y, "class_names": ["a" * 3000, "b", "c"]})
+        place = file["class_names"].id.get_offset()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] + whole[place : place + 16] * 3 + whole[place + 48 :])
+    monkeypatch.setattr(hdf5, "_PATIENCE", 60)
+    with pytest.raises(FileError, match=f"{rule}they are longer than the file"):
+        datasets.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("y", ["a", "b", "c"]),
+        ("class_names", [["a", "b"], ["c", "d"]]),
+        ("class_names", np.array([np.arange(2), np.arange(3)], object)),
+    ],
+    ids=["labels", "rows", "numbers"],
+)
+def test_values_of_variable_length_that_are_no_names(tmp_path: Path, key: str, values: object) -> None:
+    path = write_hdf5(tmp_path / "mine", {"x": X, **({} if key == "y" else {"y": Y})})
+    with h5py.File(path, "a") as file:
+        if isinstance(values, np.ndarray):
+            file.create_dataset(key, data=values, dtype=h5py.vlen_dtype(np.int64))
+        else:
+            file[key] = values
+    rule = f"{path}, {key}: an array must hold numbers, and class_names a list of texts. Received dtype=object, shape="
+    with pytest.raises(DataError, match=re.escape(rule)):
+        datasets.load(path)
 
 
 @pytest.mark.parametrize(
