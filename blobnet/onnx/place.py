@@ -56,9 +56,9 @@ class Place:
         return output
 
     def constant(self, values: npt.ArrayLike, name: str = "constant") -> str:
-        """The name of an array of numbers; lists of ints are axes and sizes."""
+        """The name of an array of numbers, or of what is true; lists of ints are axes and sizes."""
         array = np.asarray(values)
-        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        array = array.astype({"i": np.int64, "b": np.bool_}.get(array.dtype.kind, np.float32))
         self.arrays[f"{self.name}/{name}_{len(self.arrays)}"] = array
         return next(reversed(self.arrays))
 

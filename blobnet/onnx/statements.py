@@ -1,8 +1,9 @@
-"""Statements of the contraction language as nodes of ONNX, where each of their axes moves with one index.
+"""Statements of the contraction language as nodes of ONNX.
 
 So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes and of parts of
-them, and what is padded with zeros; windows and masks are not. An axis that holds several, as digits of a number
-(``16*a + b``), is cut into these.
+them, places as values, and what is padded with zeros. An axis that holds several, as digits of a number (``16*a + b``),
+is cut into these; where another one moves with several indexes, as windows do (``2*y + k - 1``), it is gathered into
+an axis for each, behind zeros for what is beyond its edges. What constraints leave out is masked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
-from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.contraction.form import (
+    NEUTRAL,
+    Affine,
+    Apply,
+    Expression,
+    Number,
+    Position,
+    Program,
+    Read,
+    Statement,
+    Tensor,
+)
 from blobnet.errors import OptionError
 from blobnet.onnx.place import Place
 
@@ -80,14 +95,21 @@ class _Nodes:
         statement, reduced = self.statement, self.statement.reduction_indexes
         seen = {index for read in statement.reads for index in self._axes(read)}
         still = {name for name, span in statement.ranges if len(span) == 1}
-        rule = "each index stands in something that is read, and no part of an axis is left out"
-        fits = seen | still == set(self.indexes) and not statement.constraints and not statement.accumulates
-        self._require(fits, rule)
+        rule = "each index stands in something that is read"
+        self._require(seen | still == set(self.indexes) and not statement.accumulates, rule)
         target = self._axes(statement.output)
+        is_single = all(len(form.terms) <= 1 for form in statement.output.map)
+        self._require(is_single, "each axis that is written moves with one index")
         factors = _factors(statement.expression)
-        if factors and reduced and statement.aggregation == "+" and seen == set(self.indexes):
+        is_product = bool(factors) and bool(reduced) and statement.aggregation == "+" and seen == set(self.indexes)
+        # What lies beyond an edge is read as 0.
+        if is_product and {edge for read in factors for edge in read.edges}.issuperset(statement.constraints):
             return self._placed(self._product(factors, target))
         value = self._value(statement.expression)
+        for constraint in statement.constraints:
+            numbers = self._numbers(constraint.form)
+            holds = self.place.constant((numbers >= 0) & (numbers < constraint.size))
+            value = self.place.node("Where", holds, value, self.place.constant(NEUTRAL[statement.aggregation]))
         if reduced:
             axes = self.place.constant([self.indexes.index(name) for name in reduced])
             value = self.place.node(_AGGREGATIONS[statement.aggregation], value, axes, keepdims=0)
@@ -109,8 +131,8 @@ class _Nodes:
             value = self._transposed(self._part(expression), axes, sorted(axes, key=self.indexes.index))
             missing = [number for number, index in enumerate(self.indexes) if index not in axes]
             return place.node("Unsqueeze", value, place.constant(missing)) if missing else value
-        known = isinstance(expression, Apply)
-        self._require(known, "values are numbers and what is read, not places of indexes")
+        if isinstance(expression, Position):
+            return place.constant(self._numbers(expression.form).astype(np.float32))
         assert isinstance(expression, Apply)
         name, values = expression.function, list(map(self._value, expression.arguments))
         if name in _OPERATORS:
@@ -129,21 +151,30 @@ class _Nodes:
 
     def _axes(self, read: Read) -> list[str]:
         """The indexes that a tensor's axes move with; those that stand still have none."""
-        rule = "each axis that is read or written moves with one index, and each index with one axis"
-        self._require(all(len(form.terms) <= 1 for form in read.map), rule)
         axes = [index for form in read.map for index in form.indexes]
-        self._require(len(set(axes)) == len(axes), rule)
+        self._require(len(set(axes)) == len(axes), "each index moves one axis of what is read or written")
         return axes
 
+    def _numbers(self, form: Affine) -> npt.NDArray[np.int64]:
+        """The values of a form, with an axis for each index, of size 1 where it does not move."""
+        total = np.full((1,) * len(self.indexes), form.offset)
+        for name, factor in form.terms:
+            span = self.statement.box[name]
+            sizes = [len(span) if name == index else 1 for index in self.indexes]
+            total = total + factor * np.arange(span.start, span.stop).reshape(sizes)
+        return total
+
     def _part(self, read: Read) -> str:
-        """What is read of a tensor, without the axes that stand still."""
-        place, box, shape = self.place, self.statement.box, read.tensor.shape
-        value = self._shaped(self.values[read.tensor.name], self.shapes[read.tensor.name], shape)
-        parts = {}
+        """What is read of a tensor, with an axis for each index."""
+        place, box = self.place, self.statement.box
+        value = self._shaped(self.values[read.tensor.name], self.shapes[read.tensor.name], read.tensor.shape)
+        parts, before, after = {}, [0] * len(read.map), [0] * len(read.map)
         for axis, (form, size) in enumerate(zip(read.map, read.tensor.shape, strict=True)):
             span = form.range(box)
             step = (*_factor(form), 1)[0]
-            if len(span) < size or step != 1:
+            if len(form.terms) > 1:
+                before[axis], after[axis] = max(0, -span.start), max(0, span.stop - size)
+            elif len(span) < size or step != 1:
                 # What ends before the first element has no place for its end.
                 parts[axis] = (
                     (span.start, span.stop, step) if step > 0 else (span.stop - 1, span.start - 1 - size, step)
@@ -151,7 +182,14 @@ class _Nodes:
         if parts:
             numbers = [*(list(column) for column in zip(*parts.values(), strict=True))]
             value = place.node("Slice", value, *map(place.constant, (*numbers[:2], list(parts), numbers[2])))
-        fixed = [axis for axis, form in enumerate(read.map) if not form.terms]
+        value = place.node("Pad", value, place.constant(before + after)) if any(before + after) else value
+        for axis, form in reversed([*enumerate(read.map)]):
+            if len(form.terms) > 1:
+                moves = [factor * np.arange(box[name].start, box[name].stop) for name, factor in form.terms]
+                cells = sum(np.ix_(*moves), form.offset + before[axis])
+                value = place.node("Gather", value, place.constant(cells), axis=axis)
+        widths = [max(1, len(form.terms)) for form in read.map]
+        fixed = [sum(widths[:axis]) for axis, form in enumerate(read.map) if not form.terms]
         return place.node("Squeeze", value, place.constant(fixed)) if fixed else value
 
     def _placed(self, value: str) -> str:

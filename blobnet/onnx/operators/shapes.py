@@ -280,9 +280,26 @@ def _gather(op: Operation) -> Tensor:
     size = tensor.axes[axis]
     places = [int(index) + size * (index < 0) for index in indexes.ravel()]
     op.require(all(0 <= place < size for place in places), "indexes must be within the axis", size=size)
-    found = taken(op, tensor, axis, places)
     at = tensor.at if tensor.at is None or tensor.at < axis else tensor.at + indexes.ndim - 1
-    return replace(found, axes=(*tensor.axes[:axis], *indexes.shape, *tensor.axes[axis + 1 :]), at=at)
+    axes = (*tensor.axes[:axis], *indexes.shape, *tensor.axes[axis + 1 :])
+    form = _affine(np.reshape(places, indexes.shape)) if min(indexes.shape, default=1) > 1 < indexes.ndim else None
+    if form is None:
+        return replace(taken(op, tensor, axis, places), axes=axes, at=at)
+    names, end = names_of(len(axes)), axis + indexes.ndim
+    moves = (f"{step}*{name}" for step, name in zip(form[1:], names[axis:end], strict=True))
+    reads = [*names[:axis], " + ".join([str(form[0]), *moves]), *names[end:]]
+    return replace(gathered(op, [tensor], [reads], axes, names, "{0}", at=at, outer=tensor.outer), type=tensor.type)
+
+
+def _affine(places: Array) -> list[int] | None:
+    """The first of indexes, and what a step along each axis adds, at all places the same; None where it is not.
+
+    Such are windows, which overlap.
+    """
+    first = int(places.flat[0])
+    steps = [int(np.take(places, 1, axis).flat[0]) - first for axis in range(places.ndim)]
+    cells = sum(np.ix_(*(step * np.arange(size) for step, size in zip(steps, places.shape, strict=True))), first)
+    return [first, *steps] if np.array_equal(places, cells) and min(steps) >= 0 else None
 
 
 @operator("Expand")
