@@ -1,4 +1,4 @@
-"""docs/pretrained.md: networks that packages ship, read, fine-tuned on real pictures and taken back to ONNX."""
+"""docs/pretrained.md: networks that packages ship, read, run, fine-tuned on real pictures and taken back to ONNX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("PIL")
 
 PAGE = (Path(__file__).parents[2] / "docs/pretrained.md").read_text(encoding="utf-8")
 #: The parts of the page by their titles; the first is that before all of them.
-START, LINES, FACES = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+START, LINES, FACES, FINDING = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 #: Seconds for the packages to come.
 PATIENCE = 120
 
@@ -44,13 +44,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def page(run: Any, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """Runs a part of the page in an empty folder: its blocks, and then its commands, whose output it gives."""
-    for wheel in wheels.iterdir():
-        Path(wheel.name).symlink_to(wheel)
+    for package in wheels.iterdir():
+        Path(package.name).symlink_to(package)
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.delitem(sys.modules, "emotions", raising=False)
-    names: dict[str, Any] = {}
 
-    def through(part: str) -> list[str]:
+    def through(part: str, names: dict[str, Any] | None = None) -> list[str]:
+        names = {} if names is None else names
         for block in re.findall(r"```python\n(.*?)```", START + part, re.DOTALL):
             if block.startswith("# emotions.py"):
                 Path("emotions.py").write_text(block, encoding="utf-8")
@@ -125,3 +125,29 @@ def test_a_classifier_of_faces_from_keras(page: Callable[[str], list[str]]) -> N
         x.transpose(0, 2, 3, 1) / 127.5 - 1, verbose=0
     )
     np.testing.assert_allclose(before.predict_proba(x), wanted, atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_detector_of_several_outputs_and_sizes(page: Callable[..., list[str]]) -> None:
+    """Each network gives what onnxruntime does, and together they find the one face of the photograph."""
+    names: dict[str, Any] = {}
+    page(FINDING, names)
+    (found,) = names["boxes"]
+    np.testing.assert_allclose(found, [181, 62, 268, 174], atol=2)
+    assert Path("found.png").stat().st_size > 10_000
+    assert len(names["session"]._networks) == 7
+    (boxes, marks, faces) = np.load("found.npz").values()
+    assert (boxes.shape, marks.shape) == ((1, 4), (1, 10))
+    assert faces[0, 1] > 0.99
+
+    runtime = pytest.importorskip("onnxruntime")
+    random = np.random.default_rng(0)
+    shapes = {"pnet": [(1, 43, 57, 3), (2, 30, 26, 3)], "rnet": [(5, 24, 24, 3)], "onet": [(3, 48, 48, 3)]}
+    for name, sizes in shapes.items():
+        theirs = runtime.InferenceSession(f"{name}.onnx", providers=["CPUExecutionProvider"])
+        ours = bn.onnx.Session(f"{name}.onnx")
+        for size in sizes:
+            x = random.standard_normal(size).astype(np.float32)
+            wanted = theirs.run(None, {theirs.get_inputs()[0].name: x})
+            for values, expected in zip(ours.predict(x).values(), wanted, strict=True):
+                np.testing.assert_allclose(values, expected, atol=1e-5)
