@@ -175,6 +175,15 @@ def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
     return labels
 
 
+def all_finite(values: FloatArray) -> bool:
+    """Whether all numbers of a float32 array are finite: so is their sum then, in float64.
+
+    NOTE: that needs no memory for an answer for each, which takes longer to get than all the rest.
+    """
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.float64)))
+
+
 def as_float32(values: npt.ArrayLike, subject: str) -> FloatArray:
     """A new array of real numbers.
 

@@ -658,6 +658,24 @@ class Device:
             with self._reporting("writing to a buffer"):
                 cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(values), dst_offset=offset, is_blocking=True)
 
+    @contextlib.contextmanager
+    def filling(self, buffer: cl.Buffer, elements: int, dtype: npt.DTypeLike) -> Iterator[npt.NDArray[Any]]:
+        """An array to set in the block, which the start of a buffer gets; a processor's buffer is that array itself.
+
+        What is not set is 0, or of a processor's buffer what it was.
+        """
+        if not self.is_host:
+            values = np.zeros(elements, dtype)
+            yield values
+            self.write(buffer, values)
+            return
+        with self._reporting("mapping a buffer"):
+            own, _ = cl.enqueue_map_buffer(self.queue, buffer, cl.map_flags.WRITE, 0, (elements,), np.dtype(dtype))
+        try:
+            yield own
+        finally:
+            own.base.release(self.queue)
+
     def host_memory(self, size: int) -> npt.NDArray[np.uint8]:
         """Host memory of ``size`` bytes; page-locked for a GPU, which then can fetch it by itself."""
         if not self.is_host:

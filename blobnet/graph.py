@@ -353,7 +353,7 @@ def _named(layers: Sequence[Layer]) -> list[Layer]:
         while name is None or (layer.name is None and name in taken):
             numbers[layer.kind] = numbers.get(layer.kind, 0) + 1
             name = f"{layer.kind.lower()}_{numbers[layer.kind]}"
-        named.append(replace(layer, name=name))
+        named.append(layer if name == layer.name else replace(layer, name=name))
     return named
 
 
@@ -406,7 +406,8 @@ def _build(
         index[node] = len(vertices) - 1
         for parameter, values in node.weights.items():
             name = f"{named[key].name}/{parameter}"
-            if not np.array_equal(weights.setdefault(name, values), values):
+            known = weights.setdefault(name, values)
+            if known is not values and not np.array_equal(known, values):
                 rule = "nodes of one layer must carry the same weights"
                 hint = "take all nodes out of the model at once, after it was trained."
                 raise OptionError("Model", rule, parameter=name, hint=hint)

@@ -194,7 +194,7 @@ class KernelSource:
         found = re.search(rf"_ARRAY\((\w+), {role.lower()}\)", self._expanded)
         return not found or found[1] == f"{role.lower()}_t"
 
-    @cached_property
+    @property
     def _expanded(self) -> str:
         return _expand(self.text, f"{self.name}.cl")
 
@@ -215,6 +215,7 @@ def _literal(value: Macro) -> str:
     return str(value) if isinstance(value, str) or value >= 0 else f"({value})"
 
 
+@cache
 def _expand(text: str, name: str) -> str:
     """Text with its quoted includes in place, so that a hash of the result covers all of it."""
     lines = [f'#line 1 "{name}"']

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import checkpoint, graph, initializers, optimizers
-from blobnet.arguments import as_float32, loss_of, loss_weights_for, losses_for, optimizer_of, parted
+from blobnet.arguments import all_finite, as_float32, loss_of, loss_weights_for, losses_for, optimizer_of, parted
 from blobnet.augment import Augmentation, augmentations_of, check_mixed, from_descriptions
 from blobnet.blob import FloatArray, Shape
 from blobnet.building import announced
@@ -112,7 +112,7 @@ class Model:
         self._weights: Mapping[str, FloatArray] = {}
         self.initialize(seed)
         if carried:
-            self.set_weights(carried)
+            self._replace(carried)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -146,19 +146,23 @@ class Model:
             hint = "model.weights has the names."
             rule = "the arrays must come by the names of parameters"
             raise OptionError("set_weights", rule, received=type(weights).__name__, hint=hint)
-        arrays, specs = {}, self.graph.named_parameters
-        for name, values in weights.items():
+        specs = self.graph.named_parameters
+        for name in weights:
             if name not in specs:
                 hint = near_matches(name, list(specs))
                 raise OptionError("set_weights", "every name must be a parameter of the model", name=name, hint=hint)
-            array = as_float32(values, name)
+        self._replace({name: as_float32(values, name) for name, values in weights.items()})
+
+    def _replace(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Replaces some parameters by arrays that nobody changes, as nodes carry them."""
+        specs = self.graph.named_parameters
+        for name, array in arrays.items():
             if array.shape != specs[name].shape:
                 wanted = specs[name].shape
                 raise ShapeError(name, "the array must have the parameter's shape", array=array.shape, wanted=wanted)
-            if not np.isfinite(array).all():
+            if not all_finite(array):
                 index = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
                 raise OptionError(name, "every weight must be finite in float32", index=index, value=array[index])
-            arrays[name] = array
         # NOTE: always another object, by which evaluators know that the weights have changed.
         self._weights = {name: arrays[name] if name in arrays else self._weights[name] for name in specs}
 

@@ -83,13 +83,19 @@ class ParameterTable:
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """All parameters in one flat array, as they lie in the buffer; not to be changed."""
         flat = np.zeros(self.elements, self.type.name)
-        places = {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}
         if isinstance(weights, FirstWeights):  # Which need no memory of their own.
-            weights.put_into(places)
+            weights.put_into(self._places(flat))
         else:
-            for name, place in places.items():
-                place[:] = weights[name].reshape(-1)
+            self.put_into(flat, weights)
         return flat
+
+    def put_into(self, flat: FloatArray, weights: Mapping[str, FloatArray]) -> None:
+        """Sets all parameters in such an array; what lies between them stays as it is."""
+        for name, place in self._places(flat).items():
+            place[:] = weights[name].reshape(-1)
+
+    def _places(self, flat: FloatArray) -> dict[str, FloatArray]:
+        return {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}
 
     def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:
         """Every parameter, by name, of a flat array."""
@@ -175,7 +181,11 @@ class DeviceParameters:
 
     def write(self, weights: Mapping[str, FloatArray]) -> None:
         """Sets all of them, by name; done when it returns."""
-        self._device.write(self.buffer, self.table.pack(weights))
+        if isinstance(weights, FirstWeights):
+            self._device.write(self.buffer, self.table.pack(weights))
+        else:
+            with self._device.filling(self.buffer, self.table.elements, self.table.type.name) as flat:
+                self.table.put_into(flat, weights)
         self.changed()
 
     def read(self) -> dict[str, FloatArray]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from blobnet.contraction.form import NEUTRAL
 from blobnet.contraction.functions import FUNCTIONS
@@ -117,8 +118,9 @@ class Tree:
     statements: tuple[Elementwise | Contraction, ...]
 
 
+@lru_cache(1024)
 def parse(text: str) -> Tree:
-    """The tree of a function's text.
+    """The tree of a function's text, which all layers of one kind share.
 
     Raises:
         ContractionError: the text is not of the language, or assigns a name twice, or uses one before it is assigned.

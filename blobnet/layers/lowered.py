@@ -119,20 +119,12 @@ class Lowered(Layer):
     # -- kernel calls ------------------------------------------------------------------------------------------------
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        return self._halo(inputs, self.bound(inputs).inputs)
+        bound = self.bound(inputs)
+        return _halo(bound.program, bound.inputs)
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
         bound = self.bound(inputs)
-        return self._halo(inputs, [delta_names(bound.program)[bound.output.name]])
-
-    def _halo(self, inputs: Sequence[Shape], names: Sequence[str]) -> Halo:
-        """The zeros that some pass reads around one of the tensors ``names``."""
-        program, found = self.bound(inputs).program, Halo()
-        steps = _passes(program, tuple(tensor.name for tensor in program.inputs))
-        for part in (steps.forward, *steps.gradients):
-            for halo in compiled.halos(part, names).values():
-                found = found.merged(halo)
-        return found
+        return _halo(bound.program, (delta_names(bound.program)[bound.output.name],))
 
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return True
@@ -287,7 +279,23 @@ def layer_inputs(function: Function) -> tuple[str, ...]:
     return tuple(name for name, sizes in heads.items() if sizes and first and sizes[0] == first[0])
 
 
+# What layers of the same text ask for the same shapes, whatever their names, is worked out once.
 _passes = lru_cache(1024)(passes)
+
+
+@lru_cache(1024)
+def _halo(program: Program, names: tuple[str, ...]) -> Halo:
+    """The zeros that some pass of a program reads around one of the tensors ``names``."""
+    steps, found = _passes(program, tuple(tensor.name for tensor in program.inputs)), Halo()
+    for part in (steps.forward, *steps.gradients):
+        for halo in compiled.halos(part, names).values():
+            found = found.merged(halo)
+    return found
+
+
+@lru_cache(1024)
+def _program(text: str, sizes: tuple[tuple[str, int], ...], shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Program:
+    return parsed(text, **dict(sizes)).program(**dict(shapes))
 
 
 #: Functions that kernels of kernels/ have as the contraction language has them, for vectors too; beside comparisons.
@@ -390,7 +398,7 @@ def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
             layer._require(head is not None and not missing, rule, parameter=name, missing=missing)
             shapes[name] = tuple(size if isinstance(size, int) else sizes[size] for size in head or ())
     try:
-        return Bound(function.program(**shapes), own)
+        return Bound(_program(function.text, tuple(function.sizes.items()), tuple(shapes.items())), own)
     except ContractionError as error:
         wrapped = ShapeError(layer.subject, "its contraction must fit its inputs", inputs=" ".join(map(str, inputs)))
         wrapped.args = (f"{wrapped}\n{error}",)

@@ -454,8 +454,10 @@ class Import:
         ]
 
     def _attribute(self, item: Any) -> Any:
+        from onnx.helper import get_attribute_value
+
         try:
-            value = package().helper.get_attribute_value(item)
+            value = get_attribute_value(item)
         except ValueError as error:
             rule = "an attribute must have a value"
             raise FileError(self.subject, rule, attribute=item.name) from error

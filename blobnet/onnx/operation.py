@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet import layers
+from blobnet.arguments import all_finite
 from blobnet.errors import OptionError
 from blobnet.layers import Layer, Node
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes
@@ -227,8 +228,8 @@ class Operation:
             return node
         arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
         for name, values in arrays.items():
-            self.require(not np.isnan(values).any(), "every number of a constant must be one", parameter=name)
-            if np.isinf(values).any():  # Masks for softmax have them: the largest number does there.
+            if not all_finite(values):  # Masks for softmax have infinities: the largest number does there.
+                self.require(not np.isnan(values).any(), "every number of a constant must be one", parameter=name)
                 arrays[name] = np.clip(values, -HUGE, HUGE)
         return replace(node, weights=arrays)
 

@@ -234,6 +234,11 @@ def test_masks_are_refused(device: Device, name: str) -> None:
             OptionError,
             "head/bias: every weight must be finite in float32. Received index=(2,), value=inf.",
         ),
+        (
+            [np.inf, 0, -np.inf],
+            OptionError,
+            "head/bias: every weight must be finite in float32. Received index=(0,), value=inf.",
+        ),
         ("abc", OptionError, "head/bias: the values must be an array of numbers. Received cause="),
         (None, ShapeError, "head/bias: the array must have the parameter's shape. Received array=(), wanted=(3,)."),
         ([[1], [2, 3]], ShapeError, "head/bias: the values must be an array of numbers. Received cause="),

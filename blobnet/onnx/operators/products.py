@@ -21,7 +21,8 @@ def _gemm(op: Operation) -> Tensor:
     op.require(ranks == (2, 2), "the factors must be matrices", shapes=(op.shape_of(first), op.shape_of(second)))
     is_dense = isinstance(first, Tensor) and first.is_plain and not isinstance(second, Tensor)
     if is_dense and not op.get("transA", 0) and (not op.given(2) or not isinstance(op.value(2), Tensor)):
-        weight = np.asarray(second if op.get("transB", 0) else second.T) * np.float32(alpha)  # type: ignore[union-attr]
+        weight = np.asarray(second if op.get("transB", 0) else second.T)  # type: ignore[union-attr]
+        weight = weight if alpha == 1 else weight * np.float32(alpha)
         bias = op.array(2) * np.float32(beta) if op.given(2) else None
         names = op.key_of(*(op.array(place) for place in (1, 2) if op.given(place)))
         return _dense(op, op.tensor(0), weight, bias, names and (names, alpha, beta, op.get("transB", 0)))
