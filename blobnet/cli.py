@@ -375,6 +375,11 @@ def _add_train(parser: Parser) -> None:
     text = "how ranks add: ordered, with the same bits for any number of them, or fast, as MPI likes"
     _add_choice(group, "--reduction", ("ordered", "fast"), text)
     group.add_argument(
+        "--sync-batch-norm",
+        action="store_true",
+        help="have batch norms normalise a batch over all its shards, and not each by itself",
+    )
+    group.add_argument(
         "--batch-size-per-device",
         metavar="N",
         type=option_types.count,

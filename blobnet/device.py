@@ -752,6 +752,12 @@ class Device:
             copy = cl.enqueue_copy(self.queue, values, buffer, src_offset=offset, is_blocking=False)
             return Reading(self, values, copy)
 
+    def copy(self, source: cl.Buffer, target: cl.Buffer, offset: int = 0) -> None:
+        """Fills a buffer from byte ``offset`` of another one on, as far as that goes, behind what was launched."""
+        with self._reporting("copying a buffer"):
+            size = min(target.size, source.size - offset)
+            cl.enqueue_copy(self.queue, target, source, byte_count=size, src_offset=offset)
+
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Sets the first ``size`` bytes of a buffer to zero."""
         with self._reporting("filling a buffer"):

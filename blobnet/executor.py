@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray, StorageType
+from blobnet.blob import FLOAT32, FloatArray, StorageType
 from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
@@ -79,7 +79,7 @@ class Launch:
         for index, argument in [*enumerate(arguments), *sizes.items()]:
             device.set_argument(self.kernel, index, argument)
         self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
-        self.takes_step = not {"DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
+        self.takes_step = not {"WHOLE", "DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
         self.set_batch(batch)
 
     def set_batch(self, batch: Batch) -> None:
@@ -343,6 +343,19 @@ class Executor:
             for item in self._launches_of(name):
                 item.place(name, first)
 
+    def take(self, other: Executor, name: str) -> None:
+        """Takes a persistent buffer as another executor of the plan has it for launches that follow."""
+        self.use(name, other.buffers[name])
+        self.place(name, other._firsts.get(name, 0))
+
+    def copy(self, other: Executor, name: str) -> None:
+        """Takes the same into a buffer of its own, so that the other one may go on with its own."""
+        first = other._firsts.get(name, 0)
+        if self.buffers[name] is not other.buffers[name]:
+            self.device.copy(other.buffers[name], self.buffers[name], FLOAT32.itemsize * first)
+            first = 0
+        self.place(name, first)
+
     def _launches_of(self, name: str) -> list[Launch]:
         """The bound launches that take arrays from a persistent buffer."""
         if name not in self._takers:
@@ -374,6 +387,15 @@ class Executor:
         ``behind``: how many of the launches come before what is called then, in their order.
         """
         batch = Batch(batch) if isinstance(batch, int) else batch
+        launches, done = self.launches(phase, batch), 0
+        for count, act in behind:
+            self.launch(launches[done:count], batch.count)
+            done = count
+            act()
+        self.launch(launches[done:], batch.count)
+
+    def launches(self, phase: str, batch: Batch) -> list[Launch]:
+        """What :meth:`run` launches."""
         if phase not in self._bound:
             self._bound[phase] = self._bind(self.plan.phase(phase), batch)
             self._takers.clear()
@@ -383,12 +405,7 @@ class Executor:
                 if item.takes_step or not is_as_large:
                     item.set_batch(batch)
         self._batches[phase] = batch
-        launches, done = self._bound[phase], 0
-        for count, act in behind:
-            self.launch(launches[done:count], batch.count)
-            done = count
-            act()
-        self.launch(launches[done:], batch.count)
+        return self._bound[phase]
 
     def launch(self, launches: Sequence[Launch], count: int) -> None:
         """Puts bound launches into the queue; in debug mode checks each of them.

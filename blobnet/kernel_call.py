@@ -24,6 +24,8 @@ PRECISIONS = ("fp32", "tf32")
 CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
 ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
+#: The samples of each shard of a step, of calls that are made for all of them.
+SHARD_COUNTS = "samples of shards"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
 #: 'invalid arguments'.
 GROUP_SIZE = 128
@@ -109,7 +111,9 @@ class KernelCall:
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
     blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
-    that the launch takes, None for all: a batch without any of them goes without the launch. With ``constant_sizes``
+    that the launch takes, None for all: a batch without any of them goes without the launch. ``gathers`` is the role of
+    an array in which each shard of a step has left its part, side by side: the call is made once for all shards of a
+    process, when those of all are there. With ``constant_sizes``
     the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
     source where it is no file of kernels/; ``kernel`` is its name then.
 
@@ -130,6 +134,7 @@ class KernelCall:
     way: Way | None = None
     task: Task | None = None
     samples: range | None = None
+    gathers: str = ""
     constant_sizes: bool = False
     owner: object = field(default=None, repr=False)
     vertex: int | None = None
@@ -261,11 +266,15 @@ class Batch:
 
     Attributes:
         count: how many there are on the device.
+        whole: how many there are in what batch norms are over, where that is the batches of several shards.
+        shard: the number of the shard that they are.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
         divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
     """
 
     count: int
+    whole: int | None = None
+    shard: int = 0
     first: int = 0
     divisor: float | tuple[float, ...] | None = None
 
@@ -282,6 +291,8 @@ class Batch:
         """
         return {
             "COUNT": len(samples),
+            "WHOLE": self.count if self.whole is None else self.whole,
+            "SHARD": self.shard,
             "FIRST": samples.start,
             "FIRST_SAMPLE": self.first + samples.start,
             "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),

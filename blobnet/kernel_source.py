@@ -36,7 +36,7 @@ _DATA_ALONE = "read data alone"
 #: How it says that a kernel takes a blob in the numbers that it computes with, and no others.
 _FLOAT32_ALONE = "float32 alone"
 #: Arguments whose values depend on the batch, and their types; those of others come with the call.
-BATCH_SCALARS = {"COUNT": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
+BATCH_SCALARS = {"COUNT": int, "WHOLE": int, "SHARD": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
 _INCLUDE = r'^#include "([^"]+)"'
 

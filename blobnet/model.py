@@ -438,6 +438,7 @@ class Model:
         accumulate: int = 1,
         shards: int | None = None,
         reduction: str = ORDERED,
+        sync_batch_norm: bool = False,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
         fit_memory: bool = False,
@@ -490,6 +491,8 @@ class Model:
             shards: parts of a batch, a power of two, that are computed alone and added in a fixed order, so that any
                 number of ranks up to theirs gives the same bits (docs/many_devices.md); batch norms normalise each by
                 itself. None is 1, under mpiexec 8, or with ``resume`` what the interrupted training had.
+            sync_batch_norm: have batch norms normalise a batch over all its shards; a device then needs memory for all
+                of its shards at once.
             reduction: how ranks add gradients: "ordered", so that any number of them gives the same bits, or "fast", in
                 an order that MPI chooses.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
@@ -597,6 +600,7 @@ class Model:
                 shards=shards,
                 world=world,
                 reduction=reduction,
+                in_step=sync_batch_norm,
                 average=average,
                 augment=changes,
                 augmented=augmented,
@@ -623,6 +627,7 @@ class Model:
                 memory_parts=parts,
                 precision=precision,
                 reduction=reduction,
+                sync_batch_norm=sync_batch_norm,
                 metrics=[sorted(own) for own in asked],
                 resumed_from=None
                 if state is None

@@ -155,6 +155,15 @@ class World:
         """Begins to make elements their sums over all ranks, in an order of MPI's choice: what waits, and does that."""
         raise NotImplementedError
 
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        """Brings this rank the elements of the others, of which each has as many, side by side in the ranks' order.
+
+        Args:
+            device: whose buffer of float32 it is.
+            buffer: of the elements of all.
+            own: those that this rank has.
+        """
+
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """From here on ranks watch each other; all must enter it.
 
@@ -260,6 +269,13 @@ class _MpiWorld(World):
             device.write(buffer, values, FLOAT32.itemsize * own.start)
 
         return finish
+
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        values = self._host(device, "filled", len(own) * self.size)
+        values[own.start : own.stop] = device.read(buffer, len(own), offset=FLOAT32.itemsize * own.start)
+        with self.doing("waits"):
+            self._all.Allgather(self._mpi.IN_PLACE, values)
+        device.write(buffer, values)
 
     def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
         memory = self._memory.get(name)

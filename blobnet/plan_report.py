@@ -101,7 +101,7 @@ def _facts(
     size = sum(_bytes(plan, blob) for blob in blobs.values())
     halo = sum(_bytes(plan, blob) * _zeros(blob.layout) // blob.layout.unit_memory_elements for blob in blobs.values())
     stored = size + sum(_array_bytes(plan).values())
-    names = set(plan.placed.values()) - _persistent(plan)
+    names = set(plan.placed.values()) - plan.persistent
     held = sum(plan.buffers[name].bytes(plan.batch_size) for name in names)
     constant = len(plan.phase(CONSTANT))
     phases = Counter(phase for phase, _ in plan.calls if phase != CONSTANT) + Counter({"update": updates})
@@ -163,8 +163,3 @@ def _fused(plan: Plan) -> str:
     kinds = Counter(vertex.layer.kind for vertex in plan.graph.vertices if vertex.name in plan.fused)
     listed = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     return f"{listed}, into the launches of the layers before them" if kinds else "0"
-
-
-def _persistent(plan: Plan) -> set[str]:
-    """Buffers that hold no storage of the calls' own: parameters, samples, labels, ..."""
-    return {array.storage for _, call in plan.calls for array in call.arrays.values() if array.persistent}

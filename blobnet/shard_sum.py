@@ -31,7 +31,14 @@ BUCKET = 16 << 20
 
 
 def sums_of(
-    graph: Graph, table: ParameterTable, accumulate: bool, shards: int, world: World, reduction: str = ORDERED
+    graph: Graph,
+    table: ParameterTable,
+    accumulate: bool,
+    shards: int,
+    world: World,
+    reduction: str = ORDERED,
+    *,
+    in_step: bool = False,
 ) -> Sums:
     """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
     if shards == 1:
@@ -41,9 +48,11 @@ def sums_of(
     # itself; where it is made of several batches, these must be added to each other first.
     count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
     sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
-    return (
-        replace(sums, parts=parts_of(table, sums.elements), is_ordered=reduction == ORDERED) if world.size > 1 else sums
-    )
+    if in_step:  # Statistics are those of all shards at once.
+        sums = replace(sums, statistics=range(0), count=own, in_step=True)
+    if world.size == 1:
+        return sums
+    return replace(sums, parts=parts_of(table, sums.elements), is_ordered=reduction == ORDERED)
 
 
 def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
@@ -178,10 +187,17 @@ class ShardSum:
         self._finish = bind(sums.finish_calls(model) if sums.count else [])
         if shards == 1:
             return
+        self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
+        if sums.in_step:
+            #: Pairs of sums, then pairs of these.
+            distances = [1 << level for level in range(self._own.bit_length() - 1)]
+            pairs = [(place, far) for far in distances for place in range(far, self._own, 2 * far)]
+            tree = [call for place, far in pairs for call in sums.merge_call(place, model, distance=far)]
+            self._tree = bind(tree)
+            return
         self._take = [bind(sums.take_call(number, model)) for number in numbers]
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
         self._save, self._restore = bind(sums.save_call(model)), bind(sums.restore_call(model))
-        self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
 
     def behind(self) -> list[tuple[int, Callable[[], None]]]:
         """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
@@ -238,6 +254,12 @@ class ShardSum:
             number, place = number >> 1, place - 1
         if self._number == self._own - 1:
             self._launch(self._first_total)
+
+    def end_together(self, weights: Sequence[float]) -> None:
+        """Behind all batches of all of the rank's shards, which were computed in step: with the weight of each."""
+        self._weights += weights
+        self._launch(self._tree)
+        self._launch(self._first_total)
 
     def finish(self, scale: float) -> bool:
         """Makes the sum over all ranks, times ``scale`` / their weight, the gradients of the step.

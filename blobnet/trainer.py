@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,10 +85,19 @@ class _Run(NamedTuple):
 
 
 class _PlannedStep(NamedTuple):
-    """The runs of each of a rank's shards in a step; and, if that is known, its batches and samples over all ranks."""
+    """The runs of each of a rank's shards in a step; and, if that is known, its batches and samples over all ranks.
+
+    ``counts``: of the first run of each shard of all ranks, then of the second, ...: their samples.
+    """
 
     shards: Sequence[Sequence[_Run]]
     of_all: tuple[int, int] | None
+    counts: Sequence[Sequence[int]] = ()
+
+    def turns(self, *, in_step: bool) -> list[tuple[int, int]]:
+        """The runs' shards, and their numbers there, in the order in which they are computed."""
+        turns = [(shard, number) for shard, runs in enumerate(self.shards) for number in range(len(runs))]
+        return sorted(turns, key=itemgetter(1)) if in_step else turns
 
 
 class Trainer:
@@ -130,6 +140,8 @@ class Trainer:
         # Files do not say what could not be otherwise.
         if step.shards > 1:
             self._settings["shards"] = step.shards
+        if step.lockstep is not None:
+            self._settings["sync_batch_norm"] = True
         if len(step.heads) > 1 or step.loss_weights != (1.0,):
             self._settings["loss_weights"] = list(step.loss_weights)
         if step.augment and len(step.graph.entries) > 1:
@@ -180,6 +192,10 @@ class Trainer:
         if shards != self.step.shards:
             rule = "the number of shards must be that of the interrupted training"
             raise OptionError("resume", rule, saved=shards, now=self.step.shards)
+        was_in_step, in_step = bool(state.settings.get("sync_batch_norm")), self.step.lockstep is not None
+        if was_in_step != in_step:
+            rule = "batch norms must be over what they were over in the interrupted training"
+            raise OptionError("resume", rule, saved=f"sync_batch_norm={was_in_step}", now=f"sync_batch_norm={in_step}")
         self._settle(state.settings, self._settings)
         self.epoch = state.epoch
         before = self.weights()
@@ -385,7 +401,9 @@ class Trainer:
         steps = 1 if in_all is None else -(-in_all // self.accumulate)
         order, first = self._order(data), self.samples
         planned, found = itertools.tee(self._planned(data, order))
-        runs, places = itertools.tee(run for own in found for shard in own.shards for run in shard)
+        in_step = step.lockstep is not None
+        in_turn = (own.shards[shard][number] for own in found for shard, number in own.turns(in_step=in_step))
+        runs, places = itertools.tee(in_turn)
         rows = self._rows(order)
         several = self._together > 1 or step.shards > 1
         sent = first
@@ -398,8 +416,22 @@ class Trainer:
                 step.move_labels(labels, rows.of(place, count))
             sent = place + count
 
+        def weigh(place: int, count: int) -> tuple[float, ...]:
+            """Says what changes the batch that was loaded, and the weights of its samples; their sums."""
+            if rows is not None:
+                step.change_samples(rows.of(place, count))
+            weights = None
+            if sample_weights is not None and order is not None:
+                chosen = order[place : place + count]
+                weights = [None if own is None else own[chosen] for own in sample_weights]
+            return step.weigh(loader.labels, weights)
+
         loaded = loader.batches(data.reader, (run.job for run in runs), move)
-        for own_runs, of_all in planned:
+        for planned_step in planned:
+            own_runs, of_all, _ = planned_step
+            if in_step:
+                self._compute_together(planned_step, first, loaded, weigh)
+                own_runs = ()
             batches, samples, weight = 0, 0, 0.0  # of the step that is under way
             count = 0
             for shard, of_shard in enumerate(own_runs):
@@ -411,13 +443,7 @@ class Trainer:
                     if not count:
                         break
                     place = first + samples if run.place is None else run.place
-                    if rows is not None:
-                        step.change_samples(rows.of(place, count))
-                    weights = None
-                    if sample_weights is not None and order is not None:
-                        chosen = order[place : place + count]
-                        weights = [None if own is None else own[chosen] for own in sample_weights]
-                    own = step.weigh(loader.labels, weights)
+                    own = weigh(place, count)
                     if several:
                         # How much the samples to come weigh is not known yet: the sum is brought to scale at its end.
                         batch = Batch(count, first=place - first, divisor=size)
@@ -446,6 +472,28 @@ class Trainer:
                 self._check_loss(step.totals())
             yield samples if step.shards > 1 else count
 
+    def _compute_together(
+        self,
+        planned: _PlannedStep,
+        first: int,
+        loaded: Iterator[int],
+        weigh: Callable[[int, int], tuple[float, ...]],
+    ) -> None:
+        """The gradients of a step whose shards are computed in step; ``first`` is the place of its first sample."""
+        step = self.step
+        weights = [0.0] * len(planned.shards)
+        for number, counts in enumerate(planned.counts):
+            for shard, runs in enumerate(planned.shards):
+                if number >= len(runs):
+                    break  # Nor have those behind it.
+                count, place = next(loaded), runs[number].place
+                assert place is not None, "all samples of shards have places"
+                weights[shard] += weigh(place, count)[0]
+                of_all = {"whole": sum(counts), "shard": step.own_shards[shard]}
+                step.begin_gradients(shard, Batch(count, first=place - first, divisor=step.batch_size, **of_all))
+            step.finish_gradients(counts)
+        step.sum.end_together(weights)
+
     @property
     def _together(self) -> int:
         """Runs of the plan whose gradients are added up in a shard of a whole step."""
@@ -471,16 +519,15 @@ class Trainer:
         size, end = self.step.batch_size, len(order)
         room = self._together * size
         for first in range(self.samples, end, self._step_size):
-            starts = [first + number * room for number in self.step.own_shards]
-            shards = [
-                [
-                    _Run(place, order[place : min(place + size, end)])
-                    for place in range(start, min(start + room, end), size)
-                ]
+            starts = [first + number * room for number in range(self.step.shards)]
+            every = [
+                [slice(place, min(place + size, end)) for place in range(start, min(start + room, end), size)]
                 for start in starts
             ]
+            own = every[self.step.own_shards.start : self.step.own_shards.stop]
+            shards = [[_Run(part.start, order[part]) for part in parts] for parts in own]
             samples = min(self._step_size, end - first)
-            yield _PlannedStep(shards, (-(-samples // self.batch_size), samples))
+            yield _PlannedStep(shards, (-(-samples // self.batch_size), samples), _counts(every))
 
     def _of_stream(self, data: LabelledData) -> Iterator[_PlannedStep]:
         """The steps over a stream, of which every rank takes its shards' parts; batches may be small, all of them.
@@ -491,17 +538,20 @@ class Trainer:
         place, batches = self.samples, data.stream.batches(self.batch_size, self.batches)
         while some := list(itertools.islice(batches, self.accumulate)):
             shards: list[list[_Run]] = [[] for _ in self.step.own_shards]
+            every: list[list[slice]] = [[] for _ in range(self.step.shards)]
             first = place
             for samples, labels in some:
                 count = len(samples[0])
                 room = -(-count // self.step.shards)
+                for start, parts in zip(range(0, count, room), every, strict=False):
+                    parts.append(slice(start, min(start + room, count)))
                 for runs, number in zip(shards, self.step.own_shards, strict=True):
-                    part = slice(number * room, min((number + 1) * room, count))
-                    if part.start < part.stop:
+                    if number * room < count:
+                        part = every[number][-1]
                         own = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
                         runs.append(_Run(place + part.start, iter([own])))
                 place += count
-            yield _PlannedStep(shards, (len(some), place - first))
+            yield _PlannedStep(shards, (len(some), place - first), _counts(every))
 
     def _order(self, data: LabelledData) -> Rows | None:
         """The samples' numbers in the order of this epoch; None where they have none."""
@@ -529,6 +579,12 @@ class Trainer:
             return Evaluator(step.device, step.graph, step.result, batch_size, step.losses, sample_type, debug)
 
         return first_that_fits(step.device, sizes, evaluator)
+
+
+def _counts(parts: Sequence[Sequence[slice]]) -> list[list[int]]:
+    """How many samples the first parts of all shards have, then the second ones, ..."""
+    sizes = ([part.stop - part.start for part in own] for own in parts)
+    return [list(counts) for counts in itertools.zip_longest(*sizes, fillvalue=0)]
 
 
 def _tell(callbacks: Sequence[Callback], event: str, progress: Progress) -> None:

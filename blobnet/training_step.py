@@ -14,9 +14,10 @@ from blobnet.blob import FLOAT32, FloatArray, Shape
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of
 from blobnet.errors import OptionError, OutOfMemoryError, warn
-from blobnet.executor import IN_PARTS, Executor, first_that_fits, plan_for
+from blobnet.executor import IN_PARTS, Executor, check_fits, first_that_fits, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
+from blobnet.lockstep import Lockstep, memory_of_shards
 from blobnet.losses import Loss
 from blobnet.moved_labels import move_labels
 from blobnet.optimizers import HYPERPARAMETERS, Optimizer
@@ -44,6 +45,7 @@ def fitting_plan(
     shards: int = 1,
     world: World = ALONE,
     reduction: str = ORDERED,
+    in_step: bool = False,
     average: bool = False,
     **settings: Any,
 ) -> Plan:
@@ -57,9 +59,13 @@ def fitting_plan(
         ShapeError: the loss does not fit the model's output.
     """
     table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
-    reserved = _state_bytes(table, optimizer, sums_of(graph, table, accumulate, shards, world, reduction), average)
-    settings |= {"loss": loss, "training": True, "parameters": table}
-    return plan_for(device, graph, batch_size, reserved=reserved, **settings)
+    sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
+    reserved = _state_bytes(table, optimizer, sums, average)
+    settings |= {"loss": loss, "training": True, "parameters": table, "shards": shards if in_step else 1}
+    plan = plan_for(device, graph, batch_size, reserved=reserved, **settings)
+    if in_step:
+        check_fits(plan, device, reserved + memory_of_shards(plan, shards // world.size))
+    return plan
 
 
 def _state_memory(table: ParameterTable, optimizer: Optimizer, sums: Sums, average: bool) -> dict[str, int]:
@@ -92,6 +98,7 @@ class TrainingStep:
         shards: parts of a step that are computed alone, so that any number of ranks gives the same bits.
         world: the ranks, each with as many of the shards.
         reduction: how ranks add gradients: see blobnet.shard_sum.
+        in_step: whether shards are computed together, so that batch norms are over all of them.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
         augmented: the name of the input whose samples change; the only one if None.
@@ -130,6 +137,7 @@ class TrainingStep:
         shards: int = 1,
         world: World = ALONE,
         reduction: str = ORDERED,
+        in_step: bool = False,
         average: float | None = None,
         augment: Sequence[Augmentation] = (),
         augmented: str | None = None,
@@ -156,14 +164,16 @@ class TrainingStep:
         own = shards // world.size
         self.own_shards = range(world.rank * own, (world.rank + 1) * own)
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
+        in_step = in_step and shards > 1
         settings |= {"accumulate": accumulate, "shards": shards, "world": world, "reduction": reduction}
+        settings["in_step"] = in_step
         settings["average"] = average is not None
         settings["augmented"] = self.augmented or False
         self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         table, device_model = self.parameters.table, self.plan.tuning.model
-        sums = sums_of(graph, table, accumulate, shards, world, reduction)
+        sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
         self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
         memory = _state_memory(table, optimizer, sums, average is not None)
         self._state = {name: device.allocate(FLOAT32.itemsize * elements) for name, elements in memory.items()}
@@ -177,6 +187,11 @@ class TrainingStep:
         if own > 1:
             buffers["totals"] = device.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=debug)
+        #: The shards of this rank, where they are computed together.
+        self.lockstep: Lockstep | None = None
+        if in_step:
+            self.lockstep = Lockstep(self.executor, sums, self.own_shards, world, self._totals)
+            self._state_bytes += memory_of_shards(self.plan, own)
         for head, numbers in zip(self.heads, self.class_weights, strict=True):
             if numbers is not None:
                 self.executor.write_array(head.buffer("class_weights"), numbers)
@@ -278,11 +293,28 @@ class TrainingStep:
         self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
         self.executor.run("forward", batch)
-        for head, weight in zip(self.heads, self.loss_weights, strict=True):
-            self.executor.run(head.phase, batch.of_output(head.number, weight))
-        if len(self.heads) > 1:
-            self.executor.run("loss", batch)
+        self._compute_losses(self.executor, batch)
         self.executor.run("backward", batch, self.sum.behind() if exchanging else ())
+
+    def begin_gradients(self, shard: int, batch: Batch) -> None:
+        """Takes the batch that is loaded for one of the rank's shards, where these are computed together."""
+        assert self.lockstep is not None, "shards are computed one by one"
+        self._feed_step()
+        self.lockstep.begin(shard, batch, self.parameters.frozen_version)
+
+    def finish_gradients(self, counts: Sequence[int]) -> None:
+        """Forward, losses and backward on the batches that have begun; all ranks must call it.
+
+        ``counts`` are the samples that each shard of all ranks has in them.
+        """
+        assert self.lockstep is not None, "shards are computed one by one"
+        self.lockstep.finish(counts, self._compute_losses)
+
+    def _compute_losses(self, executor: Executor, batch: Batch) -> None:
+        for head, weight in zip(self.heads, self.loss_weights, strict=True):
+            executor.run(head.phase, batch.of_output(head.number, weight))
+        if len(self.heads) > 1:
+            executor.run("loss", batch)
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
@@ -298,6 +330,9 @@ class TrainingStep:
 
     def _prepare(self) -> None:
         self.executor.prepare(self.parameters.frozen_version)
+        self._feed_step()
+
+    def _feed_step(self) -> None:
         step = np.zeros(STEP_WORDS, np.uint32)
         step[:3] = self.seed & 0xFFFFFFFF, self.seed >> 32, self.number
         self.executor.feed("step", step)

@@ -14,6 +14,8 @@ from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 
 #: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
 GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
+#: The gradients of a batch of each shard, where shards are computed in step and have several batches.
+SHARD_GRADIENTS = "gradients of shards"
 #: The statistics that layers keep, as they were before the step.
 STATISTICS = "statistics before the step"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
@@ -35,6 +37,7 @@ class Sums:
         parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
             they finish last. None where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
+        in_step: whether all shards of a rank are computed together (blobnet/lockstep.py), each with a sum of its own.
     """
 
     gradients: int
@@ -43,6 +46,7 @@ class Sums:
     of_batches: bool = False
     parts: tuple[range, ...] = ()
     is_ordered: bool = True
+    in_step: bool = False
 
     @property
     def elements(self) -> int:
@@ -54,7 +58,14 @@ class Sums:
         behind = [half(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered]
         room = max(1, self.count * self.elements, self.elements + sum(behind))
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
+        if self.in_step and self.of_batches:
+            sums[SHARD_GRADIENTS] = max(1, self.count * self.gradients)
         return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
+
+    @property
+    def gradients_of_shards(self) -> str:
+        """Where shards that are computed in step leave their gradients: a single batch's are the sum."""
+        return SHARD_GRADIENTS if self.of_batches else GRADIENT_SUM
 
     def place_of(self, shard: int) -> int:
         """Which of the sums a shard's gradients are added to: one for each of the rank's subtrees that are still open.
@@ -101,11 +112,14 @@ class Sums:
         arrays = {"GRADIENTS": before, "GRADIENT_SUM": self._kept}
         return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
 
-    def merge_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
-        """The call that adds a sum, or a part of it, to the one before it, and clears it."""
-        own = part if part else range(self.elements)
-        into = range((number - 1) * self.elements + own.start, (number - 1) * self.elements + own.stop)
-        return self._merge(into, _array(GRADIENT_SUM, len(own), into.start + self.elements), model)
+    def merge_call(
+        self, number: int, model: DeviceModel, part: range | None = None, distance: int = 1
+    ) -> list[KernelCall]:
+        """The call that adds a sum, or a part of it, to the one before it, or so far before it, and clears it."""
+        own, first = part if part else range(self.elements), number * self.elements
+        merged, before = first + own.start, distance * self.elements
+        into = range(merged - before, merged - before + len(own))
+        return self._merge(into, _array(GRADIENT_SUM, len(own), merged), model)
 
     def add_call(self, mine: range, part: range, model: DeviceModel) -> list[KernelCall]:
         """The call that adds what was received, for a part, to what this rank adds of it in the first sum."""

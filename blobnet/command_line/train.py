@@ -337,6 +337,7 @@ def _fit(
         fit_memory=options.fit_memory,
         shards=options.shards,
         reduction=options.reduction,
+        sync_batch_norm=options.sync_batch_norm,
         average=options.average,
         seed=options.seed,
         resume=options.resume,

@@ -87,6 +87,7 @@ class Site:
         batch_size: the plan's samples; a batch may have fewer.
         sample_type: NumPy's name for the type of the samples that enter the network.
         augmented: whether samples change on their way in, as ``augmentation`` says.
+        shards: of a step, where batch norms are over all of them; else 1.
         ordinal: a number of this layer's own, the same in every plan of the model (random streams).
         array: makes or finds memory: see :meth:`parameter`, :meth:`gradient` and :meth:`memory`.
     """
@@ -109,6 +110,7 @@ class Site:
     batch_size: int = 1
     sample_type: str = "float32"
     augmented: bool = False
+    shards: int = 1
     ordinal: int = 0
     shapes: tuple[Shape, ...] = ()
 
@@ -131,6 +133,10 @@ class Site:
         last, so what forward leaves there is there for backward.
         """
         return self.array("memory", name, elements, per_sample)
+
+    def common(self, name: str, elements: int) -> Array:
+        """The same, which all shards of a process have together."""
+        return self.array("common", name, elements, 0)
 
     def shared(self, name: str) -> Array:
         """Memory that is filled from outside: ``samples`` (densely packed) and ``rows`` (which of them are the batch,

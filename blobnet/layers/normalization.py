@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step, fits, norm, slope_macro, with_epilogue
 from blobnet.kernel_call import (
+    SHARD_COUNTS,
     Array,
     GlobalSize,
     KernelCall,
@@ -41,7 +42,9 @@ class BatchNorm(Layer):
     Conventions are PyTorch's: the population variance (sum / M, for M values of a unit in the batch) normalizes, the
     unbiased one (sum / (M - 1)) goes into running_variance, running = (1 - momentum) * running + momentum * batch.
     Where M is 1 (one sample of 1x1 planes, say the last batch) both variances are 0, and the output is the shift.
-    With scale and shift frozen it runs in training as in inference, and keeps its running statistics.
+    In a step that is cut into shards, M values are those of a shard, or of all of them (``fit(sync_batch_norm=True)``,
+    docs/many_devices.md). With scale and shift frozen it runs in training as in inference, and keeps its running
+    statistics.
 
     Args:
         momentum: the weight of a batch in the running statistics, from 0 to 1.
@@ -113,6 +116,17 @@ class BatchNorm(Layer):
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         arrays = {"STATISTICS": _statistics(site), **_affine(site)}
+        depth, cells = source.layout.unit_depth, source.layout.plane_elements
+        sizes: dict[str, Macro] = {"UNITS": units, "DEPTH": depth, "CELLS": cells}
+        own: dict[str, Macro] = {"MOMENTUM": float(self.momentum), "EPSILON": float(self.epsilon)}
+        made, shards = {"STATISTICS": _statistics(site), **running}, list[KernelCall]()
+        kernel_of_units = "normalization/forward_statistics"
+        if site.shards > 1:
+            moments = {"MOMENTS": site.common("moments", site.shards * 3 * units)}
+            whole: dict[str, Macro] = {"CELLS": depth * cells, **own}
+            every = "normalization/forward_shards"
+            shards = [_of_shards(every, f"{label} (shards)", site, {**moments, **made}, whole)]
+            kernel_of_units, made, own = "normalization/forward_shard", moments, {}
         return [
             KernelCall(
                 kernel,
@@ -124,19 +138,14 @@ class BatchNorm(Layer):
                 local_size=plane_local,
             ),
             KernelCall(
-                "normalization/forward_statistics",
+                kernel_of_units,
                 f"{label} (statistics)",
                 unit_size,
-                arrays={**partials, "STATISTICS": _statistics(site), **running},
-                macros={
-                    "UNITS": units,
-                    "DEPTH": source.layout.unit_depth,
-                    "CELLS": source.layout.plane_elements,
-                    "MOMENTUM": float(self.momentum),
-                    "EPSILON": float(self.epsilon),
-                },
+                arrays={**partials, **made},
+                macros={**sizes, **own},
                 local_size=unit_local,
             ),
+            *shards,
             with_epilogue(cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue),
         ]
 
@@ -151,6 +160,21 @@ class BatchNorm(Layer):
         label = f"{site.name} backward parameters"
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
+        shards: list[KernelCall] = []
+        if site.shards > 1:
+            sums = {"DELTA_SUMS": site.common("delta sums", site.shards * 2 * units)}
+            totals = {"TOTALS": site.common("gradients", 2 * units)}
+            shards = [
+                KernelCall(
+                    "normalization/backward_shard",
+                    f"{label} (shard)",
+                    GlobalSize(1, 1, units, per_sample=False),
+                    arrays={**_gradients(site), **sums},
+                    macros={"UNITS": units},
+                    local_size=_alone(site.tuning),
+                ),
+                _of_shards("normalization/backward_shards", f"{label} (shards)", site, {**sums, **totals}, {}),
+            ]
         return [
             KernelCall(
                 kernel,
@@ -170,6 +194,7 @@ class BatchNorm(Layer):
                 macros={"UNITS": units, "DEPTH": source.layout.unit_depth},
                 local_size=unit_local,
             ),
+            *shards,
         ]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
@@ -190,7 +215,7 @@ class BatchNorm(Layer):
                 label,
                 {"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
                 site.tuning,
-                arrays={"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)},
+                arrays={"STATISTICS": _statistics(site), **_affine(site), **_whole_gradients(site)},
                 macros={**in_place, **slope_macro(site.behind)},
             )
         ]
@@ -202,7 +227,32 @@ def _is_number(value: object) -> bool:
 
 def _statistics(site: Site) -> Array:
     """Mean, what its rounding lost, and 1 / deviation of every unit; they live until the backward pass."""
-    return site.memory("statistics", elements=3 * site.inputs[0].layout.unit_count)
+    elements = 3 * site.inputs[0].layout.unit_count
+    return site.memory("statistics", elements) if site.shards == 1 else site.common("statistics", elements)
+
+
+def _whole_gradients(site: Site) -> dict[str, Array]:
+    """The gradients of all that was normalized together."""
+    if site.shards == 1:
+        return _gradients(site)
+    units = site.inputs[0].layout.unit_count
+    both = site.common("gradients", 2 * units)
+    scale, shift = (replace(both, elements=units, offset=offset) for offset in (0, units))
+    return {"SCALE_GRADIENT": scale, "SHIFT_GRADIENT": shift}
+
+
+def _of_shards(kernel: str, label: str, site: Site, arrays: dict[str, Array], macros: dict[str, Macro]) -> KernelCall:
+    """A call that is made once for all shards, from what each has left in the first of the arrays."""
+    units = site.inputs[0].layout.unit_count
+    return KernelCall(
+        kernel,
+        label,
+        GlobalSize(1, 1, units, per_sample=False),
+        arrays={**arrays, "SHARD_COUNTS": Array(SHARD_COUNTS, site.shards, persistent=True)},
+        macros={"UNITS": units, "SHARDS": site.shards, **macros},
+        local_size=_alone(site.tuning),
+        gathers=next(iter(arrays)),
+    )
 
 
 def _running(site: Site) -> dict[str, Array]:
@@ -232,6 +282,11 @@ def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, 
     worth = [count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps]
     sharers = group_size(tuning.model, max(worth, default=_PLANE_SHARERS[0]))
     return GlobalSize(sharers, 1, shape.planes), full_group(tuning.model, sharers), {"LANES": lanes}
+
+
+def _alone(tuning: Tuning) -> Local:
+    """The group of work-items that do a unit each."""
+    return full_group(tuning.model, 1) if tuning.model.items_are_lanes else (1, 1, 1)
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:

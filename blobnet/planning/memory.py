@@ -126,7 +126,7 @@ def allocate(
         )
         for slot in slots
     ]
-    persistent = _persistent(request)
+    persistent = _persistent(request, calls)
     buffers = {buffer.name: buffer for buffer in (*shared, *persistent)}
     _check_counts(request, buffers.values())
     return Memory(
@@ -224,7 +224,7 @@ def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
 
-def _persistent(request: Request) -> list[Buffer]:
+def _persistent(request: Request, calls: Sequence[PhasedCall]) -> list[Buffer]:
     """Buffers that are not the plan's to reuse."""
     sizes = {"parameters": (request.parameters.elements, 0)}
     for entry in request.entries:
@@ -236,6 +236,8 @@ def _persistent(request: Request) -> list[Buffer]:
         sizes["totals"] = (len(request.heads) * TOTALS, 0)
     for head in request.heads:
         sizes |= head.memory()
+    common = {array.storage: array for _, call in calls for array in call.arrays.values() if array.persistent}
+    sizes |= {name: (array.elements, 0) for name, array in common.items() if name not in sizes}
     types = {"parameters": request.parameters.type}
     return [Buffer(name, *size, type=types.get(name, FLOAT32)) for name, size in sizes.items()]
 

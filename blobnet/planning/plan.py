@@ -68,6 +68,11 @@ class Plan(Request):
         """Launches that only move values where blobs could not share memory: each with its label, and why not."""
         return [f"{call.label} ({call.because})" for _, call in self.calls if call.moves == COPYING]
 
+    @property
+    def persistent(self) -> set[str]:
+        """The buffers that keep what they hold from batch to batch, or are filled from outside."""
+        return {array.storage for _, call in self.calls for array in call.arrays.values() if array.persistent}
+
     def bytes(self, count: int | None = None) -> int:
         """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
         return sum(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
@@ -128,6 +133,7 @@ def make_plan(
     share: bool = True,
     reuse: bool = True,
     every_halo: bool = False,
+    shards: int = 1,
     parameters: ParameterTable | None = None,
 ) -> Plan:
     """Plans a graph for training, or for inference.
@@ -151,7 +157,7 @@ def make_plan(
     table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
     if training and table.type != FLOAT32:
         raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
-    options = input_delta, sample_type, augmented, share, reuse, every_halo
+    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards
     return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
 
 

@@ -27,6 +27,7 @@ class Request:
             name of the input where there are several.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        shards: of a step, whose batch norms are over all of them; 1: batch norms are over a batch.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
     """
 
@@ -42,6 +43,7 @@ class Request:
     share: bool = True
     reuse: bool = True
     every_halo: bool = False
+    shards: int = 1
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -51,6 +51,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             augmented=vertex.index in entries and entries[vertex.index].augmented,
             tuning=request.tuning,
             ordinal=vertex.index,
+            shards=request.shards,
             shapes=tuple(request.graph.input_shapes(vertex)),
         )
 
@@ -74,7 +75,7 @@ def _memory(
             name, elements = f"{name} gradient", piece.elements
         if kind == "shared":
             return Array(entry.buffer(name) if entry and name != "step" else name, 0, persistent=True)
-        asked = Array(f"{vertex.name}/{name}", elements, per_sample)
+        asked = Array(f"{vertex.name}/{name}", elements, per_sample, persistent=kind == "common")
         found = known.setdefault(name, asked)
         if found != asked:
             rule = "memory of one name must have one size in all calls of a layer"

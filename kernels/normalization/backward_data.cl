@@ -1,5 +1,5 @@
 /*
- * Batch normalization, backward, last stage, cell by cell; may run in place. With M = COUNT * height * width,
+ * Batch normalization, backward, last stage, cell by cell; may run in place. With M = WHOLE * height * width,
  * deviation = sqrt(variance + epsilon), normalized = (input - mean) / deviation and
  * delta = output_delta * f'(normalized * scale + shift):
  * input_delta = scale / deviation * (delta - shift_gradient / M - normalized * scale_gradient / M).
@@ -16,6 +16,7 @@
  *   SHIFT_GRADIENT  read  (units)
  * Scalars:
  *   COUNT  samples in this batch
+ *   WHOLE  those that were normalized together: of all shards, or COUNT
  * Macros:
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
@@ -36,13 +37,14 @@
 __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
                                           READ_ARRAY(shift_t, shift), READ_ARRAY(real_t, scale_gradient),
-                                          READ_ARRAY(real_t, shift_gradient), const int count)
+                                          READ_ARRAY(real_t, shift_gradient), const int count,
+                                          const int whole)
 {
     const int n = SAMPLE;
     if (n >= count) {
         return;
     }
-    const accumulator_t values = (accumulator_t)count * INPUT_UNIT_ELEMENTS;
+    const accumulator_t values = (accumulator_t)whole * INPUT_UNIT_ELEMENTS;
     FOR_PLANES
     {
         LOAD_STATISTICS(z);

@@ -33,7 +33,7 @@
  *   units  units
  */
 #include "blob.h"
-#include "group_sum.h"
+#include "normalization/moments.h"
 #include "normalization/unit_planes.h"
 
 __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partials),
@@ -45,34 +45,10 @@ __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partial
     __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
-    __global const accumulator_t *means = ARRAY(partials) + (size_t)min(z, UNITS - 1) * UNIT_PLANES;
-    __global const accumulator_t *lost = means + (size_t)UNITS * UNIT_PLANES;
-    __global const accumulator_t *squares = lost + (size_t)UNITS * UNIT_PLANES;
-    /* Means are taken relative to the first: their differences are small where the data's mean is large. */
-    const accumulator_t origin = means[0];
-    accumulator_t sum = 0;
-    for (int n = get_local_id(0); n < UNIT_PLANES; n += LOCAL_WIDTH) {
-        sum += (means[n] - origin) + lost[n];
-    }
-    const accumulator_t relative = GROUP_SUM(sum, group) / UNIT_PLANES;
-    accumulator_t within = 0;
-    accumulator_t between = 0;
-    for (int n = get_local_id(0); n < UNIT_PLANES; n += LOCAL_WIDTH) {
-        const accumulator_t deviation = (means[n] - origin) + lost[n] - relative;
-        within += squares[n];
-        between += deviation * deviation;
-    }
-    const accumulator_t sum_of_squares = GROUP_SUM(within, group) + CELLS * GROUP_SUM(between, group);
+    const unit_moments_t moments =
+        moments_of_unit(ARRAY(partials), min(z, UNITS - 1), UNITS, UNIT_PLANES, CELLS, group);
     if (z < UNITS && get_local_id(0) == 0) {
         const accumulator_t values = (accumulator_t)UNIT_PLANES * CELLS;
-        const accumulator_t mean = origin + relative;
-        ARRAY(statistics)[z] = mean;
-        ARRAY(statistics)[UNITS + z] = (origin - mean) + relative;
-        ARRAY(statistics)[2 * UNITS + z] = 1 / sqrt(sum_of_squares / values + EPSILON);
-        const accumulator_t unbiased = sum_of_squares / fmax(values - 1, 1.0f);
-        __global real_t *means_so_far = ARRAY(running_mean);
-        __global real_t *variances_so_far = ARRAY(running_variance);
-        means_so_far[z] = (1 - MOMENTUM) * means_so_far[z] + MOMENTUM * mean;
-        variances_so_far[z] = (1 - MOMENTUM) * variances_so_far[z] + MOMENTUM * unbiased;
+        STORE_STATISTICS(z, moments, values);
     }
 }

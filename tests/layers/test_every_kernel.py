@@ -60,6 +60,10 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         table = parameter_table(graph, frozen_parameters(graph, "batchnorm_*"))
         plan = make_plan(graph, 3, loss=CrossEntropy(), training=True, tuning=tuning, parameters=table)
         yield from (call for _, call in plan.calls)
+        # With batch norms over several shards (tests/train/test_shards.py).
+        yield from (
+            call for _, call in make_plan(graph, 3, loss=CrossEntropy(), training=True, tuning=tuning, shards=2).calls
+        )
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
         # Those of networks with several ends: tests/train/test_graphs.py.

@@ -23,6 +23,7 @@ from blobnet.shard_sum import sums_of
 from blobnet.weight_buffers import GRADIENT_SUM
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
+from tests.two_ends import LOSSES, data
 
 X, Y = digits(45)
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "optimizer": SGD(0.05, momentum=0.9), "seed": 7}
@@ -93,6 +94,106 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     begun.fit(X, Y, device=device, verbose=False, resume=True, **(SETTINGS | {"epochs": 3}))
     for name, values in alone.weights.items():
         assert begun.weights[name].tobytes() == values.tobytes(), name
+
+
+#: The same with batch norms over all shards; batches after which some ranks have no samples at all.
+IN_STEP = """
+import sys
+from tests.train.test_shards import X, Y, in_step
+in_step(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def in_step(path: object, accumulate: int, **more: Any) -> Model:
+    """Trains four shards; the last steps fill one and a half of them."""
+    model = tiny_model()
+    callback = Checkpoint(path, every_steps=2)
+    settings = {**SETTINGS, "accumulate": accumulate, "sync_batch_norm": True, "callbacks": callback, **more}
+    model.fit(X[:38], Y[:38], shards=4, verbose=False, **settings)
+    return model
+
+
+@needs_mpi
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batch_norms_over_all_shards_do_not_depend_on_ranks(device: Device, tmp_path: Path, accumulate: int) -> None:
+    alone = in_step(tmp_path / "1.h5", accumulate, device=device)
+    for count in (2, 4):
+        mpiexec(count, device, "-c", IN_STEP, tmp_path / f"{count}.h5", accumulate, check=True)
+        assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+    assert np.isfinite(alone.history["loss"]).all()
+    rule = r"resume: batch norms must be over .* Received saved=sync_batch_norm=True, now=sync_batch_norm=False"
+    with pytest.raises(OptionError, match=rule):
+        load(tmp_path / "2.h5").fit(X[:38], Y[:38], resume=True, device=device, **(SETTINGS | {"epochs": 3}))
+
+
+def norm_model() -> Model:
+    """Batch norms one behind the other, of one plane and of several, and none of a value of its own."""
+    return Sequential([layers.Input(1, 8, 8), layers.Conv2D(4, 3, bias=False), layers.BatchNorm(name="first"),
+                       layers.Activation("relu"), layers.Flatten(), layers.Dense(12), layers.BatchNorm(name="second"),
+                       layers.Dense(10)])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["arrays", "stream", "changed"])
+def test_batch_norms_over_all_shards_are_those_of_whole_batches(device: Device, kind: str) -> None:
+    settings = {**SETTINGS, "class_weights": {3: 2.0}, "device": device, "verbose": False}
+    given: tuple[Any, ...] = (X, Y)
+    if kind == "stream":
+        given = ([(X[first:end], Y[first:end]) for first, end in ((0, 16), (16, 27), (27, 29), (29, 45))],)
+    elif kind == "changed":
+        settings |= {"augment": "flip, crop=1", "sample_weights": np.linspace(0.5, 2, 45), "class_weights": None}
+    whole, cut = norm_model(), norm_model()
+    whole.fit(*given, **settings)
+    # Debug mode looks at all memory behind each launch.
+    cut.fit(*given, shards=8, sync_batch_norm=True, debug=kind == "arrays", **settings)
+    for name, values in whole.weights.items():
+        np.testing.assert_allclose(cut.weights[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(cut.history["loss"], whole.history["loss"], rtol=1e-5)
+
+
+def test_all_inputs_of_a_shard_come_in_before_those_of_the_next(device: Device) -> None:
+    # The second one stands behind a batch norm: all shards are loaded by then.
+    def network() -> Model:
+        picture, state = layers.Input(2, 6, 5)(), layers.Input(3)()
+        image = layers.BatchNorm()(layers.Conv2D(4, 3, padding=1)(picture))
+        joined = layers.Concat()([layers.GlobalAveragePool()(image), layers.Dense(4)(state)])
+        ends = {"mask": layers.Conv2D(3, 1)(image), "value": layers.Dense(2)(layers.BatchNorm()(joined))}
+        return Model({"image": picture, "state": state}, ends)
+
+    whole, cut = network(), network()
+    settings = {**SETTINGS, "loss": LOSSES, "loss_weights": {"mask": 0.5}, "device": device, "verbose": False}
+    whole.fit(*data(23), **settings)
+    cut.fit(*data(23), shards=4, sync_batch_norm=True, debug=True, **settings)
+    for name, values in whole.weights.items():
+        np.testing.assert_allclose(cut.weights[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_batch_norm_over_all_shards_against_float64(device: Device) -> None:
+    model = Sequential([layers.Input(9), layers.Dense(6, bias=False, name="in"), layers.BatchNorm(name="norm"),
+                        layers.Dense(5, bias=False, name="out")])  # fmt: skip
+    random = np.random.default_rng(5)
+    x, y = (random.normal(3, 1, (11, 9)).astype(np.float32), random.integers(0, 5, 11))
+    before = {name: values.astype(np.float64) for name, values in model.weights.items()}
+    # Shards of 4, 4, 3 and 0 samples.
+    settings = {"epochs": 1, "batch_size": 16, "shards": 4, "sync_batch_norm": True, "optimizer": SGD(1.0)}
+    model.fit(x, y, device=device, verbose=False, **settings)
+
+    hidden = x.astype(np.float64) @ before["in/weight"].T
+    deviation = np.sqrt(hidden.var(axis=0) + 1e-5)
+    normal = (hidden - hidden.mean(axis=0)) / deviation
+    powers = np.exp(normal @ before["out/weight"].T)
+    delta = (powers / powers.sum(axis=1, keepdims=True) - np.eye(5)[y]) / 11
+    back = delta @ before["out/weight"]
+    through = (back - back.mean(axis=0) - normal * (back * normal).mean(axis=0)) / deviation
+    wanted = {
+        "out/weight": before["out/weight"] - delta.T @ normal,
+        "in/weight": before["in/weight"] - through.T @ x,
+        "norm/scale": 1 - (back * normal).sum(axis=0),
+        "norm/shift": -back.sum(axis=0),
+        "norm/running_mean": 0.1 * hidden.mean(axis=0),
+        "norm/running_variance": 0.9 + 0.1 * hidden.var(axis=0, ddof=1),
+    }
+    for name, values in wanted.items():
+        np.testing.assert_allclose(model.weights[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 #: What a rank may be started with that the others are not, and what the error calls it.

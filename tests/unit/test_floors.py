@@ -60,7 +60,7 @@ FLOORS = """
     checkup.reference
     checkup
     optimizers checkpoint datasets kernels metrics weight_buffers parallel
-    sample_weights shard_sum
+    sample_weights shard_sum lockstep
     labels loader progress samples scaling training_step
     inference callbacks arguments notes network_inputs
     trainer

@@ -1,0 +1,49 @@
+/*
+ * Statistics of a unit: its mean, what the mean's rounding lost, and the sum of squared deviations. All that they are
+ * made of is taken relative to one mean: differences are small where the data's mean is large.
+ */
+#include "group_sum.h"
+
+typedef struct {
+    accumulator_t mean;
+    accumulator_t lost;
+    accumulator_t squares;
+} unit_moments_t;
+
+/* Of a unit, from those of its planes, which all have as many cells: PARTIALS is (3, units, planes). */
+INLINE unit_moments_t moments_of_unit(__global const accumulator_t *partials, const int unit, const int units,
+                                      const int planes, const int cells, __local accumulator_t *group)
+{
+    __global const accumulator_t *means = partials + (size_t)unit * planes;
+    __global const accumulator_t *lost = means + (size_t)units * planes;
+    __global const accumulator_t *squares = lost + (size_t)units * planes;
+    const accumulator_t origin = means[0];
+    accumulator_t sum = 0;
+    for (int n = get_local_id(0); n < planes; n += LOCAL_WIDTH) {
+        sum += (means[n] - origin) + lost[n];
+    }
+    const accumulator_t relative = GROUP_SUM(sum, group) / planes;
+    accumulator_t within = 0;
+    accumulator_t between = 0;
+    for (int n = get_local_id(0); n < planes; n += LOCAL_WIDTH) {
+        const accumulator_t deviation = (means[n] - origin) + lost[n] - relative;
+        within += squares[n];
+        between += deviation * deviation;
+    }
+    const accumulator_t mean = origin + relative;
+    return (unit_moments_t){mean, (origin - mean) + relative,
+                            GROUP_SUM(within, group) + cells * GROUP_SUM(between, group)};
+}
+
+/* Makes those of all its values what normalizes unit z, and adds them to the running statistics. */
+#define STORE_STATISTICS(z, moments, values)                                                   \
+    do {                                                                                       \
+        ARRAY(statistics)[z] = (moments).mean;                                                 \
+        ARRAY(statistics)[UNITS + (z)] = (moments).lost;                                       \
+        ARRAY(statistics)[2 * UNITS + (z)] = 1 / sqrt((moments).squares / (values) + EPSILON); \
+        const accumulator_t unbiased = (moments).squares / fmax((values) - 1, 1.0f);           \
+        __global real_t *means_so_far = ARRAY(running_mean);                                   \
+        __global real_t *variances_so_far = ARRAY(running_variance);                           \
+        means_so_far[z] = (1 - MOMENTUM) * means_so_far[z] + MOMENTUM * (moments).mean;        \
+        variances_so_far[z] = (1 - MOMENTUM) * variances_so_far[z] + MOMENTUM * unbiased;      \
+    } while (0)
