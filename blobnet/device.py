@@ -524,6 +524,9 @@ class Device:
     storage = FLOAT32
     #: Whether programs are first built in child processes: not where a child asks.
     builds_in_children = True
+    #: What allocates between canaries, and all that it has allocated so: see :meth:`guarding`.
+    _guard: Device | None = None
+    guarded: tuple[Guarded, ...] = ()
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
@@ -583,6 +586,13 @@ class Device:
         other.precision, other.storage = precision, storage_type(storage)
         return other
 
+    def guarding(self) -> Device:
+        """The same device, context, queue and programs, whose buffers lie between canaries: ``guarded`` has them."""
+        _ = self.tunings
+        other = copy.copy(self)
+        other._guard = self
+        return other
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> cl.Buffer:
@@ -599,6 +609,10 @@ class Device:
         Raises:
             OutOfMemoryError: the device has no room for one of them.
         """
+        if self._guard is not None:
+            made = tuple(map(self._guard.allocate_guarded, sizes))
+            self.guarded += made
+            return [item.buffer for item in made]
         sizes = [-(-size // _ZERO.nbytes) * _ZERO.nbytes for size in sizes]
         found = []
         for size, own in zip(sizes, self._large_pages(sizes), strict=True):

@@ -591,10 +591,7 @@ class Bench:
 
     def _halo(self, blob: Blob) -> npt.NDArray[np.bool_]:
         """For the samples in use: True where a cell is halo of one of the blob's own units."""
-        layout = blob.layout
-        mask = np.zeros((self.problem.count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
-        mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
-        return mask.reshape(-1)
+        return halo_cells(blob, self.problem.count)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -612,9 +609,7 @@ class Bench:
             after = self.device.read(self.executor.buffers[name], self._elements(name), self._buffers[name].type.name)
             self._check(phase, name, after)
             self.mirror[name] = after
-            if self._guarded[name].is_touched():
-                rule = "a launch must write nothing before or behind its buffers"
-                raise PromiseError(f"{self.name}: {phase}: buffer '{name}'", rule)
+            require_untouched(self._guarded[name], f"{self.name}: {phase}: buffer '{name}'")
 
     def _check(self, phase: str, name: str, after: FloatArray) -> None:
         before = self.mirror[name]
@@ -701,6 +696,20 @@ def placed(problem: Problem, training: bool) -> Placement:
         placement = Placement.IN_PLACE
     keeps = training and layer.backward_reads_inputs
     return Placement.SEPARATE if placement is Placement.IN_PLACE and keeps else placement
+
+
+def require_untouched(guarded: Guarded, where: str) -> None:
+    """Raises PromiseError if somebody wrote around a buffer."""
+    if guarded.is_touched():
+        raise PromiseError(where, "a launch must write nothing before or behind its buffers")
+
+
+def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
+    """For the memory of so many samples: True where a cell is halo of one of the blob's own units."""
+    layout = blob.layout
+    mask = np.zeros((count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
+    mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
+    return mask.reshape(-1)
 
 
 def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:

@@ -169,9 +169,7 @@ def _examine(bench: Bench, check: Check, known: Finding) -> Finding:
     tolerance = TOLERANCES[check.precision] if check.direction else _OTHER_TOLERANCE
     known = replace(known, error=worst)
     if worst > tolerance:
-        amount = "not a number" if math.isinf(worst) else f"off by {worst:.2g} of its root mean square"
-        note = f"{bench.name}: {where} is {amount}, where {tolerance:.2g} is the most"
-        return replace(known, verdict=WRONG, note=note)
+        return replace(known, verdict=WRONG, note=f"{bench.name}: {where} {too_far(worst, tolerance)}")
     for name, first in memories[0].items():
         second = memories[1][name]
         cells = int(np.count_nonzero(bits(first) != bits(second)))
@@ -204,6 +202,12 @@ def difference(actual: np.ndarray[Any, Any], wanted: Float64Array, largest: floa
     scale = (size if size > _NOTHING * largest else largest) or 1.0
     error = float(np.abs(actual.astype(np.float64) - wanted.reshape(actual.shape)).max(initial=0.0)) / scale
     return math.inf if math.isnan(error) else error
+
+
+def too_far(error: float, tolerance: float) -> str:
+    """What is wrong with an array whose :func:`difference` is above the tolerance."""
+    amount = "not a number" if math.isinf(error) else f"off by {error:.2g} of its root mean square"
+    return f"is {amount}, where {tolerance:.2g} is the most"
 
 
 class _Expected:

@@ -1,19 +1,32 @@
-"""Checks of what is around the layers: losses, optimizers, dropout, augmentation, weights of samples, and float16.
+"""Checks of what is around the layers: losses, optimizers, augmentation, weights of samples, sums, and float16.
 
-Each is a small network with one convolution, on a device as it is trained or used, against float64.
+Each is a small network with one convolution, on a device as it is trained or used, against float64; its memory is
+hostile (blobnet/checkup/hostile.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet import layers, losses, optimizers
-from blobnet.augment import Brightness, Erasing, Flip, RandomAffine, RandomCrop, Saturation, rows_for
+from blobnet.augment import (
+    Augmentation,
+    Brightness,
+    CutMix,
+    Erasing,
+    Flip,
+    Mixup,
+    RandomAffine,
+    RandomCrop,
+    Saturation,
+    from_descriptions,
+    rows_for,
+)
 from blobnet.blob import Shape
 from blobnet.checkup.bench import bits
 from blobnet.checkup.examination import (
@@ -25,18 +38,25 @@ from blobnet.checkup.examination import (
     WRONG,
     Finding,
     difference,
+    too_far,
 )
-from blobnet.checkup.reference import augmentation, convolution, dropout
+from blobnet.checkup.hostile import poison_unset, require_canaries
+from blobnet.checkup.reference import augmentation, convolution, dropout, normalization
 from blobnet.checkup.reference import losses as of_losses
 from blobnet.checkup.reference import optimizers as of_optimizers
 from blobnet.device import Device
 from blobnet.errors import BuildError, DeviceError, KernelError, PromiseError
+from blobnet.inference import Evaluator
 from blobnet.kernel_call import Batch
+from blobnet.loader import IndexedReader
 from blobnet.model import Sequential
+from blobnet.parameters import DeviceParameters
+from blobnet.samples import sources_for
 from blobnet.task import Fault, Way
 from blobnet.training_step import TrainingStep
 
 Float64Array = npt.NDArray[np.float64]
+Arrays: TypeAlias = Mapping[str, Float64Array]
 
 #: Of the samples, and the units that the convolution makes of them; samples of a batch, steps, and their rate.
 SHAPE, _UNITS, _COUNT, _STEPS, _RATE = Shape(3, 7, 5), 4, 3, 2, 0.05
@@ -45,8 +65,24 @@ SHAPE, _UNITS, _COUNT, _STEPS, _RATE = Shape(3, 7, 5), 4, 3, 2, 0.05
 _TOLERANCE, _TOLERANCE_OF_HALVES = 5e-5, 6 * 2.0**-11
 #: What may change samples: all that moves, recolours or erases, on its way in.
 _AUGMENT = (RandomCrop(1), RandomAffine(30, 0.1, (0.8, 1.3)), Flip(), Brightness(0.4), Saturation(0.5), Erasing(0.9))
+#: What mixes them, and their labels.
+_MIXUP, _CUTMIX = (Mixup(1.0),), (CutMix(),)
+#: Parameters of the batch norm.
+_NORM, _STATISTICS = ("norm/scale", "norm/shift"), ("norm/running_mean", "norm/running_variance")
 #: The samples' mean and deviation.
 _MEAN, _DEVIATION = (np.array(values, np.float32) for values in ([0.2, -0.1, 0.4], [0.9, 1.2, 0.8]))
+#: A loss that is compiled: Charbonnier's. Its reference is :func:`_charbonnier`.
+_CHARBONNIER = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  L[n] = +(sqrt((P[n, c, ...] - T[n, c, ...]) * (P[n, c, ...] - T[n, c, ...]) + 0.25) / (C * Y * X));
+}"""
+
+
+def _charbonnier(outputs: Float64Array, targets: npt.NDArray[Any]) -> tuple[float, Float64Array]:
+    distance = outputs - targets
+    roots = np.sqrt(np.square(distance) + 0.25)
+    return float(roots.mean()), distance / roots / distance.size
+
+
 #: The references of losses that take classes, and of others.
 _OF_CLASSES: Mapping[str, Callable[..., Any]] = {
     "CrossEntropy": of_losses.cross_entropy,
@@ -58,6 +94,7 @@ _OF_TARGETS: Mapping[str, Callable[..., Any]] = {
     "MeanSquaredError": of_losses.mean_squared_error,
     "MeanAbsoluteError": of_losses.mean_absolute_error,
     "Huber": of_losses.huber,
+    "Expression": _charbonnier,
 }
 _OF_OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
     "SGD": of_optimizers.sgd,
@@ -75,9 +112,13 @@ class StepCheck:
         name: what it is a check of.
         loss, optimizer: what is minimised, and how.
         rate: of dropout behind the convolution.
-        is_augmented: whether samples change on their way in.
+        augment: how samples change on their way in.
         is_weighted: whether samples and classes have weights; only for losses of classes.
-        storage: what is kept between layers: with float16 it is a prediction.
+        is_normalized: whether there is a batch norm, with its statistics, before the convolution.
+        shards, batches: a step is made of so many shards, each of so many batches.
+        average: how much of an average of the weights a step keeps; None: there is none.
+        predicts: whether it is a prediction, and nothing is trained.
+        storage: what is kept between layers.
         seed: of all numbers.
     """
 
@@ -85,8 +126,13 @@ class StepCheck:
     loss: losses.Loss = field(default_factory=losses.CrossEntropy)
     optimizer: optimizers.Optimizer = field(default_factory=optimizers.SGD)
     rate: float = 0.0
-    is_augmented: bool = False
+    augment: tuple[Augmentation, ...] = ()
     is_weighted: bool = False
+    is_normalized: bool = False
+    shards: int = 1
+    batches: int = 1
+    average: float | None = None
+    predicts: bool = False
     storage: str = "float32"
     seed: int = 0
 
@@ -108,14 +154,18 @@ class StepCheck:
         """Plain data that :meth:`from_json` takes."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
         loss = {"kind": type(self.loss).__name__, "config": self.loss.config()}
-        return {**own, "loss": loss, "optimizer": self.optimizer.description()}
+        augment = [item.description() for item in self.augment]
+        return {**own, "loss": loss, "optimizer": self.optimizer.description(), "augment": augment}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StepCheck:
         """The check that :meth:`as_json` described."""
-        loss = losses.Loss.kinds[values["loss"]["kind"]](**values["loss"]["config"])
-        optimizer = optimizers.from_description(values["optimizer"], "check")
-        return cls(**{**values, "loss": loss, "optimizer": optimizer})
+        own = {
+            "loss": losses.Loss.kinds[values["loss"]["kind"]](**values["loss"]["config"]),
+            "optimizer": optimizers.from_description(values["optimizer"], "check"),
+            "augment": from_descriptions(values["augment"], "check"),
+        }
+        return cls(**{**values, **own})
 
 
 def checks_of_steps(seed: int) -> list[StepCheck]:
@@ -128,6 +178,7 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
         losses.MeanSquaredError(),
         losses.MeanAbsoluteError(),
         losses.Huber(0.5),
+        losses.Expression(_CHARBONNIER),
     ]
     ways: list[optimizers.Optimizer] = [
         optimizers.SGD(momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=0.5),
@@ -140,15 +191,22 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
     found += [
         StepCheck("sample weights", is_weighted=True),
         StepCheck("Dropout", rate=0.4),
-        StepCheck("augmentation", is_augmented=True),
-        StepCheck("float16", storage="float16"),
+        StepCheck("augmentation", augment=_AUGMENT),
+        StepCheck("Mixup", augment=_MIXUP),
+        StepCheck("CutMix", augment=_CUTMIX),
+        StepCheck("sum of batches", is_weighted=True, batches=3),
+        StepCheck("sum of shards", is_weighted=True, is_normalized=True, shards=4),
+        StepCheck("sum of shards' batches", is_normalized=True, shards=4, batches=2),
+        StepCheck("average of weights", is_normalized=True, average=0.9),
+        StepCheck("prediction", is_normalized=True, predicts=True),
+        StepCheck("float16", predicts=True, storage="float16"),
     ]
     return [replace(check, seed=seed + number) for number, check in enumerate(found)]
 
 
 def examine_steps(device: Device, check: StepCheck) -> Finding:
     """What a check shows on a device."""
-    run = _predicted if check.storage == "float16" else _trained
+    run = _predicted if check.predicts else _trained
     try:
         first, second = (run(device, check, debug=debug) for debug in (True, False))
     except PromiseError as error:
@@ -158,11 +216,10 @@ def examine_steps(device: Device, check: StepCheck) -> Finding:
     except DeviceError as error:
         return Finding(FAILED, note=str(error))
     wanted = dict(_expected(check))
-    worst, where = max((difference(values, wanted[name]), name) for name, values in first.items())
+    worst, where = max((difference(first[name], values), name) for name, values in wanted.items())
     tolerance = _TOLERANCE_OF_HALVES if check.storage == "float16" else _TOLERANCE
     if worst > tolerance:
-        note = f"{check}: {where} is off by {worst:.2g} of its root mean square, where {tolerance:.2g} is the most"
-        return Finding(WRONG, error=worst, note=note)
+        return Finding(WRONG, error=worst, note=f"{check}: {where} {too_far(worst, tolerance)}")
     for name, values in first.items():
         if np.any(bits(values) != bits(second[name])):
             return Finding(NOT_REPEATABLE, error=worst, note=f"{check}: {name} differs between two runs")
@@ -172,39 +229,54 @@ def examine_steps(device: Device, check: StepCheck) -> Finding:
 # -- as it is ----------------------------------------------------------------------------------------------------------
 
 
+class _Batch(NamedTuple):
+    """Samples with labels, the weights of both, and the rows by which samples change."""
+
+    x: npt.NDArray[np.float32]
+    y: npt.NDArray[Any]
+    of_samples: npt.NDArray[np.float32] | None
+    of_classes: npt.NDArray[np.float32] | None
+    rows: npt.NDArray[np.float32]
+
+
 def _network(check: StepCheck) -> Sequential:
-    parts = [layers.Input.of(SHAPE, name="input"), layers.Conv2D(_UNITS, 3, padding=1, name="conv")]
-    model = Sequential([*parts, *([layers.Dropout(check.rate)] if check.rate else [])], seed=check.seed)
+    parts: list[layers.Layer] = [layers.Input.of(SHAPE, name="input")]
+    parts += [layers.BatchNorm(name="norm")] if check.is_normalized else []
+    parts += [layers.Conv2D(_UNITS, 3, padding=1, name="conv")]
+    parts += [layers.Dropout(check.rate)] if check.rate else []
+    model = Sequential(parts, seed=check.seed)
     model.set_normalization(_MEAN, _DEVIATION)
+    if check.is_normalized:
+        values = np.random.default_rng(check.seed).uniform(0.5, 2, (4, SHAPE.units))
+        model.set_weights(dict(zip((*_NORM, *_STATISTICS), values, strict=True)))
     return model
 
 
-def _batches(check: StepCheck) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]]:
-    """Samples and labels of each step."""
+def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
+    """The batches of each shard, for every step; each second batch lacks a sample."""
     generator = np.random.default_rng(check.seed)
-    for _ in range(_STEPS):
-        x = generator.standard_normal((_COUNT, *SHAPE.dimensions), dtype=np.float32)
+    weights = np.linspace(0.5, 2, _COUNT, dtype=np.float32), np.linspace(2, 0.25, _UNITS, dtype=np.float32)
+    of_samples, of_classes = weights if check.is_weighted else (None, None)
+
+    def batch(step: int, number: int) -> _Batch:
+        count = _COUNT - number % 2
+        x = generator.standard_normal((count, *SHAPE.dimensions), dtype=np.float32)
+        y: npt.NDArray[Any]
         if check.loss.takes_classes:
-            yield x, generator.integers(0, _UNITS, (_COUNT, *SHAPE.dimensions[1:]))
+            y = generator.integers(0, _UNITS, (count, *SHAPE.dimensions[1:]))
         else:
-            yield x, generator.random((_COUNT, _UNITS, *SHAPE.dimensions[1:]), dtype=np.float32)
+            y = generator.random((count, _UNITS, *SHAPE.dimensions[1:]), dtype=np.float32)
+        rows = rows_for(check.augment, SHAPE, check.seed, step, np.arange(count))
+        return _Batch(x, y, None if of_samples is None else of_samples[:count], of_classes, rows)
 
-
-def _weights(check: StepCheck) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
-    """Of samples, and of classes."""
-    if not check.is_weighted:
-        return None, None
-    return np.linspace(0.5, 2, _COUNT, dtype=np.float32), np.linspace(2, 0.25, _UNITS, dtype=np.float32)
-
-
-def _rows(check: StepCheck, number: int) -> npt.NDArray[np.float32]:
-    """How the samples of a step change."""
-    return rows_for(_AUGMENT, SHAPE, check.seed, number, np.arange(_COUNT))
+    for step in range(_STEPS):
+        numbers = np.arange(check.shards * check.batches).reshape(check.shards, check.batches).tolist()
+        yield [[batch(step, number) for number in own] for own in numbers]
 
 
 def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:
     """The gradients of the last step, the parameters behind it, and the sum of all losses."""
-    model, of_samples = _network(check), _weights(check)[0]
+    model, device = _network(check), device.guarding()
     step = TrainingStep(
         device,
         model.graph,
@@ -213,27 +285,61 @@ def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.n
         check.optimizer,
         _COUNT,
         check.seed,
-        class_weights=[_weights(check)[1]],
-        augment=_AUGMENT if check.is_augmented else (),
+        class_weights=[next(_steps(check))[0][0].of_classes],
+        accumulate=check.batches > 1,
+        shards=check.shards,
+        average=check.average,
+        augment=check.augment,
         debug=debug,
     )
+    poison_unset(step.executor)
     step.reset_totals()
-    for x, y in _batches(check):
-        labels = check.loss.device_labels(y)
-        step.load_batch(x, labels)
-        if check.is_augmented:
-            step.change_samples(_rows(check, step.number))
-        divisor = step.weigh([labels], None if of_samples is None else [of_samples])
-        step.compute_gradients(Batch(_COUNT, divisor=divisor))
+    is_sum = check.shards * check.batches > 1
+    for shards in _steps(check):
+        for number, batches in enumerate(shards):
+            weight = 0.0
+            if is_sum:
+                step.sum.begin(number)
+            for batch in batches:
+                own = _load(step, check, batch)
+                weight += own
+                step.compute_gradients(Batch(len(batch.x), divisor=_COUNT if is_sum else own))
+                if is_sum:
+                    step.sum.add()
+            if is_sum:
+                step.sum.end(weight)
+        if is_sum:
+            step.sum.finish(_COUNT)
         gradients = step.gradients()
         step.update(_RATE)
+    require_canaries(device, step.executor, str(check))
     found: dict[str, np.ndarray[Any, Any]] = {f"gradient of {name}": values for name, values in gradients.items()}
-    found |= {name: values for name, values in step.parameters.read().items() if name in gradients}
-    return {**found, "sum of losses": step.totals()[:1]}
+    found |= step.parameters.read()
+    found |= {f"average of {name}": values for name, values in step.result.read().items()}
+    return {**found, "sum of losses": step.sum_of_shards(step.totals())[:1]}
+
+
+def _load(step: TrainingStep, check: StepCheck, batch: _Batch) -> float:
+    """Puts a batch on the device; its weight."""
+    labels = check.loss.device_labels(batch.y)
+    if check.augment == _CUTMIX:
+        step.move_labels([labels], batch.rows)
+    step.load_batch(batch.x, labels)
+    if check.augment:
+        step.change_samples(batch.rows)
+    return step.weigh([labels], None if batch.of_samples is None else [batch.of_samples])[0]
 
 
 def _predicted(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:
-    return {"output": _network(check).predict(next(_batches(check))[0], device=device, storage=check.storage)}
+    model, device = _network(check), device.at(device.precision, check.storage).guarding()
+    parameters = DeviceParameters(device, model.graph)
+    parameters.write(model.weights)
+    evaluator = Evaluator(device, model.graph, parameters, _COUNT, debug=debug)
+    poison_unset(evaluator.executor)
+    ((batch,),) = next(_steps(check))
+    (output,) = evaluator.predict(IndexedReader(sources_for(model.graph, batch.x, "x")), _COUNT)
+    require_canaries(device, evaluator.executor, str(check))
+    return {"output": output}
 
 
 # -- as it should be ---------------------------------------------------------------------------------------------------
@@ -241,64 +347,112 @@ def _predicted(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np
 
 def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
     """The same in float64."""
-    model, (of_samples, of_classes) = _network(check), _weights(check)
-    names = ("conv/weight", "conv/bias")
-    weight, bias = (model.weights[name].astype(np.float64) for name in names)
+    every = _network(check).weights.items()
+    weights = {name: values.astype(np.float64) for name, values in every if not name.startswith("input/")}
+    if check.predicts:
+        ((batch,),) = next(_steps(check))
+        x = _entered(check, batch)
+        if check.is_normalized:
+            x = normalization.batch_norm_inference(x, *(weights[name] for name in (*_NORM, *_STATISTICS)))
+        yield "output", _convolved(weights, x)
+        return
     state: of_optimizers.State = {}
-    total = 0.0
-    for number, (samples, y) in enumerate(_batches(check)):
-        x = _entered(check, samples, number)
-        logits = convolution.conv2d(x, weight, bias, padding=((1, 1), (1, 1)))
-        if check.storage == "float16":
-            yield "output", logits
-            return
-        # The third vertex of the graph, where there is dropout.
-        mask = dropout.dropout_mask(check.seed, number, 2, _COUNT, logits[0].size, check.rate).reshape(logits.shape)
-        loss, delta, amount = _loss(check, logits * mask, y, of_samples, of_classes)
-        total, delta = total + loss * amount, delta * mask
-        _, *gradients = convolution.conv2d_backward(x, weight, bias, delta, padding=((1, 1), (1, 1)))
-        for name, values in zip(names, gradients, strict=True):
-            assert values is not None
-            yield f"gradient of {name}", values
-        (weight, bias), state = _updated(check.optimizer, (weight, bias), gradients, state)
-    yield from zip(names, (weight, bias), strict=True)
+    total, before = 0.0, {name: weights.pop(name) for name in _STATISTICS if name in weights}
+    average = dict(weights)
+    for number, shards in enumerate(_steps(check)):
+        weight, sums, behind = 0.0, dict.fromkeys(weights, np.zeros(())), []
+        for batches in shards:
+            statistics: Arrays = before  # Each shard begins with those before the step.
+            for batch in batches:
+                loss, own, gradients, statistics = _computed(check, weights, statistics, batch, number)
+                total, weight = total + loss * own, weight + own
+                sums = {name: values + own * gradients[name] for name, values in sums.items()}
+            behind.append(statistics)
+        before = {name: np.mean([own[name] for own in behind], axis=0) for name in before}
+        means = {name: values / weight for name, values in sums.items()}
+        weights, state = _updated(check.optimizer, weights, means, state)
+        rate = 1 - min(check.average or 0, (2 + number) / (11 + number))
+        average = {name: values + rate * (weights[name] - values) for name, values in average.items()}
+    yield from ((f"gradient of {name}", values) for name, values in means.items())
+    yield from {**weights, **before}.items()
+    yield from ((f"average of {name}", values) for name, values in {**average, **before}.items())
     yield "sum of losses", np.array([total])
 
 
-def _entered(check: StepCheck, samples: npt.NDArray[np.float32], number: int) -> Float64Array:
-    """What the convolution gets of samples in a step."""
+def _computed(
+    check: StepCheck, weights: Arrays, statistics: Arrays, batch: _Batch, step: int
+) -> tuple[float, float, Arrays, Arrays]:
+    """Of a batch: its mean loss, the weight that this is of, gradients of that mean, and the statistics behind it."""
+    x = entered = _entered(check, batch)
+    if check.is_normalized:
+        x, *moved = normalization.batch_norm_training(
+            entered, *(weights[name] for name in _NORM), *(statistics[name] for name in _STATISTICS)
+        )
+        statistics = dict(zip(_STATISTICS, moved, strict=True))
+    logits = _convolved(weights, x)
+    # The third vertex of the graph, where there is dropout.
+    mask = dropout.dropout_mask(check.seed, step, 2, len(x), logits[0].size, check.rate).reshape(logits.shape)
+    loss, delta, weight = _loss(check, logits * mask, batch)
+    kernel, bias = weights["conv/weight"], weights["conv/bias"]
+    delta, *gradients = convolution.conv2d_backward(x, kernel, bias, delta * mask, padding=((1, 1), (1, 1)))
+    found: dict[str, Any] = dict(zip(("conv/weight", "conv/bias"), gradients, strict=True))
+    if check.is_normalized:
+        _, *gradients = normalization.batch_norm_backward(entered, weights["norm/scale"], delta)
+        found |= dict(zip(_NORM, gradients, strict=True))
+    return loss, weight, found, statistics
+
+
+def _convolved(weights: Arrays, x: Float64Array) -> Float64Array:
+    return convolution.conv2d(x, weights["conv/weight"], weights["conv/bias"], padding=((1, 1), (1, 1)))
+
+
+def _entered(check: StepCheck, batch: _Batch) -> Float64Array:
+    """What the layers get of a batch."""
     mean, deviation = _MEAN.astype(np.float64), _DEVIATION.astype(np.float64)
-    if check.is_augmented:
-        return augmentation.augmented(samples, _rows(check, number), mean, deviation)
-    return (samples.astype(np.float64) - mean[:, None, None]) / deviation[:, None, None]
+    if check.augment:
+        return augmentation.augmented(batch.x, batch.rows, mean, deviation)
+    return (batch.x.astype(np.float64) - mean[:, None, None]) / deviation[:, None, None]
 
 
-def _loss(
-    check: StepCheck, logits: Float64Array, y: npt.NDArray[Any], of_samples: Any, of_classes: Any
-) -> tuple[float, Float64Array, float]:
+def _loss(check: StepCheck, logits: Float64Array, batch: _Batch) -> tuple[float, Float64Array, float]:
     """The mean loss, its derivative, and the weight that the mean is of."""
-    kind, config = type(check.loss).__name__, check.loss.config()
+    kind, config, y = type(check.loss).__name__, check.loss.config(), batch.y
     if kind not in _OF_CLASSES:
         own = {"knee": config["delta"]} if "delta" in config else {}
-        return (*_OF_TARGETS[kind](logits, y, **own), float(_COUNT))
+        return (*_OF_TARGETS[kind](logits, y, **own), float(len(y)))
     names = {"CrossEntropy": "label_smoothing", "Focal": "gamma", "Dice": "smoothing"}
-    own = {names[kind]: config[names[kind]], "class_weights": of_classes, "sample_weights": of_samples}
-    weight = check.loss.weight(check.loss.device_labels(y), of_samples, of_classes)
-    return (*_OF_CLASSES[kind](logits, y, **own), weight)
+    own = {names[kind]: config[names[kind]], "class_weights": batch.of_classes}
+    of_samples = np.ones(len(y), np.float32) if batch.of_samples is None else batch.of_samples
+    others = np.roll(y, -1, axis=0)
+    if check.augment == _CUTMIX:
+        y = y.copy()
+        for n, (top, left, bottom, right) in enumerate(batch.rows[:, 14:18].astype(int)):
+            y[n, top:bottom, left:right] = others[n, top:bottom, left:right]
+    if check.augment == _MIXUP:
+        # The label of the next sample with its share, too.
+        shares = batch.rows[:, 18]
+        pairs = [(y, 1 - shares), (others, shares)]
+    else:
+        pairs = [(y, of_samples)]
+    found = [_OF_CLASSES[kind](logits, labels, sample_weights=of, **own) for labels, of in pairs]
+    amounts = [check.loss.weight(check.loss.device_labels(labels), of, batch.of_classes) for labels, of in pairs]
+    loss = sum(amount * own for amount, (own, _) in zip(amounts, found, strict=True))
+    delta = sum(amount * own for amount, (_, own) in zip(amounts, found, strict=True))
+    return loss / sum(amounts), delta / sum(amounts), sum(amounts)
 
 
 def _updated(
-    optimizer: optimizers.Optimizer, parameters: Any, gradients: Any, state: of_optimizers.State
-) -> tuple[list[Float64Array], of_optimizers.State]:
-    """Parameters, of which the first decays, behind a step, and the optimizer's new state."""
+    optimizer: optimizers.Optimizer, weights: Arrays, gradients: Arrays, state: of_optimizers.State
+) -> tuple[dict[str, Float64Array], of_optimizers.State]:
+    """Parameters, of which the filters decay, behind a step, and the optimizer's new state."""
     config = optimizer.config()
     most, decay = config.pop("clip_norm"), config.pop("weight_decay")
     config.pop("learning_rate")
-    flat, gradient = (np.concatenate([values.ravel() for values in every]) for every in (parameters, gradients))
+    flat, gradient = (np.concatenate([every[name].ravel() for name in weights]) for every in (weights, gradients))
     if most is not None:
         gradient, _ = of_optimizers.clip_by_global_norm(gradient, most)
-    decays = np.repeat([decay, 0.0], [values.size for values in parameters])
+    decays = np.concatenate([np.full(own.size, decay * (name == "conv/weight")) for name, own in weights.items()])
     update = _OF_OPTIMIZERS[type(optimizer).__name__]
     flat, state = update(flat, gradient, state, learning_rate=_RATE, weight_decay=decays, **config)
-    pieces = np.split(flat, [parameters[0].size])
-    return [piece.reshape(values.shape) for piece, values in zip(pieces, parameters, strict=True)], state
+    pieces = np.split(flat, np.cumsum([own.size for own in weights.values()])[:-1])
+    return {name: piece.reshape(weights[name].shape) for name, piece in zip(weights, pieces, strict=True)}, state
