@@ -15,7 +15,16 @@ from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, group_size
+from blobnet.kernel_call import (
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    elementwise_work,
+    group_size,
+    power_of_two,
+)
 from blobnet.kernel_source import Macro, load
 
 
@@ -354,8 +363,11 @@ class Operation:
             size, local = elementwise_work(delta, self.tuning)
             gradient, size = self.parameter("BIAS_GRADIENT"), replace(size, per_sample=False)
             return [self.call("gradient/position_bias", size, local, {}, label, GRADIENT=gradient)]
-        tunables = self.tuning.of(kernel)
-        splits, items = splits_for(delta.units, tunables["TARGET_GROUPS"], self.batch_size), tunables["GROUP_WIDTH"]
+        tunables, cells = self.tuning.of(kernel), self.batch_size * delta.positions
+        items = power_of_two(cells, tunables["GROUP_WIDTH"])
+        # NOTE: a group whose work-items have less than a cell each takes as long, and there are more of them.
+        most = min(self.batch_size, -(-cells // items))
+        splits = splits_for(delta.units, tunables["TARGET_GROUPS"], most)
         size = GlobalSize(items, splits, delta.units, per_sample=False)
         return self.summed(splits, kernel, size, items, {}, label, name="bias") if self.bias_mode else []
 

@@ -149,6 +149,25 @@ def test_a_gpu_has_no_zeros_that_nobody_reads() -> None:
     assert not any(contiguous(tuning_for("cpu")))
 
 
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 300])
+def test_work_items_of_a_gpu_have_cells_of_a_bias_to_sum(batch_size: int) -> None:
+    images = layers.Input(2, 12, 10)()
+    graph = from_nodes(images, layers.Dense(200)(layers.Flatten()(layers.Conv2D(9, 3)(images))))
+    plan = make_plan(graph, batch_size, loss=LOSS, training=True, tuning=tuning_for("gpu"))
+    found = [call for _, call in plan.calls if call.kernel == "gradient/unit_bias"]
+    for call in found:
+        cells = batch_size * call.blobs["OUTPUT_DELTA"].shape.positions
+        items, splits = call.global_size.width, call.macros["SPLITS"]
+        assert call.local_size == (items, 1, 1)
+        assert items == min(256, 1 << (cells - 1).bit_length())
+        assert (splits - 1) * items < 2 * cells
+        assert splits == call.global_size.height <= batch_size * 2
+    sums = [call.label for _, call in plan.calls if call.kernel == "gradient/reduce" and "bias" in call.label]
+    assert sums == [call.label for call in found if call.macros["SPLITS"] > 1]
+    if batch_size == 64:  # The dense layer's, in a launch of a group for each unit.
+        assert [call.macros["SPLITS"] for call in found] == [1, 32]
+
+
 def test_halos_are_for_the_kernels_that_were_chosen() -> None:
     """Minimal filtering reads data cells alone, in all directions; products read the padding."""
     images = layers.Input(2, 12, 12)()
