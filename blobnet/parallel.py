@@ -8,6 +8,7 @@ import importlib
 import itertools
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -39,6 +40,9 @@ SHARDS = 8
 
 #: Seconds in which rank 0 may say itself what went wrong.
 _FIRST_SECONDS = 2.0
+
+#: Seconds for which a process that is killed seems to be there still, to mpiexec alone.
+_HELD_SECONDS = 5
 
 #: Seconds in which mpiexec reads what a rank has said last.
 _LAST_SECONDS = 0.5
@@ -201,8 +205,9 @@ class World:
 class _MpiWorld(World):
     """The processes of MPI's world, which exchange through page-locked memory."""
 
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, mpi: Any, release: Callable[[], None]) -> None:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
+        self._release = release
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
         host = self._all.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self._is_local = host.Get_rank(), host.Get_size() == self.size
@@ -321,6 +326,7 @@ class _MpiWorld(World):
         words = self._words()
         os.write(2, f"{line.rstrip('.')}.{' ' if words else ''}{words}\n".encode())
         time.sleep(_LAST_SECONDS)  # mpiexec forgets what it has not read when it ends all.
+        self._release()
         self._all.Abort(status)
         time.sleep(_LAST_SECONDS)  # It may return, before mpiexec has ended this process.
         os._exit(status)
@@ -359,17 +365,46 @@ ALONE = World()
 def _started() -> World:
     rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
     hint = "pip install 'blobnet[mpi]', and start it with the mpiexec that lies beside Python then."
+    release = _hold_streams()
     try:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise OptionError("MPI", rule, cause=str(error).partition("\n")[0], hint=hint) from error
-    world = _MpiWorld(mpi)
+    world = _MpiWorld(mpi, release)
     started = max(int(os.environ.get(name, "1")) for name in _SIZES)
     if world.size == 1 < started:
         library = mpi.Get_library_version().split("\n")[0].strip("\0 ")
         hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
         raise OptionError("MPI", rule, started=started, found=1, mpi4py_uses=library, hint=hint)
     return world if world.size > 1 else ALONE
+
+
+def _hold_streams() -> Callable[[], None]:
+    """Keeps open what mpiexec hears this process by, for a while where it is killed; what lets go of it.
+
+    NOTE: MPICH's mpiexec ends all others as soon as that is closed, before one of them can say who is at fault.
+    """
+    number = os.environ.get("PMI_FD", "")
+    if not number.isdigit():
+        return lambda: None
+    command = ["sh", "-c", f"read -r end || sleep {_HELD_SECONDS}"]
+    try:
+        # In a session of its own: neither Ctrl-C nor mpiexec ends it before.
+        holder = subprocess.Popen(
+            command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[int(number)], start_new_session=True
+        )
+    except OSError:  # No shell, or no room for a process: then the line may be lost.
+        return lambda: None
+
+    @cache
+    def release() -> None:
+        assert holder.stdin is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            holder.stdin.write(b"\n")
+        holder.wait()
+
+    atexit.register(release)
+    return release
 
 
 def watched(function: Callable[P, T]) -> Callable[P, T]:

@@ -98,7 +98,7 @@ class TrainingStep:
         shards: parts of a step that are computed alone, so that any number of ranks gives the same bits.
         world: the ranks, each with as many of the shards.
         reduction: how ranks add gradients: see blobnet.shard_sum.
-        in_step: whether shards are computed together, so that batch norms are over all of them.
+        in_step: whether batch norms are over all shards, which are then computed together.
         average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
         augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
         augmented: the name of the input whose samples change; the only one if None.
@@ -164,7 +164,7 @@ class TrainingStep:
         own = shards // world.size
         self.own_shards = range(world.rank * own, (world.rank + 1) * own)
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
-        in_step = in_step and shards > 1
+        in_step = in_step and shards > 1 and _has_batch_norms(graph, self.frozen)
         settings |= {"accumulate": accumulate, "shards": shards, "world": world, "reduction": reduction}
         settings["in_step"] = in_step
         settings["average"] = average is not None
@@ -463,6 +463,12 @@ def step_that_fits(
         rule = "the memory of the device should hold a whole batch, which is computed in parts now"
         warn("fit_memory", rule, batch_size=batch_size, part=step.batch_size)
     return step
+
+
+def _has_batch_norms(graph: Graph, frozen: Collection[str]) -> bool:
+    """Whether a network has batch norms that are trained."""
+    norms = [vertex for vertex in graph.vertices if vertex.layer.kind == "BatchNorm"]
+    return any(vertex.parameter(name) not in frozen for vertex in norms for name in ("scale", "shift"))
 
 
 def not_finite(weights: Mapping[str, FloatArray]) -> list[str]:

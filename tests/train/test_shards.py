@@ -167,6 +167,19 @@ def test_all_inputs_of_a_shard_come_in_before_those_of_the_next(device: Device) 
         np.testing.assert_allclose(cut.weights[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("freeze", [None, "norm2"])
+def test_without_batch_norms_there_is_nothing_to_wait_for(device: Device, freeze: str | None) -> None:
+    found = []
+    for sync_batch_norm in (False, True):
+        model = tiny_model() if freeze else plain_model()
+        settings = {**SETTINGS, "freeze": freeze, "sync_batch_norm": sync_batch_norm}
+        model.fit(X, Y, shards=4, device=device, verbose=False, **settings)
+        assert model.training_state is not None
+        assert "sync_batch_norm" not in model.training_state.settings
+        found.append({name: values.tobytes() for name, values in model.weights.items()})
+    assert found[0] == found[1]
+
+
 def test_a_batch_norm_over_all_shards_against_float64(device: Device) -> None:
     model = Sequential([layers.Input(9), layers.Dense(6, bias=False, name="in"), layers.BatchNorm(name="norm"),
                         layers.Dense(5, bias=False, name="out")])  # fmt: skip
