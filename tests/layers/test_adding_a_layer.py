@@ -20,8 +20,9 @@ GUIDE = (ROOT / "docs" / "adding_a_layer.md").read_text(encoding="utf-8")
 
 @pytest.mark.long
 def test_the_guide(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     files = dict(re.findall(r"`(\w+\.py)`, .*?:\n\n```python\n(.*?)```", GUIDE, re.DOTALL))
-    assert sorted(files) == ["gain.py", "test_gain.py"]
+    assert sorted(files) == ["gain.py", "test_gain.py", "train_gain.py"]
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     environment = {
@@ -30,16 +31,22 @@ def test_the_guide(tmp_path: Path) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         "BLOBNET_CHECK": "1",
     }
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_gain.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "1 passed" in result.stdout
+    (tmp_path / "images").mkdir()
+    printed = []
+    for command in (
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_gain.py"],
+        ["train_gain.py"],
+    ):
+        result = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        printed.append(result.stdout)
+    assert "1 passed" in printed[0]
+    assert float(re.search(r"'accuracy': ([0-9.]+)", printed[1])[1]) > 0.7  # type: ignore[index]
+    (picture,) = re.findall(r"!\[.+?\]\((images/.+?)\)", GUIDE)
+    assert (tmp_path / picture).stat().st_size > 5000
+    assert (ROOT / "docs" / picture).stat().st_size > 5000
 
 
 def test_its_one_line() -> None:

@@ -17,14 +17,26 @@ import blobnet as bn
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: Pages whose ``python`` blocks are one program; blocks of other libraries' code are called ``py``.
-PAGES = ("index", "own_pictures", "from_keras", "from_pytorch", "onnx", "devices")
+PAGES = (
+    "index",
+    "own_pictures",
+    "from_keras",
+    "from_pytorch",
+    "onnx",
+    "weights",
+    "models",
+    "training",
+    "transfer",
+    "devices",
+)
+#: What the code of a page needs beside matplotlib, Pillow and onnx.
+NEEDED = {"weights": ("safetensors", "torch", "onnxscript")}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("onnx")
+    for package in ("PIL", "matplotlib", "onnx", *NEEDED.get(name, ())):
+        pytest.importorskip(package)
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     pictures = set(re.findall(r"!\[.+?\]\((images/.+?)\)", page))
     (tmp_path / "images").mkdir()
