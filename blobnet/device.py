@@ -38,6 +38,7 @@ from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.recent import Recent
+from blobnet.regular import check_regular
 from blobnet.tuning import Tunings
 
 #: The variable that names the folder in which the OpenCL loader finds drivers, and that folder where it is not set.
@@ -309,6 +310,7 @@ def _platforms() -> Sequence[Any]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blobnet-vendors-"))
             for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
                 with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
+                    check_regular(path)
                     shutil.copyfile(path, Path(folder, path.name))
             Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
             os.environ[_VENDORS] = folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from blobnet.cache import has_room, is_usable, make_folder, read_entry, write_entry
-from blobnet.device import choose
+from blobnet.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
 from blobnet.errors import BlobnetWarning
 
 #: A little of everything that is cached: programs, schedules of the compiler, what pyopencl keeps.
@@ -26,12 +27,12 @@ print(model.predict(np.linspace(-1, 1, 200, dtype=np.float32).reshape(4, 2, 5, 5
 """
 
 
-def run(cache: Path, **variables: str) -> tuple[str, str]:
+def run(cache: Path, program: str = PROGRAM, *arguments: str) -> tuple[str, str]:
     """What a process prints whose caches lie in a folder."""
     environment = {name: value for name, value in os.environ.items() if name != "POCL_CACHE_DIR"}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**environment, "XDG_CACHE_HOME": str(cache), **variables},
+        [sys.executable, "-c", program, *arguments],
+        env={**environment, "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -231,3 +232,32 @@ def test_devices_without_a_cache_share_what_is_built(tmp_path: Path, monkeypatch
     first, second = Device(), Device()
     assert first._folder == second._folder
     assert tmp_path not in first._folder.parents
+
+
+#: Looks for the system's drivers in another folder.
+DRIVERS = """
+import sys
+from pathlib import Path
+from blobnet import device
+device._SYSTEM_VENDORS = Path(sys.argv[1])
+print(*sorted(f"{found.platform}: {found.name}" for found in device.devices()), sep="\\n", file=sys.stderr)
+"""
+
+
+def test_damaged_files_that_name_drivers_hide_no_driver(tmp_path: Path, warm: tuple[Path, str]) -> None:
+    """Neither those of the system, nor those that versions before this one have left in the cache."""
+    if _intel_runtime() is None or "OCL_ICD_VENDORS" in os.environ:
+        pytest.skip("the loader reads the system's files by itself")
+    system, kept = tmp_path / "system", tmp_path / "cache" / "blobnet" / "vendors"
+    shutil.copytree(_SYSTEM_VENDORS, system)
+    make_folder(kept)
+    for number, content in enumerate([b"", b"\n\n", b"/usr/lib/x86_64", b"/etc/passwd\n", b"\xff\0\xfe" * 99]):
+        for folder in (system, kept):
+            (folder / f"{number}.icd").write_bytes(content)
+    (kept / "intel-cpu-pypi.icd").write_bytes(b"/opt/venv/lib/libinte")
+    os.mkfifo(system / "pipe.icd")
+    (system / "endless.icd").symlink_to("/dev/zero")
+    (system / "nowhere.icd").symlink_to("nowhere")
+    printed, said = run(tmp_path / "cache", DRIVERS + PROGRAM, str(system))
+    assert printed == warm[1]
+    assert said.splitlines() == sorted(f"{found.platform}: {found.name}" for found in devices())
