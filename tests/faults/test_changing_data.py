@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from blobnet.datasets import image_folder, source, user_data
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError
 from blobnet.trainer import Progress
+from tests.cli.conftest import NET
 from tests.tiny import share_of_memory
 from tests.unit.test_stored_arrays import write
 
@@ -109,3 +114,59 @@ def test_files_that_change_between_epochs(
         return
     with pytest.raises(error[0], match=error[1]):
         trained(callback)
+
+
+#: ``blobnet`` that reads each batch from its file, however small that is.
+STREAMED = """
+import sys
+from blobnet import loader
+from blobnet.cli import main
+from blobnet.datasets import image_folder, source, user_data
+for module in (source, user_data, image_folder):
+    module.KEPT_BYTES = 0
+loader._SHARE_OF_MEMORY = loader._SHARE_OF_HOST = 0
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "change", "rule"),
+    [
+        ("npz", "cut", "data.npz: the file must stay as"),
+        ("chunked", "rewritten", "data.h5: the file must stay as it was"),
+        ("pictures", "removed", "03.png: the picture must "),
+    ],
+    ids=["npz", "h5", "pictures"],
+)
+def test_a_training_whose_data_change_names_its_last_file(tmp_path: Path, kind: str, change: str, rule: str) -> None:
+    """From which it goes on to the same bits, once the data are back; seen by a process of its own."""
+    (tmp_path / "net.py").write_text(NET, encoding="utf-8")
+    (tmp_path / "streamed.py").write_text(STREAMED, encoding="utf-8")
+    data, kept = KINDS[kind](tmp_path, kind, x=X, y=Y), tmp_path / "kept"
+    shutil.copy2(file_of(data), kept)
+
+    def train(output: str, epochs: int, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "streamed.py", "train", "net.py:net", "--dataset", data.name, "--output", output]
+        command += ["--batch-size", "5", "--schedule", "constant", "--epochs", str(epochs), *more]
+        return subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+    training = train("a.h5", 100_000)
+    while not (tmp_path / "a.h5").exists() and training.poll() is None:
+        time.sleep(0.01)
+    CHANGES[change](file_of(data))
+    said = training.communicate(timeout=120)[1]
+    assert (training.returncode, "Traceback" in said) == (1, False), said
+    state = bn.load(tmp_path / "a.h5").training_state
+    assert state is not None
+    last = said.splitlines()[-1]
+    assert rule in last
+    assert last.endswith(f"The last checkpoint is a.h5 (epoch {state.epoch})."), said
+    file_of(data).unlink(missing_ok=True)
+    shutil.copy2(kept, file_of(data))
+    for output, more in (("a.h5", ["--resume"]), ("whole.h5", [])):
+        ending = train(output, state.epoch + 2, *more)
+        said = ending.communicate(timeout=240)[1]
+        assert ending.returncode == 0, said
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
