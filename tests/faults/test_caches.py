@@ -7,7 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from blobnet.cache import has_room, is_usable, make_folder, read_entry, write_en
 from blobnet.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
 from blobnet.errors import BlobnetWarning
 
-#: A little of everything that is cached: programs, schedules of the compiler, what pyopencl keeps.
+#: A little of what is cached: programs, schedules of the compiler, what pyopencl keeps.
 PROGRAM = """
 import numpy as np
 import blobnet as bn
 from blobnet import layers
-model = bn.Sequential([layers.Input(2, 5, 5), layers.Conv2D(3, 3), layers.Flatten(), layers.Dense(2)], seed=1)
+some = [layers.Input(2, 5, 5), layers.Conv2D(3, 3), layers.LayerNorm(), layers.Flatten(), layers.Dense(2)]
+model = bn.Sequential(some, seed=1)
 print(model.predict(np.linspace(-1, 1, 200, dtype=np.float32).reshape(4, 2, 5, 5)).tobytes().hex())
 """
 
@@ -88,6 +89,39 @@ def test_flipped_bits_in_programs_are_found_and_mended(warm: tuple[Path, str]) -
         rule = "an entry of the cache must be as it was written, and is made anew. Received bytes="
         assert f"{path}: {rule}" in said
     assert run(cache) == (expected, "")
+
+
+#: Keeps what was found of the device, as commands do that measure it.
+MEASURED = """
+from blobnet.device import choose
+from blobnet.tuning import Tunings
+Tunings(choose().identity).record_speeds(flops=1e12, bandwidth=1e11)
+"""
+#: What a disk, a copy or a stranger makes of a file.
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "zeros": lambda data: bytes(len(data)),
+    "flipped": lambda data: data[: len(data) // 3] + bytes([data[len(data) // 3] ^ 4]) + data[len(data) // 3 + 1 :],
+    "no text": lambda data: b"\xff\xfe\x80" * 99,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_damaged_file_of_a_cache_changes_what_is_computed(
+    tmp_path: Path, warm: tuple[Path, str], damage: str
+) -> None:
+    """Programs, schedules and tunings at once; the next process finds all as if nothing had been."""
+    shutil.copytree(warm[0], tmp_path, dirs_exist_ok=True)
+    run(tmp_path, MEASURED)
+    found = [path for path in (tmp_path / "blobnet").rglob("*") if path.is_file()]
+    kinds = {path.relative_to(tmp_path / "blobnet").parts[0] for path in found}
+    assert kinds == {"programs", "schedules", "tunings"}
+    for path in found:
+        path.write_bytes(DAMAGES[damage](path.read_bytes()) if path.stat().st_size else b"no seal")
+    printed, said = run(tmp_path, PROGRAM + MEASURED)
+    assert (printed, "Traceback" in said) == (warm[1], False)
+    assert run(tmp_path) == (warm[1], "")
 
 
 @pytest.mark.parametrize("damage", ["no folder", "a damaged data base"])
