@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import layers
+from blobnet import layers, models
+from blobnet.blob import FLOAT32
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
@@ -19,8 +20,10 @@ from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
 from blobnet.parallel import World, check_alike, check_room
 from blobnet.parameters import parameter_table
+from blobnet.planning import make_plan
 from blobnet.shard_sum import sums_of
 from blobnet.weight_buffers import GRADIENT_SUM
+from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
 from tests.two_ends import LOSSES, data
@@ -316,6 +319,27 @@ def test_sums_take_as_much_as_gradients(ranks: int, sums: int) -> None:
     for accumulate in (False, True):
         memory = sums_of(graph, table, accumulate, 8, world).memory()
         assert memory[GRADIENT_SUM] == (sums + (accumulate and ranks < 8)) * table.trainable_elements
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_rank_needs_at_most_its_gradients_more_than_one_device_for_the_same_samples(ranks: int, kind: str) -> None:
+    graph = models.resnet8().graph
+    table, world = parameter_table(graph), World()
+    world.size = ranks
+
+    def plan_bytes(samples: int) -> int:
+        settings: dict[str, Any] = {"loss": CrossEntropy(), "training": True, "parameters": table}
+        return make_plan(graph, samples, tuning=tuning_for(kind), **settings).bytes()
+
+    sums = sums_of(graph, table, False, 8, world)
+    beside = FLOAT32.itemsize * sum(sums.memory().values())
+    # The statistics of batch norms: those before the step, and their sum; and two numbers.
+    norms = FLOAT32.itemsize * (2 * len(sums.statistics) + 2)
+    extra = plan_bytes(32 * ranks // 8) + beside - plan_bytes(32)
+    assert extra <= FLOAT32.itemsize * table.trainable_elements + norms
+    # Several shards leave room, since one is computed at a time.
+    assert extra < 0 or ranks == 8
 
 
 def test_reductions_have_names(device: Device) -> None:
