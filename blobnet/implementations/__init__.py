@@ -25,12 +25,12 @@ IMPLEMENTATIONS: dict[str, type[Implementation]] = dict(_found())
 
 def candidates(operation: Operation) -> list[Implementation]:
     """The ways to compute an operation on the device that it is tuned for: of ``choices.only``, where these match."""
-    tuning = operation.tuning
+    tuning, only = operation.tuning, operation.tuning.choices.only
     found = [
         (name, candidate)
         for name, item in IMPLEMENTATIONS.items()
         if item.lanes in (None, tuning.model.items_are_lanes) and item.matches(operation) and item.stores(operation)
         for candidate in item.candidates(operation)
     ]
-    wanted = [item for name, item in found if tuning.choices.only & {name, item.way.variant}]
+    wanted = [item for name, item in found if only & {name, item.way.variant}] if only else []
     return wanted or [item for _, item in found]

@@ -130,5 +130,6 @@ def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -
                 return candidate
     # Costs take time, and so only those that decide are computed.
     ranks = [(item.is_last_resort, item.is_guess) for item in usable]
-    first = [item for item, rank in zip(usable, ranks, strict=True) if rank == min(ranks)]
+    best = min(ranks)
+    first = [item for item, rank in zip(usable, ranks, strict=True) if rank == best]
     return first[0] if len(first) == 1 else min(first, key=lambda item: item.cost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from blobnet.kernel_call import power_of_two
 from blobnet.kernel_source import Macro
@@ -59,7 +60,8 @@ class Block:
         return {"BLOCK_UNITS": self.units, "BLOCK_VECTORS": self.vectors, "LANES": self.lanes}
 
 
-def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> list[Block]:
+@lru_cache(4096)
+def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> tuple[Block, ...]:
     """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first.
 
     Sums may take three quarters of a work-item's registers: a row of the vectors and a unit's factor lie beside them.
@@ -69,12 +71,13 @@ def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: i
         work = rounded_up(units, block_units) * rounded_up(vectors, block_vectors)
         return work * (1 + LOAD_COST * (1 / block_units + 1 / block_vectors))
 
-    return sorted(
+    found = (
         Block(cost(block_units, block_vectors), block_units, block_vectors)
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
         if block_units * block_vectors <= sums and (block_units + 1) * block_vectors < sums * 4 / 3
     )
+    return tuple(sorted(found))
 
 
 def vector_tiles(tunables: Mapping[str, int], units: int, run: int, runs: int = 1, stride: int = 1) -> list[Block]:

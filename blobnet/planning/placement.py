@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -73,6 +74,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     """Gives every vertex's output a region, from the output backwards, so that joins pull their inputs in."""
     graph, planes = request.graph, _memory_planes(request.graph)
     regions: dict[int, Region] = {}
+    overwriters: defaultdict[str, list[int]] = defaultdict(list)
     in_place_of: dict[int, int] = {}
     apart: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
@@ -94,8 +96,8 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             return f"{name} is repeated"
         writers = (
             index
-            for index, other in regions.items()
-            if index > source and other.overlaps(region) and roles.placements[index] is Placement.IN_PLACE
+            for index in overwriters[region.storage.name]
+            if index > source and regions[index].overlaps(region)
         )
         overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
         # A layer that runs in place of one input may not read the same memory as another input too.
@@ -110,14 +112,20 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         if why:
             apart[reader.index, position] = why
         else:
-            regions[source] = region
+            put(source, region)
         return not why
+
+    def put(index: int, region: Region) -> None:
+        regions[index] = region
+        if roles.placements[index] is Placement.IN_PLACE:
+            overwriters[region.storage.name].append(index)
 
     for vertex in reversed(graph.vertices):
         if vertex.index in parts:
             continue
-        own = Region.whole(f"{vertex.name} output", planes[vertex.index])
-        region = regions.setdefault(vertex.index, own)
+        if vertex.index not in regions:
+            put(vertex.index, Region.whole(f"{vertex.name} output", planes[vertex.index]))
+        region = regions[vertex.index]
         placement = roles.placements[vertex.index]
         if placement is Placement.CONCAT:
             offset = region.unit_offset
