@@ -837,11 +837,10 @@ class Device:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
         check_process()
-        digest = self._digest(source)
-        program = self._programs.get(digest)
+        program = self._programs.get(source)
         if program is None:
             with _without_remarks():
-                program = self._programs[digest] = self._build(source, digest, what)
+                program = self._programs[source] = self._build(source, self._digest(source), what)
         return program
 
     def build_ahead(
@@ -860,8 +859,7 @@ class Device:
             advance: told how many programs are built, and of how many, as children build them.
             trials: for a source, launches that children try where the driver leaves work to the first one.
         """
-        missing = {self._digest(source): source for source in sources}
-        missing = {digest: source for digest, source in missing.items() if digest not in self._programs}
+        missing = {self._digest(source): source for source in sources if source not in self._programs}
         if self.builds_in_children:
             self._build_in_children(missing, advance, trials)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.
@@ -872,7 +870,7 @@ class Device:
                 }
             for digest, future in futures.items():
                 with contextlib.suppress(BuildError):
-                    self._programs[digest] = future.result()
+                    self._programs[missing[digest]] = future.result()
 
     def _build_in_children(
         self,

@@ -76,7 +76,8 @@ class Direct(Implementation):
         if operation.direction == BACKWARD_WEIGHTS:
             tunables = cls.tunables(operation)
             limits = tunables["MAXIMUM_UNITS"], tunables["MAXIMUM_COLUMNS"], tunables["MAXIMUM_ACCUMULATORS"]
-            yield from (_Gradient(operation, block) for block in blocks(operation.units, operation.columns, *limits))
+            found, most = blocks(operation.units, operation.columns, *limits), tunables["MAXIMUM_LANES"]
+            yield from (_Gradient(operation, block, most) for block in found)
             return
         # A launch for each phase; its tiles are a candidate each if there is one phase, else each phase's cheapest.
         parts = [cls(operation)._parts(phase) for phase in operation.phases]
@@ -176,7 +177,7 @@ class _Gradient(Direct):
 
     tile: Block
 
-    def __init__(self, operation: Operation, tile: Block) -> None:
+    def __init__(self, operation: Operation, tile: Block, most_lanes: int) -> None:
         super().__init__(operation, tile)
         delta, layout = operation.output.shape, operation.output.layout
         self.flat = layout.unit_memory_width == self.pitch or delta.height == 1
@@ -184,13 +185,13 @@ class _Gradient(Direct):
         self.runs, self.run = delta.height, delta.width
         if self.flat:
             self.runs, self.run = 1, delta.width + (delta.height - 1) * layout.unit_memory_width
+        #: Lanes of a vector.
+        self.width = power_of_two(self.run, most_lanes)
 
     @property
     def cost(self) -> float:
-        operation, most = self.operation, self.tunables(self.operation)["MAXIMUM_LANES"]
-        vectors = (
-            self.runs * -(-self.run // power_of_two(self.run, most)) * (ONE_TAP_COST if operation.taps == 1 else 1)
-        )
+        operation = self.operation
+        vectors = self.runs * -(-self.run // self.width) * (ONE_TAP_COST if operation.taps == 1 else 1)
         cost = self._with_copy(self.tile.cost * vectors * VECTOR_COST * operation.groups)
         return cost + WEIGHT_COST * operation.weights / operation.cores
 
@@ -198,7 +199,6 @@ class _Gradient(Direct):
         operation, tile, tunables = self.operation, self.tile, self.tunables(self.operation)
         unit_blocks = operation.groups * -(-operation.units // tile.units)
         column_blocks = -(-operation.columns // tile.vectors)
-        lanes = power_of_two(self.run, tunables["MAXIMUM_LANES"])
         of_units, of_columns = (operation.batch_size * _elements(of) for of in (operation.output.layout, self.layout))
         splits = max(
             splits_for(unit_blocks * column_blocks, tunables["TARGET_GROUPS"], tunables["MAXIMUM_SPLITS"]),
@@ -211,8 +211,8 @@ class _Gradient(Direct):
             **macros,
             **order,
             "FLAT": int(self.runs == 1),
-            "PIECE": min(self.run, rounded_up(tunables["PIECE_POSITIONS"], lanes)) if self.runs == 1 else self.run,
-            "LANES": lanes,
+            "PIECE": min(self.run, rounded_up(tunables["PIECE_POSITIONS"], self.width)) if self.runs == 1 else self.run,
+            "LANES": self.width,
             "BLOCK_COLUMNS": tile.vectors,
             "BLOCK_UNITS": tile.units,
         }

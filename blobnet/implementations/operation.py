@@ -242,9 +242,12 @@ class Operation:
 
     @property
     def geometry(self) -> tuple[object, ...]:
-        """What operations have in common for which the same ways are as fast, by the same tuning."""
+        """What operations have in common for which the same ways are as fast, by the same tuning.
+
+        Not at which units of its storage a blob begins, of which a concat has as many as inputs.
+        """
         blobs = [
-            (blob.layout, blob.type)
+            (replace(blob.layout, unit_offset=0), blob.type)
             for blob in (self.input, self.output, *(step.blob for step in self.epilogue))
             if blob
         ]

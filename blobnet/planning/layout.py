@@ -69,10 +69,8 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
             joined = {member for name in linked for member in groups[name]}
             groups |= dict.fromkeys(joined, joined)
     padding = replace(request.tuning.padding, align=1)
-    pitches = {
-        name: max(padding.pitch(widths[member], merged[member]) for member in members)
-        for name, members in groups.items()
-    }
+    own = {name: padding.pitch(width, merged[name]) for name, width in widths.items()}
+    pitches = {name: max(own[member] for member in members) for name, members in groups.items()}
     # Results are what users get; and deltas would be too small for halves.
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     narrow = FLOAT32 if request.training else request.tuning.storage

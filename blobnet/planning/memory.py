@@ -144,31 +144,33 @@ def occupants(
 ) -> list[Occupant]:
     """Every storage and layer array that the calls name, in the order of first use; the rest is as for allocate."""
     found: dict[str, Occupant] = {}
-
-    def use(
-        position: int, name: str, elements: int, per_sample: int, kind: StorageType, blob: Blob | None = None
-    ) -> None:
-        known = found.get(name) or Occupant(name, elements, per_sample, position, position, blob, type=kind)
-        found[name] = replace(known, last=position, elements=max(known.elements, elements))
-
+    ends: dict[str, int] = {}
     for position, (_, call) in enumerate(calls):
         for blob in call.blobs.values():
-            layout = blob.layout
-            whole = replace(blob, layout=replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
-            use(position, blob.storage, 0, layout.memory_elements, blob.type, None if blob.is_memory else whole)
+            name, layout = blob.storage, blob.layout
+            if name not in found:
+                whole = replace(blob, layout=replace(layout, unit_offset=0, unit_count=layout.unit_memory_count))
+                own = None if blob.is_memory else whole
+                found[name] = Occupant(name, 0, layout.memory_elements, position, position, own, type=blob.type)
+            ends[name] = position
         for array in call.arrays.values():
             if not array.persistent:
-                use(position, array.storage, array.end(0), array.per_sample, array.type)
+                name, elements = array.storage, array.end(0)
+                if name not in found:
+                    found[name] = Occupant(name, elements, array.per_sample, position, position, type=array.type)
+                elif elements > found[name].elements:
+                    found[name] = replace(found[name], elements=elements)
+                ends[name] = position
     forward = max((position for position, (phase, _) in enumerate(calls) if phase == "forward"), default=0)
     for name in kept & found.keys():
-        found[name] = replace(found[name], last=max(found[name].last, forward))
+        ends[name] = max(ends[name], forward)
     for name in last & found.keys():
-        found[name] = replace(found[name], last=len(calls) - 1)
+        ends[name] = len(calls) - 1
     for name in {name for phase, call in calls if phase == CONSTANT for name in call.storages("write", "update")}:
         # What other calls read is there for every batch; what only makes more of the kind is not needed any more.
-        if calls[found[name].last][0] != CONSTANT:
-            found[name] = replace(found[name], last=len(calls))
-    return list(found.values())
+        if calls[ends[name]][0] != CONSTANT:
+            ends[name] = len(calls)
+    return [replace(item, last=ends[name]) for name, item in found.items()]
 
 
 def _share_buffers(

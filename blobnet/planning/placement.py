@@ -95,9 +95,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
             return f"{name} is repeated"
         writers = (
-            index
-            for index in overwriters[region.storage.name]
-            if index > source and regions[index].overlaps(region)
+            index for index in overwriters[region.storage.name] if index > source and regions[index].overlaps(region)
         )
         overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
         # A layer that runs in place of one input may not read the same memory as another input too.
