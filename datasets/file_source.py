@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
-import tokenize
+import re
+import struct
 import weakref
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +17,13 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_finite, check_real
 from blobnet.datasets.source import Rows, Source, kept_type
 from blobnet.errors import DataError, FileError
+
+#: The types of .npy files that are read, as NumPy calls them: numbers and texts.
+_PLAIN = re.compile(r"[<>|=]?([?bBhHiIlLqQefdgFDG]|[biufcSU][0-9]{1,9})")
+#: Whole numbers as Python 2 wrote them.
+_LONG = re.compile(r"\b([0-9]+)L\b")
+#: Bytes of a header that are read, as NumPy does.
+_LONGEST_HEADER = 10_000
 
 
 def written(file: Path | int) -> tuple[int, int]:
@@ -114,16 +123,27 @@ def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     Raises:
         ValueError: there is no such array.
     """
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    version = np.lib.format.read_magic(file)
-    if version not in readers:
+    lengths, version = {(1, 0): "<H", (2, 0): "<I"}, np.lib.format.read_magic(file)
+    if version not in lengths:
         raise ValueError(f"arrays of format {version} hold no plain numbers")
     try:
-        shape, is_fortran, dtype = readers[version](file)
-    except (tokenize.TokenError, RecursionError) as error:  # NumPy reads headers of Python 2 by tokens.
-        raise ValueError(f"the header cannot be read: {error}") from error
-    if not all(type(size) is int and size >= 0 for size in shape):  # NumPy takes True for a number, too.
+        (size,) = struct.unpack(lengths[version], file.read(struct.calcsize(lengths[version])))
+        text = file.read(min(size, _LONGEST_HEADER)).decode("latin-1")
+        header = ast.literal_eval(_LONG.sub(r"\1", text).strip())
+        shape, is_fortran, plain = (header[key] for key in ("shape", "fortran_order", "descr"))
+    except (struct.error, SyntaxError, TypeError, LookupError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(f"the header cannot be read: {error!r}") from error
+    if len(header) > 3 or not isinstance(shape, tuple) or not isinstance(is_fortran, bool):
+        raise ValueError(f"the header must have a shape, an order and a type: {text.strip()}")
+    if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"the header says that the shape is {shape}")
+    # NumPy does not see other types: in what some of them are called it divides by zero, which ends the process.
+    if not isinstance(plain, str) or not _PLAIN.fullmatch(plain):
+        raise ValueError(f"the type must be one of plain numbers or texts, and is {plain!r}")
+    try:
+        dtype = np.dtype(plain)
+    except TypeError as error:
+        raise ValueError(f"the type must be one that NumPy has: {error}") from error
     # An array of one axis, or with one at most that is larger than 1, has both orders.
     return shape, is_fortran and sum(size > 1 for size in shape) > 1, dtype
 
@@ -135,5 +155,5 @@ def check_header(file: Any, size: int) -> None:
     """
     shape, _, dtype = npy_header(file)
     needed = file.tell() + math.prod(shape) * dtype.itemsize
-    if needed > size and not dtype.hasobject:  # Which NumPy refuses.
+    if needed > size:
         raise ValueError(f"the array needs {needed} bytes, and there are {size}")
