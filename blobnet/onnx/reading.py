@@ -29,6 +29,10 @@ OLDEST_OPSET = 7
 MOST_NODES = 100_000
 #: Those of them that ONNX defines by others: it takes milliseconds to write one out.
 MOST_COMPOSITES = 1_000
+#: Nodes that ONNX looks at to write out those whose text depends on the types of their inputs: for each all before it.
+MOST_LOOKS = 5_000_000
+#: What one of these becomes, about, of which half the others lie before it.
+_WRITTEN = 100
 #: What ONNX's own operators have for a domain.
 OWN_DOMAINS = ("", "ai.onnx")
 #: Characters of another package's message that errors repeat.
@@ -143,6 +147,13 @@ def written_out(model: Any, subject: str) -> Any:
         if count > MOST_COMPOSITES:
             rule = f"a model may have {MOST_COMPOSITES:,} nodes of operators that ONNX defines by others"
             raise FileError(subject, rule, nodes=count, operators=first_few([kind for _, kind in schemas], 4))
+        typed = [kind for (_, kind), schema in schemas.items() if schema.has_context_dependent_function]
+        nodes, calls = sum(kinds.values()), sum(kinds[kind] for kind in typed)
+        if calls * (nodes + _WRITTEN * calls // 2) > MOST_LOOKS:
+            rule = "operators that ONNX writes out by the types of their inputs take time with all nodes before each"
+            hint = "export the network with the operators that these are made of, or an older operator set."
+            received = {"nodes": nodes, "of_these": calls, "operators": first_few(typed, 4)}
+            raise FileError(subject, rule, hint=hint, **received)
         defaults = {key: [item.default_value for item in found.attributes.values()] for key, found in schemas.items()}
         model = _completed(model, defaults)
         for key in schemas:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,24 @@ def test_more_composite_operators_than_are_written_out(tmp_path: Path) -> None:
     path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, 4, 4)}, {"v1000": None}))
     with pytest.raises(FileError, match=r"1,000 nodes of operators that ONNX defines by others. Received nodes=1001"):
         bn.onnx.load(path)
+
+
+@pytest.mark.parametrize(("before", "count"), [(0, 320), (60_000, 90)])
+def test_operators_that_take_time_with_all_nodes_before_them(
+    before: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing one out looks at each node before it: a thousand in a row took minutes."""
+    names = ["x", *(f"v{number}" for number in range(before + count))]
+    ends = list(itertools.pairwise(names))
+    nodes = [node("Relu", [source], [target]) for source, target in ends[:before]]
+    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    nodes += [node("Attention", [source, "x", "x"], [target], **heads) for source, target in ends[before:]]
+    model = graph_of(nodes, {"x": ("N", 4, 8)}, {names[-1]: None}, opset=23)
+    monkeypatch.delattr(onnx.inliner, "inline_selected_functions")
+    with pytest.raises(
+        FileError, match=rf"time with all nodes before each. Received nodes={before + count}, of_these="
+    ):
+        bn.onnx.Session(model)
 
 
 # -- external data -----------------------------------------------------------------------------------------------------
