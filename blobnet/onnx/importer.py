@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from blobnet.blob import Shape
-from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches
+from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
@@ -41,6 +41,8 @@ MOST_ELEMENTS = 2**31
 MOST_AXES = 16
 #: The operators that make sequences, and take them.
 SEQUENCE_KINDS = frozenset(["SequenceAt", "SplitToSequence"])
+#: The operators that give an array another shape, or order.
+_VIEWS = frozenset(["Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 #: Samples for which shapes are worked out where a file leaves their number open: a prime that nothing else has.
 _SOME = 7
 
@@ -84,6 +86,11 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
     for entered, name in zip(imported.entered, found.graph.inputs, strict=True):
         if entered in normalized:
             found.set_normalization(*normalized[entered], input=name)
+    trained = {name.rpartition("/")[0] for name in found.graph.trainable}
+    if copied := [group for group in imported.copied() if trained.intersection(group)]:
+        rule = "layers with copies of one array of the file train apart, since their nodes use it in different ways"
+        hint = "fit(freeze=[...]) keeps some as they are; written to ONNX again, they have an array each."
+        warn(subject, rule, layers=first_few(map(" and ".join, copied), 4), hint=hint)
     if len(found.graph.exits) == 1:
         found.class_names = class_names(model, found.graph.output.shape.units)
     return found
@@ -247,7 +254,7 @@ class Import:
         #: What arrays are that the file's initializers and constants make, by their ids: the same text, the same
         #: array; and whether one node alone reads it.
         self._sources: dict[int, tuple[str, bool]] = {}
-        self._texts: dict[object, str] = {}
+        self._texts: dict[tuple[Any, ...], str] = {}
         self._kept: list[Array] = []  # Whose ids nothing else may have.
         self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
         self._budget = bodies.Budget(bodies.MOST_READ)
@@ -334,11 +341,23 @@ class Import:
                 self._name(array, (id(graph), name), self._reads[name] == 1)
         return self._own_arrays[id(graph)][1]
 
-    def _name(self, array: Array, key: object, is_alone: bool) -> None:
+    def _name(self, array: Array, key: tuple[Any, ...], is_alone: bool) -> None:
         """Says what an array is."""
         known, _ = self._sources.get(id(array), (None, None))
         self._sources[id(array)] = known or self._texts.setdefault(key, f"{len(self._texts)}"), is_alone
         self._kept.append(array)
+
+    def copied(self) -> list[tuple[str, ...]]:
+        """The layers that have copies of one array of the file, each as its node uses it, by name."""
+        roots: dict[str, str] = {}
+        for made, text in self._texts.items():  # What an array is made of comes before it.
+            roots[text] = roots[made[2][0]] if made[0] in _VIEWS else text
+        owners: dict[str, dict[str, None]] = {}
+        for (_, key), layer in self._shared.items():
+            texts = key[0] if isinstance(key[0], tuple) else key
+            for text in texts:
+                owners.setdefault(roots[text], {})[str(layer.name)] = None
+        return sorted({tuple(names) for names in owners.values() if len(names) > 1})
 
     def _name_made(self, graph: Any, node: Any, values: Mapping[str, Operand], found: Sequence[Operand]) -> None:
         """Says what arrays are that a node makes of such as are named: of the same ones each time the same."""
@@ -348,7 +367,7 @@ class Import:
         texts = tuple(item[0] for item in inputs if item)
         content = [item.SerializeToString(deterministic=True) for item in node.attribute] if texts else []
         for place, (name, value) in enumerate(zip(node.output, found, strict=False)):
-            key = (node.op_type, place, texts, *content) if texts else (id(graph), name)
+            key: tuple[Any, ...] = (node.op_type, place, texts, *content) if texts else (id(graph), name)
             if isinstance(value, np.ndarray):
                 self._name(value, key, self._reads[name] == 1 and all(item[1] for item in inputs if item))
 

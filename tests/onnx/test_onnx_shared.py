@@ -128,9 +128,34 @@ def test_a_matrix_and_its_transpose_are_two_layers(tmp_path: Path) -> None:
     """What both have, sizes and name, says nothing of the order."""
     constants = _arrays(w=(4, 4))
     nodes = [node("Gemm", ["x", "w"], ["a"], "n0"), node("Gemm", ["a", "w"], ["y"], "n1", transB=1)]
-    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": ("N", 4)}, {"y": ("N", 4)}, constants)))
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 4)}, {"y": ("N", 4)}, constants))
+    with pytest.warns(
+        bn.errors.BlobnetWarning, match=r"train apart, .* Received layers=n0 and n1\. Hint: fit\(freeze="
+    ):
+        model = bn.onnx.load(path)
     x = np.random.default_rng(2).standard_normal((3, 4)).astype(np.float32)
     np.testing.assert_allclose(model.predict(x), x @ constants["w"] @ constants["w"].T, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_with_copies_of_an_array_are_told(tmp_path: Path) -> None:
+    """In whatever order and shape they have it; those that nothing trains, and that share a layer, are not."""
+    constants = {**_arrays(w=(3, 3, 3, 3), v=(3, 3, 3, 3), c=(3, 4, 5)), "shape": np.array([3, 3, 3, 3])}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "n0", pads=[1] * 4),
+        node("Conv", ["a", "w"], ["b"], "n1", pads=[2] * 4, dilations=[2, 2]),
+        node("Transpose", ["w"], ["turned"], "turned", perm=[0, 1, 3, 2]),
+        node("Reshape", ["turned", "shape"], ["t"], "same"),
+        node("Conv", ["b", "t"], ["d"], "n2", pads=[1] * 4),
+        node("Conv", ["d", "v"], ["e"], "n3", pads=[1] * 4),
+        node("Conv", ["e", "v"], ["f"], "n4", pads=[1] * 4),
+        node("Add", ["f", "c"], ["g"], "n5"),
+        node("Mul", ["g", "c"], ["y"], "n6"),
+    ]
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3, 4, 5)}, {"y": ("N", 3, 4, 5)}, constants))
+    with pytest.warns(bn.errors.BlobnetWarning, match=r"layers=n0 and n1 and n2\. Hint"):
+        bn.onnx.load(path)
+    session = bn.onnx.Session(path)  # Which trains nothing.
+    assert session.predict(np.zeros((2, 3, 4, 5), np.float32)).shape == (2, 3, 4, 5)
 
 
 def test_constants_within_a_loop_are_one_layers(tmp_path: Path) -> None:
