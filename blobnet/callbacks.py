@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -163,7 +164,15 @@ class Checkpoint(_FileCallback):
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         _check_room(self.path, progress, copies=1 + self.keep_best)
-        progress.trainer.step.world.last_words(lambda: self.state)
+        progress.trainer.step.world.last_words(lambda: self.state, partial(self._rescue, progress))
+
+    def _rescue(self, progress: Progress) -> None:
+        """Saves what the last step has left, where another rank is lost in the next one."""
+        trainer = progress.trainer
+        if trainer.step.go_back():
+            trainer.check()
+            _save(self.path, progress, self.class_names, self.keep_best, is_alone=True)
+            self.epoch, self.step = trainer.epoch, trainer.step.number if trainer.batches else 0
 
     def step_end(self, progress: Progress) -> None:
         if self.every_steps and progress.trainer.step.number % self.every_steps == 0:
@@ -202,9 +211,17 @@ def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 
 
 
 def _save(
-    path: str | os.PathLike[str], progress: Progress, class_names: tuple[str, ...], keep_best: bool = False
+    path: str | os.PathLike[str],
+    progress: Progress,
+    class_names: tuple[str, ...],
+    keep_best: bool = False,
+    *,
+    is_alone: bool = False,
 ) -> None:
-    """The model of now, or if it is wanted and there is one, that of the best epoch; with what resuming needs."""
+    """The model of now, or if it is wanted and there is one, that of the best epoch; with what resuming needs.
+
+    Of several ranks the first writes it, or this one if it ``is_alone``.
+    """
     trainer = progress.trainer
     now, step = trainer.weights(), trainer.step
     kept = progress.best if keep_best and progress.best is not None else now
@@ -217,7 +234,7 @@ def _save(
         training=trainer.state(is_whole=kept is not now),
     )
     # NOTE: the state within an epoch is one of all ranks together, each of which must ask for it.
-    if progress.writes:
+    if progress.writes or is_alone:
         save(path, file)
 
 

@@ -101,12 +101,13 @@ class Heartbeat:
                 self._accept(server, token, self._names)
         heard = gather(set(self._peers))
         self.is_heard = heard[0] == set(range(1, len(every))) and all(heard)
-        self._is_over = threading.Event()
+        self._is_over, self._is_stopped = threading.Event(), False
+        self._thread = threading.Thread(target=self._talk, name="blobnet-heartbeat", daemon=True)
         if self.is_heard:
             for peer in self._peers.values():
                 assert peer.link is not None, "it has just been made"
                 peer.link.setblocking(False)
-            threading.Thread(target=self._talk, name="blobnet-heartbeat", daemon=True).start()
+            self._thread.start()
 
     def _accept(self, server: socket.socket, token: str, names: Sequence[str]) -> None:
         """Takes the calls of all other ranks; who does not know the token is none."""
@@ -121,6 +122,19 @@ class Heartbeat:
                     self._peers[int(number)] = _Peer(names[int(number)], link)
                     continue
             link.close()
+
+    def stop_waiting(self, seconds: float) -> bool:
+        """Has the main thread stay for good where it waits for others, now or within some seconds; whether it does.
+
+        From then on what it works on may be used by another thread, which ends the job.
+        """
+        last = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                self._is_stopped, state = True, self._state
+            if state in ("waits", "failed", "ended") or time.monotonic() > last:
+                return state == "waits"
+            time.sleep(0.05)
 
     # -- what the main thread does -----------------------------------------------------------------------------------
 
@@ -152,15 +166,24 @@ class Heartbeat:
 
     def _turn(self, state: State, text: str = "") -> State:
         with self._lock:
-            now = time.monotonic()
             before = self._state
-            if before in ("begins", "steps"):
-                is_longest = now - self._since > self._longest
-                if is_longest or (before == "steps" and not self._is_measured):
-                    self._longest = now - self._since
-                self._is_measured = before == "steps"
-            self._state, self._since, self._text = state, now, text
+            if not self._stays:
+                now = time.monotonic()
+                if before in ("begins", "steps"):
+                    is_longest = now - self._since > self._longest
+                    if is_longest or (before == "steps" and not self._is_measured):
+                        self._longest = now - self._since
+                    self._is_measured = before == "steps"
+                self._state, self._since, self._text = state, now, text
+            stays = self._stays
+        while stays:
+            time.sleep(1)  # Until the other thread has ended the job.
         return before
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the thread that asks is one that waits for others, and is to go on doing so."""
+        return self._is_stopped and self._state == "waits" and threading.current_thread() is not self._thread
 
     @property
     def _limit(self) -> float:

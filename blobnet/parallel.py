@@ -41,8 +41,14 @@ SHARDS = 8
 #: Seconds in which rank 0 may say itself what went wrong.
 _FIRST_SECONDS = 2.0
 
+#: Seconds in which one rank may say of another one what is wrong with it, and write a file before.
+_RESCUE_SECONDS = 20.0
+
+#: Seconds within which its main thread must come to wait for the other one then.
+_STOP_SECONDS = 4.0
+
 #: Seconds for which a process that is killed seems to be there still, to mpiexec alone.
-_HELD_SECONDS = 5
+_HELD_SECONDS = 10
 
 #: Seconds in which mpiexec reads what a rank has said last.
 _LAST_SECONDS = 0.5
@@ -176,8 +182,11 @@ class World:
         """
         return contextlib.nullcontext()
 
-    def last_words(self, words: Callable[[], str]) -> None:
-        """What to say, behind the line, where another rank ends this one: what is safe on disk."""
+    def last_words(self, words: Callable[[], str], rescue: Callable[[], None] = lambda: None) -> None:
+        """What to say, behind the line, where another rank ends this one: what is safe on disk.
+
+        ``rescue`` is what the rank that says it does before, in another thread, while its main one waits for others.
+        """
 
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Within, those who watch take that for what this rank does."""
@@ -214,9 +223,10 @@ class _MpiWorld(World):
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
         self._heartbeat: Heartbeat | None = None
         self._words: Callable[[], str] = str
+        self._rescue: Callable[[], None] = lambda: None
 
-    def last_words(self, words: Callable[[], str]) -> None:
-        self._words = words
+    def last_words(self, words: Callable[[], str], rescue: Callable[[], None] = lambda: None) -> None:
+        self._words, self._rescue = words, rescue
 
     def gather(self, value: T) -> list[T]:
         with self.doing("waits"):
@@ -310,10 +320,13 @@ class _MpiWorld(World):
         return self._heartbeat.doing(state) if self._heartbeat else contextlib.nullcontext()
 
     def _end_for(self, fault: str) -> None:
-        """Ends all ranks for what another one did, or did not."""
-        if self.rank == 1:
-            self._say_last(f"error: {fault}", 1)
-        self.end(f"error: {fault}")
+        """Ends all ranks for what another one did, or did not: the first does, or the second where that is at fault."""
+        if self.rank > 1:
+            time.sleep(_RESCUE_SECONDS)
+        elif self._heartbeat is not None and self._heartbeat.stop_waiting(_STOP_SECONDS):
+            with contextlib.suppress(Exception):  # The last file is as it was then.
+                self._rescue()
+        self._say_last(f"error: {fault}", 1)
 
     def end(self, line: str, status: int = 1) -> None:
         if not self.is_first:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.blob import FLOAT32
 from blobnet.executor import Executor, Launch
@@ -174,6 +175,10 @@ class ShardSum:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
         self._own = shards // world.size
         self._number, self._place, self._weights = 0, 0, list[float]()
+        #: Whether a step has begun, and its statistics with it.
+        self._is_under_way = False
+        #: What the losses of each shard of all ranks have come to, behind the last step.
+        self.totals: npt.NDArray[np.float32] | None = None
         self._parts = [_Part(part, executor, sums, world, self._own - 1) for part in sums.parts]
         #: Of the parts that are exchanged, from the one that began first on.
         self._exchanging: list[Iterator[None]] = []
@@ -225,6 +230,7 @@ class ShardSum:
         if self._shards == 1:
             return
         self._number = number
+        self._is_under_way = True
         self._place = self._sums.place_of(number)
         if self._sums.statistics:
             if number == 0:
@@ -277,14 +283,28 @@ class ShardSum:
             self._begin(self._parts[-1])
             while self._exchanging:
                 self._go_on()
-            first = executor.device.read(executor.buffers["totals"], 1)
-            every = world.gather((weights, bool(np.isfinite(first[0]))))
-            weights, is_finite = [weight for own, _ in every for weight in own], all(finite for _, finite in every)
+            totals = executor.device.read(executor.buffers["totals"], self._own * self._totals)
+            every = world.gather((weights, totals))
+            weights = [weight for own, _ in every for weight in own]
+            self.totals = np.concatenate([own for _, own in every])
+            is_finite = all(np.isfinite(own[0]) for _, own in every)
             if not is_finite:
                 executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
         self._launch(self._finish)
+        self._is_under_way = False
         return is_finite
+
+    def undo(self) -> bool:
+        """Makes statistics what they were before the step that is under way, if there is one; whether that is known."""
+        if self._sums.in_step:
+            return False
+        own = self._sums.statistics
+        if self._is_under_way and own:
+            device, buffers = self._executor.device, self._executor.buffers
+            before = device.read(buffers[STATISTICS], len(own))
+            device.write(buffers["parameters"], before, FLOAT32.itemsize * own.start)
+        return True
 
     def _launch(self, launches: Sequence[Launch]) -> None:
         self._executor.launch(launches, 0)

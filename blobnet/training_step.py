@@ -200,6 +200,7 @@ class TrainingStep:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
         #: The sum of the gradients, where a step is made of several batches.
+        self._is_over = False
         self.sum = ShardSum(self.executor, sums, shards, world, self._totals)
 
     @property
@@ -349,7 +350,13 @@ class TrainingStep:
         return self.device.read_later(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
-        """The same of each shard in turn, on all ranks, once all that was launched is done; all ranks must ask."""
+        """The same of each shard in turn, on all ranks, once all that was launched is done; all ranks must ask.
+
+        Behind :meth:`go_back` those of the last step, on this rank alone.
+        """
+        if self._is_over:
+            assert self.sum.totals is not None, "a step was done"
+            return self.sum.totals
         return np.concatenate(self.world.gather(self.read_totals().values()))
 
     def sum_of_shards(self, totals: FloatArray) -> FloatArray:
@@ -380,6 +387,15 @@ class TrainingStep:
                     broken = [name for name in not_finite(weights) if name in own]
                     return vertex.name + (f", whose {', '.join(broken)} are not finite themselves" if broken else "")
         return "the loss itself"
+
+    def go_back(self) -> bool:
+        """Makes all that a file has of this step what it was behind the last one, where others do not answer any more.
+
+        Returns:
+            Whether it could.
+        """
+        self._is_over = self.sum.totals is not None and self.sum.undo()
+        return self._is_over
 
     # -- state -------------------------------------------------------------------------------------------------------
 
