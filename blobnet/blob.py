@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -526,12 +527,7 @@ class BlobLayout:
         for name in _fields(plain) if as_argument else (*_SIZES, *(() if plain else _PLANE_SIZES)):
             values[f"{role}_{name}"] = f"{argument}_geometry.{name.lower()}" if as_argument else self._size(name)
         if plain:
-            names = dict(_PLANE_SIZES)
-            if as_argument:
-                divisors = set(_PLANE_DIVISORS) & _PLANE_SIZES.keys() - {"UNIT_DEPTH"}
-                names |= {f"{name}_{part}": f"{names[name]}_{part}" for name in divisors for part in _PARTS}
-            for name, alike in names.items():
-                values[f"{role}_{name}"] = re.sub(r"[A-Z]\w+", lambda found: f"{role}_{found[0]}", alike)
+            values |= _alike(role, as_argument)
         free = self.unit_memory_count - self.unit_count
         behind = f"{role}_UNIT_MEMORY_COUNT - {role}_UNIT_COUNT" if as_argument else str(free)
         values[f"{role}_UNIT_OFFSET"] = f"{argument}_unit_offset"
@@ -580,6 +576,17 @@ class BlobLayout:
         z, y, x = np.mgrid[: self.unit_depth, : self.unit_height, : self.unit_width]
         flat[replace(self, unit_offset=0).index(0, z, y, x)] = False
         return flat
+
+
+@lru_cache(1024)
+def _alike(role: str, as_argument: bool) -> dict[str, str]:
+    """The macros of a role that are others of its own where blobs are plain."""
+    names = dict(_PLANE_SIZES)
+    if as_argument:
+        divisors = set(_PLANE_DIVISORS) & _PLANE_SIZES.keys() - {"UNIT_DEPTH"}
+        names |= {f"{name}_{part}": f"{names[name]}_{part}" for name in divisors for part in _PARTS}
+    own = {name: re.sub(r"[A-Z]\w+", lambda found: f"{role}_{found[0]}", alike) for name, alike in names.items()}
+    return {f"{role}_{name}": alike for name, alike in own.items()}
 
 
 def _leading(values: tuple[T, ...], missing: T) -> tuple[T, ...]:

@@ -30,7 +30,7 @@ from blobnet.onnx.operation import (
     ValueNeededError,
 )
 from blobnet.onnx.operators import OPERATORS
-from blobnet.onnx.reading import OWN_DOMAINS, array_of, opset, package, read
+from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
 
 #: What samples may be on their way to the device.
@@ -585,11 +585,8 @@ class _Trips:
 
 def check_operators(graph: Any, subject: str) -> None:
     """Raises UnsupportedError, of the first node of a graph whose operator there is not, before anything is built."""
-    lacking = [
-        node
-        for node in graph.node
-        if node.domain not in OWN_DOMAINS or node.op_type not in {*OPERATORS, *host.KINDS, *bodies.KINDS}
-    ]
+    known = {*OPERATORS, *host.KINDS, *bodies.KINDS}
+    lacking = [node for node in graph.node if node.domain not in OWN_DOMAINS or node.op_type not in known]
     if lacking:
         kinds = first_few(dict.fromkeys(map(_kind, lacking)), 8)
         rule = "every operator must be one that blobnet has (docs/onnx.md lists them)"
@@ -610,16 +607,14 @@ def reads(graph: Any) -> Counter[str]:
     found = Counter(item.name for item in graph.output)
     for node in graph.node:
         found.update(node.input)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                found.update(reads(inner))
+        for inner in inner_graphs(node):
+            found.update(reads(inner))
     return found
 
 
 def _inner_reads(node: Any) -> list[str]:
     """What the graphs within a node read, inside and out."""
-    inner = [graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)]
-    return list(dict.fromkeys(name for graph in inner for name in reads(graph)))
+    return list(dict.fromkeys(name for graph in inner_graphs(node) for name in reads(graph)))
 
 
 def depended(nodes: Sequence[Node]) -> set[Node]:

@@ -215,9 +215,14 @@ def _graphs(model: Any) -> Iterator[Any]:
     while stack:
         item = stack.pop()
         yield item
-        for node in item.node:
-            for attribute in node.attribute:
-                stack += [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
+        stack += [graph for node in item.node for graph in inner_graphs(node)]
+
+
+def inner_graphs(node: Any) -> list[Any]:
+    """The graphs in the attributes of a node."""
+    # NOTE: of others, ``g`` is an empty graph, which would be made for each of thousands.
+    graphs = ([item.g, *item.graphs] if item.HasField("g") else item.graphs for item in node.attribute)
+    return [graph for own in graphs for graph in own]
 
 
 def _tensors(model: Any) -> Iterator[Any]:
@@ -279,12 +284,7 @@ def _check_nodes(model: Any, subject: str) -> None:
                 open_ones.append(key)
                 sizes[key] = size(functions[key], depth + 1)
                 open_ones.pop()
-            inner = sum(
-                size(graph.node, depth)
-                for attribute in node.attribute
-                for graph in (attribute.g, *attribute.graphs)
-                if graph.node
-            )
+            inner = sum(size(graph.node, depth) for graph in inner_graphs(node))
             total += sizes.get(key, 1) + inner
         return total
 
