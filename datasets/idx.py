@@ -15,19 +15,26 @@ from blobnet.errors import FileError
 
 UNSIGNED_BYTE = 0x08
 GZIP_MAGIC = b"\x1f\x8b"
+#: Bytes of a file: more than MNIST's largest has, and no more than memory surely has.
+_LONGEST = 1 << 26
 
 
 def unpack(path: Path) -> bytes:
     """The bytes of a file, decompressed if they are gzip data, whatever the file is called.
 
     Raises:
-        FileError: the file cannot be read, or its gzip data is damaged.
+        FileError: the file cannot be read, its gzip data is damaged, or it is longer than any of these.
     """
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
+        with path.open("rb") as file:
+            is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            file.seek(0)
+            data = (gzip.GzipFile(fileobj=file) if is_packed else file).read(_LONGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(str(path), "the file must be readable and whole", reason=error) from error
+    if len(data) > _LONGEST:
+        raise FileError(str(path), f"the file must not unpack to more than {_LONGEST} bytes")
+    return data
 
 
 def parse_idx(data: bytes, dimensions: int, path: Path) -> npt.NDArray[np.uint8]:

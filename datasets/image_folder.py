@@ -30,6 +30,8 @@ CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 #: How the columns of a table may be called.
 _PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label", "class")
+#: Digits of a label that is a number, and not a name of digits.
+_MOST_DIGITS = 18
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
 
@@ -129,8 +131,8 @@ def read_picture_table(
             file.seek(0)
             # Where a comma stands in numbers, programs write semicolons between columns.
             delimiter = max(",;\t", key=start.count)
-            reader = csv.DictReader(file, skipinitialspace=True, delimiter=delimiter)
-            columns, rows = [name.strip() for name in reader.fieldnames or ()], list(reader)
+            reader = csv.reader(file, skipinitialspace=True, delimiter=delimiter)
+            columns, rows = [name.strip() for name in next(reader, ())], [row for row in reader if row]
     except (OSError, ValueError, csv.Error) as error:
         raise FileError(str(path), "the file must be a readable CSV file", reason=error) from error
     lower = [name.lower() for name in columns]
@@ -142,7 +144,7 @@ def read_picture_table(
         raise DataError(str(path), "it must have the columns path and label", columns=columns, hint=hint)
     parts: dict[str, list[tuple[Path, str]]] = {"train": []}
     for number, row in enumerate(rows, 2):
-        cells = [(cell or "").strip() for cell in list(row.values())[: len(columns)]]
+        cells = [cell.strip() for cell in row[: len(columns)]] + [""] * (len(columns) - len(row))
         part = cells[lower.index("split")].lower() if "split" in lower else "train"
         if not cells[place_of_path] or not cells[place_of_label] or part not in PARTS:
             rule = "every row must have a path and a label, and its split must be train, test or val"
@@ -158,7 +160,8 @@ def read_picture_table(
 
 def _numbered(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str], dict[str, int]]:
     """The names of the classes, and the number of each label."""
-    listed, are_numbers = _listed_classes(path.parent), all(label.isdecimal() for label in labels)
+    listed = _listed_classes(path.parent)
+    are_numbers = all(label.isdecimal() and len(label) <= _MOST_DIGITS for label in labels)
     if listed and labels <= set(listed):
         return listed, {name: number for number, name in enumerate(listed)}
     if listed and are_numbers and all(int(label) < len(listed) for label in labels):

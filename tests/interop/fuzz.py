@@ -11,6 +11,7 @@ belong into tests/interop/corpus, which test_corpus.py reads again.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import copy
 import json
@@ -45,6 +46,7 @@ from blobnet.contraction.lowering import scheduled
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.source import generate
 from blobnet.contraction.table import Table, flatten
+from blobnet.datasets.image_folder import CLASS_FILE, CLASS_INDEX, _listed_classes, read_picture_table
 from blobnet.datasets.user_data import read_samples
 from blobnet.device import Device
 from blobnet.device_model import HOST
@@ -147,6 +149,20 @@ def of_json(data: bytes, others: list[bytes], random: Random) -> bytes:
     words = re.findall(r'"([^"]*)"', pick(random, others).decode(errors="replace"))
     known = change_json(content, random, words or [""])
     return json.dumps(content).encode() if known else of_bytes(data, others, random)
+
+
+def of_npy(data: bytes, others: list[bytes], random: Random) -> bytes:
+    """Another type, shape or order in the header."""
+    try:
+        (length,) = struct.unpack("<H", data[8:10])
+        header = ast.literal_eval(data[10 : 10 + length].decode("latin-1"))
+        header = {**header, "shape": list(header["shape"])}
+    except (struct.error, SyntaxError, ValueError, TypeError, LookupError, MemoryError, RecursionError):
+        return of_bytes(data, others, random)
+    change_json(header, random, ("<f8", "|S3", ">U2", "|b1", "?", "<M8[7Y/0]", "(2,)f4", "|,1", "|O", "<V4"))
+    shape = header.get("shape")
+    text = repr({**header, "shape": tuple(shape) if isinstance(shape, list) else shape}).encode("latin-1", "replace")
+    return data[:8] + struct.pack("<H", len(text) % 2**16) + text + data[10 + length :]
 
 
 def change_json(content: Any, random: Random, words: Sequence[Any]) -> bool:
@@ -417,6 +433,39 @@ def _picture_seeds() -> Iterable[bytes]:
         yield _written(".png", lambda path, kind=kind, mode=mode: picture.convert(mode).save(path, kind))  # type: ignore[misc]
 
 
+@cache
+def _picture() -> Path:
+    """One that is read."""
+    path = Path(tempfile.mkdtemp(), "picture.png")
+    path.write_bytes(next(iter(_picture_seeds())))
+    return path
+
+
+def _table_seeds() -> Iterable[bytes]:
+    for rows in (
+        "path,label,split\nP,a,train\nP,b,train\nP,b,test\n",
+        "label; path\n7;P\n12;P\n",
+        "file\tclass\tsplit\nP\tx\ttrain\nP\ty\tval\n\nP\ty\t\n",
+    ):
+        yield rows.replace("P", str(_picture())).encode()
+
+
+def _classes_seeds() -> Iterable[bytes]:
+    for index in ({"cat": 0, "dog": 1}, {"0": "cat", "1": "dog"}, {"0": ["n1", "cat"], "1": ["n2", "dog"]}):
+        yield json.dumps(index).encode()
+
+
+def _classes_load(path: Path) -> object:
+    names = []
+    for name in (CLASS_INDEX, CLASS_FILE):
+        path.with_name(name).write_bytes(path.read_bytes())
+        try:
+            names += _listed_classes(path.parent)
+        finally:
+            path.with_name(name).unlink()
+    return names
+
+
 #: Stands in a changed file for the seal that it must have to be believed: readers must bear what is sealed, too.
 SEALED = "sealed"
 TUNED = Tunings({"device": "Some CPU", "platform": "Some Platform", "driver": "1", "processor": ""})
@@ -492,8 +541,11 @@ TARGETS = {
         ".npy",
         lambda: _array_seeds(lambda path, **arrays: np.save(path, arrays["x"]), ".npy"),
         lambda path: np.asarray(read_samples(path)),
+        of_npy,
     ),
     "picture": Target(".png", _picture_seeds, lambda path: bn.datasets.read_image(path, (3, 8, 8))),
+    "table": Target(".csv", _table_seeds, lambda path: np.asarray(read_picture_table(path, (4, 4), workers=0).train.x)),
+    "classes": Target(".json", _classes_seeds, _classes_load, of_json),
     "onnx": Target(".onnx", _onnx_seeds, _onnx_load, of_onnx),
     "hdf5": Target(".h5", _hdf5_seeds, lambda path: bn.load(path)),
     "keras": Target(".weights.h5", _keras_seeds, lambda path: _reading().load_keras_weights(path)),

@@ -244,6 +244,12 @@ def test_truncated_gzip(keep: int, tmp_path: Path) -> None:
         unpack(tmp_path / "a.gz")
 
 
+def test_gzip_that_unpacks_to_more_than_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(1 << 24)) * 5)
+    with failing(FileError, "a.gz: the file must not unpack to more than 67108864 bytes."):
+        unpack(tmp_path / "a.gz")
+
+
 def test_damaged_gzip(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(bytes(range(256))))
     packed[40] ^= 0xFF

@@ -432,6 +432,13 @@ def test_table(tmp_path: Path) -> None:
     for mark in ",;\t":
         table.write_text(f"file{mark}label\nin/0.png{mark}bee\n")
         assert datasets.load(table).train.y.tolist() == [1]
+    # Columns without a name, or with the same one, count in their places.
+    table.write_text("label,,,file,label\nbee,1,2,in/0.png,ant\n\nowl,,,in/1.png\n")
+    assert datasets.load(table).train.y.tolist() == [1, 2]
+    (tmp_path / "classes.txt").unlink()
+    labels = ["9" * 5000, "10"]  # The first one is no number that Python takes.
+    table.write_text("file,label\n" + "".join(f"in/{number}.png,{label}\n" for number, label in enumerate(labels)))
+    assert datasets.load(table).class_names == ("10", labels[0])
 
 
 @pytest.mark.parametrize(
