@@ -20,6 +20,7 @@ from blobnet.errors import FileError, OptionError, add_sentence, counted, near_m
 from blobnet.files import check_writable, held, write
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
+from blobnet.parallel import World
 from blobnet.schedules import check_number
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Checkpoint(_FileCallback):
         self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
         self.class_names = class_names
         self.epoch = self.step = 0
+        self._world: World | None = None
 
     @property
     def state(self) -> str:
@@ -164,7 +166,14 @@ class Checkpoint(_FileCallback):
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         _check_room(self.path, progress, copies=1 + self.keep_best)
-        progress.trainer.step.world.last_words(lambda: self.state, partial(self._rescue, progress))
+        self._world = progress.trainer.step.world
+        self._world.last_words(lambda: self.state, partial(self._rescue, progress))
+
+    def release(self) -> None:
+        super().release()
+        if self._world is not None:
+            self._world.last_words(lambda: self.state)
+            self._world = None
 
     def _rescue(self, progress: Progress) -> None:
         """Saves what the last step has left, where another rank is lost in the next one."""

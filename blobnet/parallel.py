@@ -313,7 +313,7 @@ class _MpiWorld(World):
         try:
             yield
         except BaseException as error:
-            self._heartbeat.fail(_line(error))
+            self._heartbeat.fail(_line(error).removesuffix(self._words()).rstrip())
             raise
 
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
@@ -356,7 +356,9 @@ class _MpiWorld(World):
                 who = "" if self.is_first else f"on rank {self.rank}: "
                 word = "" if isinstance(error, KeyboardInterrupt) else "error: "
                 stderr.flush()
-                self._words = str  # The error has them.
+                words, self._words = self._words(), str  # The error has them.
+                if words and not self.is_first and not isinstance(error, KeyboardInterrupt):
+                    time.sleep(_RESCUE_SECONDS)  # The first writes what the last step has left, and says it.
                 self.end(f"{word}{who}{_line(error)}", _status(error))
 
 

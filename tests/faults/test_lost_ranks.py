@@ -138,13 +138,14 @@ def test_a_rank_that_loses_its_device_ends_all(device: Device, tmp_path: Path, m
     done = mpiexec(2, device, "-c", LOST)
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "error" in line]
-    assert said == (
-        "error: on rank 1: Some GPU: the driver must not lose it. Received code=-36. "
-        "The last checkpoint is a.h5 (epoch 1)."
+    assert re.fullmatch(
+        r"error: rank 1 \(process \d+ on .+\): Some GPU: the driver must not lose it\. Received code=-36\. "
+        r"The last checkpoint is a\.h5 \(in epoch 2, after step 6\)\.",
+        said,
     )
     state = load("a.h5").training_state
     assert state is not None
-    assert (state.epoch, state.step) == (1, 3)
+    assert (state.epoch, state.step) == (1, 6)
 
 
 @needs_mpi
@@ -183,3 +184,10 @@ def test_a_rank_that_is_lost_ends_all(
     assert model.history == whole.history
     for name, values in whole.weights.items():
         assert model.weights[name].tobytes() == values.tobytes(), name
+
+
+def test_nothing_is_rescued_behind_a_training(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(World, "last_words", lambda self, words, *rescue: told.append(rescue))
+    network().fit(X, Y, epochs=1, callbacks=Checkpoint(tmp_path / "a.h5"), device=device, **SETTINGS)
+    assert list(map(len, told)) == [1, 0]
