@@ -550,7 +550,7 @@ def test_the_table(run, net, folder: Path) -> None:
     lines = result.out.splitlines()
     assert lines[1] == "net.py:net, training, batch 4, fp32"
     assert lines[3].split() == ["task", "n", "ms", "tuned", "by", "default", "->", "tuned"]
-    assert max(map(len, lines[2:-2])) <= 100
+    assert max(map(len, lines[2:-2])) <= 110  # GPUs' tiles have long names
     (path,) = folder.iterdir()
     content = json.loads(path.read_text())
     assert list(content["tasks"]) == sorted(TASKS)

@@ -388,7 +388,7 @@ def test_the_two_lines_convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="there must be such a file"):
         small().load_safetensors(tmp_path / "model.safetensors")
-    with pytest.raises(FileError, match="must be a file, but this is a folder"):
+    with pytest.raises(FileError, match="it is a folder, and no file"):
         small().load_safetensors(tmp_path)
     with pytest.raises(FileError, match="the folder of the file must exist"):
         small().save_safetensors(tmp_path / "none" / "model.safetensors")

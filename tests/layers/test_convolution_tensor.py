@@ -5,7 +5,7 @@ Small integers are exact in tf32 and so are their sums in fp32: the layer contra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from blobnet.implementations import tensor
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.kernel_call import Tuning
+from blobnet.kernel_source import Macro
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
@@ -115,6 +116,11 @@ def test_more_products(device: Device, case: str) -> None:
     exact(device, *MORE_CASES[case])
 
 
+def assert_told(macros: Mapping[str, Macro], tile: WarpTile) -> None:
+    """Warps have sums here, and work-items none of their own."""
+    assert macros.items() >= {name: value for name, value in tile.macros.items() if "ITEM" not in name}.items()
+
+
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(device: Device, tile: WarpTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)
@@ -123,7 +129,7 @@ def test_every_tile(device: Device, tile: WarpTile, monkeypatch: pytest.MonkeyPa
     for layer in (Conv2D(tile.units + 3, (1, 3)), Conv2D(tile.units + 3, (1, 3), padding="same", stride=(1, 2))):
         report = exact(device, layer, Shape(tile.units + 5, 2, tile.columns // 2))
         macros = report.runs["tight"].calls["forward"][1].macros
-        assert {name: macros[name] for name in tile.macros} == tile.macros
+        assert_told(macros, tile)
 
 
 @pytest.mark.parametrize("tile", WEIGHT_TILES, ids=str)
@@ -133,7 +139,7 @@ def test_every_tile_of_weights(device: Device, tile: WarpTile, monkeypatch: pyte
     for layer in (Conv2D(tile.units + 3, (1, 2)), Conv2D(tile.units + 3, 1)):
         report = exact(device, layer, Shape(tile.columns // 2 + 3, 8, 28), ["tight", "one pitch"])
         macros = report.runs["tight"].calls["backward parameters"][0].macros
-        assert {name: macros[name] for name in tile.macros} == tile.macros
+        assert_told(macros, tile)
 
 
 # -- rounded products --------------------------------------------------------------------------------------------------
