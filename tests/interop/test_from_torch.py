@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,29 @@ def test_parts_of_tensors(device: Any) -> None:
     with torch.no_grad():
         expected = module(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(model.predict(x, device=device), expected, atol=1e-5)
+
+
+class Einsum(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Any) -> Any:
+        return torch.einsum("nchw,fc->nfhw", x, self.weight)
+
+
+@pytest.mark.parametrize("part", [Einsum, lambda: torch.nn.AdaptiveAvgPool2d((4, 5)), lambda: torch.nn.LPPool2d(2, 3)])
+def test_parts_whose_windows_are_gathered(device: Any, tmp_path: Path, part: Any) -> None:
+    """Of which no size divides the next; and as they are written to ONNX."""
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), part()).eval()
+    model = bn.from_torch(module, torch.zeros(2, 3, 8, 9))
+    x = np.random.default_rng(2).normal(size=(3, 3, 8, 9)).astype(np.float32)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model.predict(x, device=device), expected, atol=1e-5)
+    bn.onnx.save(model, tmp_path / "model.onnx")
+    np.testing.assert_allclose(bn.onnx.Session(tmp_path / "model.onnx").predict(x), expected, atol=1e-5)
 
 
 class Two(torch.nn.Module):  # type: ignore[misc, name-defined]

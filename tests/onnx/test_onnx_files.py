@@ -342,6 +342,8 @@ def test_operator_of_another_domain(tmp_path: Path) -> None:
         (_one("Reshape", ["x", "s"], {"s": np.array([1, 5, -1])}), "the shape must hold the same values"),
         (_one("Reshape", ["x", "s"], {"s": np.array([1, -1, -1])}), "-1 at most once"),
         (_one("Gather", ["x", "i"], {"i": np.array([7])}, axis=1), "indexes must be within the axis"),
+        (_one("GatherND", ["x", "i"], {"i": np.array([[0, 1]])}), "the operator must leave the axis of the samples"),
+        (_one("GatherND", ["x", "i"], {"i": np.zeros((2, 5), np.int64)}), "indexes must be of the first axes"),
         (_one("Concat", ["x", "c"], {"c": np.zeros((1, 3, 5, 6), np.float32)}, axis=1), "the same sizes along all"),
         (_one("Add", ["x", "c"], {"c": np.zeros((1, 3, 5, 6), np.float32)}), "shapes must go together"),
         (_one("Transpose", ["x"], perm=[0, 1, 2, 2]), "perm must have each axis once"),

@@ -291,6 +291,26 @@ def _gather(op: Operation) -> Tensor:
     return replace(gathered(op, [tensor], [reads], axes, names, "{0}", at=at, outer=tensor.outer), type=tensor.type)
 
 
+@operator("GatherND")
+def _gather_nd(op: Operation) -> Tensor:
+    tensor = op.tensor(0)
+    if isinstance(op.value(1), Tensor) or op.get("batch_dims", 0):
+        op.on_host("the indexes must be known, and the same for all samples", axes=tensor.axes)
+    indexes = op.array(1)
+    count = indexes.shape[-1] if indexes.ndim else 0
+    op.require(1 <= count <= len(tensor.axes), "indexes must be of the first axes", indexes=indexes.shape)
+    if tensor.at is not None and tensor.at < count:
+        op.mixed("the operator must leave the axis of the samples alone", axis=tensor.at)
+    sizes, rest = tensor.axes[:count], tensor.axes[count:]
+    places = [indexes[..., axis] + size * (indexes[..., axis] < 0) for axis, size in enumerate(sizes)]
+    fits = all(((own >= 0) & (own < size)).all() for own, size in zip(places, sizes, strict=True))
+    op.require(bool(fits), "indexes must be within the axes", sizes=sizes)
+    at = None if tensor.at is None else tensor.at - count
+    flat = replace(tensor, axes=(math.prod(sizes), *rest), at=None if at is None else 1 + at)
+    found = taken(op, flat, 0, np.ravel_multi_index(places, sizes).ravel().tolist())
+    return replace(found, axes=(*indexes.shape[:-1], *rest), at=None if at is None else indexes.ndim - 1 + at)
+
+
 def _affine(places: Array) -> list[int] | None:
     """The first of indexes, and what a step along each axis adds, at all places the same; None where it is not.
 
