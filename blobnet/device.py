@@ -540,6 +540,7 @@ class Device:
         except cl.Error as error:
             raise DeviceError(str(self.info), "the device must give a context and a queue", cause=error) from error
         features = ["-DCOPIES_IN_BACKGROUND"] if (self.info.model.capability or (0, 0)) >= _AMPERE else []
+        features += ["-DIS_HOST"] if self.is_host else []
         features += ["-DTAKES_PREFETCH"] if self.is_host and self._driver.takes_prefetch else []
         self._build_options = [*BUILD_OPTIONS, *features]
         self._preamble = preamble(self.info.model)
