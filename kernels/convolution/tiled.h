@@ -46,19 +46,32 @@ typedef struct {
     real_t sources[SOURCE_ROWS][SOURCE_COLUMNS];
 } prefetch_t;
 
-INLINE int packed_row(const int tap, const int depth)
+/* Of the tap in row y and column x of those that are met. */
+INLINE int packed_row(const int y, const int x, const int depth)
 {
-    return ((TAP_Y_FIRST + tap / TAPS_X * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST
-            + tap % TAPS_X * TAP_X_STEP)
-               * DEPTH_ROWS
+    return ((TAP_Y_FIRST + y * TAP_Y_STEP) * FILTER_WIDTH + TAP_X_FIRST + x * TAP_X_STEP) * DEPTH_ROWS
            + depth;
 }
 
-INLINE int source_shift(const int tap, const int depth)
+INLINE int source_shift(const int y, const int x, const int depth)
 {
-    return depth * SOURCE_PLANE + (ROW_FIRST + tap / TAPS_X * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST
-           + tap % TAPS_X * COLUMN_STEP;
+    return depth * SOURCE_PLANE + (ROW_FIRST + y * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST + x * COLUMN_STEP;
 }
+
+#if !BY_TAP
+#define TAP_ROWS (TAPS_Y * TAPS_X * DEPTH)
+
+/*
+ * n / by, for rows or taps n; all of them are few. NOTE: a multiplication and a shift where both fit in 32 bits: compilers
+ * multiply 64 bits, or change to 16 and back.
+ */
+INLINE uint quotient(const uint n, const uint by)
+{
+    return by == 1                                         ? n
+           : TAP_ROWS < 1 << 12 && TAP_ROWS * by < 1 << 20 ? n * ((1 << 20) / by + 1) >> 20
+                                                           : n / by;
+}
+#endif
 
 /* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
 INLINE void fetch(prefetch_t *next, const int step, __global const source_t *const columns[SOURCE_COLUMNS],
@@ -68,8 +81,8 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
 #if BY_TAP
     const int step_tap = step / DEPTH_TILES;
     const int step_depth = step % DEPTH_TILES * TILE_DEPTH;
-    const int step_row = packed_row(step_tap, step_depth);
-    const int step_shift = source_shift(step_tap, step_depth);
+    const int step_row = packed_row(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
+    const int step_shift = source_shift(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
 #endif
 #pragma unroll
     for (int i = 0; i < QUAD_LOADS; i++) {
@@ -78,8 +91,10 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
 #if BY_TAP
         const int row = step_row + r;
 #else
-        const int k = step * TILE_DEPTH + r;
-        const int row = k < TAPS_Y * TAPS_X * DEPTH ? packed_row(k / DEPTH, k % DEPTH) : DEPTH_ROWS_ALL;
+        const uint k = step * TILE_DEPTH + r;
+        const uint tap = quotient(k, DEPTH);
+        const uint y = quotient(tap, TAPS_X);
+        const int row = k < TAP_ROWS ? packed_row(y, tap - y * TAPS_X, k - tap * DEPTH) : DEPTH_ROWS_ALL;
 #endif
         if (QUADS % ITEMS == 0 || quad < QUADS) {
             next->weights[i] =
@@ -95,8 +110,10 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
         const int shift = step_shift + depth * SOURCE_PLANE;
 #else
-        const int k = min(step * TILE_DEPTH + r, TAPS_Y * TAPS_X * DEPTH - 1);
-        const int shift = source_shift(k / DEPTH, k % DEPTH);
+        const uint k = min((uint)(step * TILE_DEPTH + r), (uint)(TAP_ROWS - 1));
+        const uint tap = quotient(k, DEPTH);
+        const uint y = quotient(tap, TAPS_X);
+        const int shift = source_shift(y, tap - y * TAPS_X, k - tap * DEPTH);
 #endif
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
