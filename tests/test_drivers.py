@@ -38,6 +38,8 @@ def test_oclgrind_counts() -> None:
     assert counted_findings(lines[:-1], -11) == {"error": "ended with status -11: 5 configurations"}
     missing = "skipped: /liboclgrind-rt-icd.so does not exist; install Debian's package oclgrind\n"
     assert counted_findings([missing], 0) == {"error": missing.strip()}
+    nothing = ["races:\n", "0 configurations\n", "0 findings\n"]
+    assert counted_findings(nothing, 0) == {"error": "no configuration was run"}
     assert counted_findings([], 1) == {"error": "ended with status 1: it printed nothing"}
 
 

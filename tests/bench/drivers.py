@@ -168,6 +168,8 @@ def counted_findings(lines: Sequence[str], status: int) -> dict[str, Any]:
         last = lines[-1].strip() if lines else "it printed nothing"
         return {"error": last if status == 0 else f"ended with status {status}: {last}"}
     configurations = sum(map(int, re.findall(r"^(\d+) configurations$", text, re.MULTILINE)))
+    if not configurations:
+        return {"error": "no configuration was run"}
     wrong = len({*re.findall(r"^\S.*\n(?=    )", text, re.MULTILINE)})
     return {"passed": configurations - wrong, "failed": int(findings[1])}
 
