@@ -164,7 +164,7 @@ class TrainingStep:
         own = shards // world.size
         self.own_shards = range(world.rank * own, (world.rank + 1) * own)
         settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
-        in_step = in_step and shards > 1 and _has_batch_norms(graph, self.frozen)
+        in_step = in_step and shards > 1 and _couples_samples(graph, self.frozen)
         settings |= {"accumulate": accumulate, "shards": shards, "world": world, "reduction": reduction}
         settings["in_step"] = in_step
         settings["average"] = average is not None
@@ -481,10 +481,11 @@ def step_that_fits(
     return step
 
 
-def _has_batch_norms(graph: Graph, frozen: Collection[str]) -> bool:
-    """Whether a network has batch norms that are trained."""
-    norms = [vertex for vertex in graph.vertices if vertex.layer.kind == "BatchNorm"]
-    return any(vertex.parameter(name) not in frozen for vertex in norms for name in ("scale", "shift"))
+def _couples_samples(graph: Graph, frozen: Collection[str]) -> bool:
+    """Whether a network has layers by which samples depend on each other: batch norms that are trained."""
+    coupling = [vertex for vertex in graph.vertices if vertex.layer.couples_samples]
+    trained = [(vertex, spec.name) for vertex in coupling for spec in graph.parameters(vertex) if spec.trainable]
+    return any(vertex.parameter(name) not in frozen for vertex, name in trained)
 
 
 def not_finite(weights: Mapping[str, FloatArray]) -> list[str]:

@@ -287,6 +287,11 @@ class Layer(ABC):
         return False
 
     @property
+    def couples_samples(self) -> bool:
+        """Whether a sample's outputs depend on the others of its batch, where parameters of the layer are trained."""
+        return False
+
+    @property
     def flattens_input(self) -> bool:
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False

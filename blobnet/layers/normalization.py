@@ -73,6 +73,10 @@ class BatchNorm(Layer):
     def frozen_reads_inputs(self) -> bool:
         return False
 
+    @property
+    def couples_samples(self) -> bool:
+        return True
+
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return fits(steps, blobs=1)
 

@@ -24,20 +24,13 @@ INLINE void clear(real_t sums[ITEM_UNITS][ITEM_COLUMNS])
     }
 }
 
-/*
- * Before the loop over the depth of a tile. NOTE: processors run this product in tests alone, and their compilers take 20
- * times as long where it is unrolled.
- */
-#ifdef IS_HOST
-#define UNROLL_DEPTH
-#else
-#define UNROLL_DEPTH _Pragma("unroll")
-#endif
-
 INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t *left,
                      __local const real_t *right)
 {
-    UNROLL_DEPTH
+    /* Processors run this in tests alone, and their compilers take 20 times as long where it is unrolled. */
+#ifndef IS_HOST
+#pragma unroll
+#endif
     for (int r = 0; r < TILE_DEPTH; r++) {
         real_t factors[ITEM_UNITS];
         real_t values[ITEM_COLUMNS];
