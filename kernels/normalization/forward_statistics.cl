@@ -45,8 +45,8 @@ __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partial
     __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
     /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
-    const unit_moments_t moments =
-        moments_of_unit(ARRAY(partials), min(z, UNITS - 1), UNITS, UNIT_PLANES, CELLS, group);
+    unit_moments_t moments;
+    moments_of_unit(&moments, ARRAY(partials), min(z, UNITS - 1), UNITS, UNIT_PLANES, CELLS, group);
     if (z < UNITS && get_local_id(0) == 0) {
         const accumulator_t values = (accumulator_t)UNIT_PLANES * CELLS;
         STORE_STATISTICS(z, moments, values);

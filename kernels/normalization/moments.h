@@ -10,9 +10,12 @@ typedef struct {
     accumulator_t squares;
 } unit_moments_t;
 
-/* Of a unit, from those of its planes, which all have as many cells: PARTIALS is (3, units, planes). */
-INLINE unit_moments_t moments_of_unit(__global const accumulator_t *partials, const int unit, const int units,
-                                      const int planes, const int cells, __local accumulator_t *group)
+/*
+ * Of a unit, from those of its planes, which all have as many cells: PARTIALS is (3, units, planes). NOTE: Oclgrind gives up
+ * at what the compiler puts in where a struct is returned.
+ */
+INLINE void moments_of_unit(unit_moments_t *moments, __global const accumulator_t *partials, const int unit,
+                            const int units, const int planes, const int cells, __local accumulator_t *group)
 {
     __global const accumulator_t *means = partials + (size_t)unit * planes;
     __global const accumulator_t *lost = means + (size_t)units * planes;
@@ -30,9 +33,9 @@ INLINE unit_moments_t moments_of_unit(__global const accumulator_t *partials, co
         within += squares[n];
         between += deviation * deviation;
     }
-    const accumulator_t mean = origin + relative;
-    return (unit_moments_t){mean, (origin - mean) + relative,
-                            GROUP_SUM(within, group) + cells * GROUP_SUM(between, group)};
+    moments->mean = origin + relative;
+    moments->lost = (origin - moments->mean) + relative;
+    moments->squares = GROUP_SUM(within, group) + cells * GROUP_SUM(between, group);
 }
 
 /* Makes those of all its values what normalizes unit z, and adds them to the running statistics. */
