@@ -20,7 +20,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from platform import machine
@@ -232,8 +232,9 @@ class DeviceInfo:
     name: str
     kind: str
     compute_units: int
-    memory: int
-    largest_allocation: int
+    # NOTE: PoCL's are what is free at the time.
+    memory: int = field(compare=False)
+    largest_allocation: int = field(compare=False)
     local_memory: int
     driver: str
     handle: cl.Device

@@ -24,7 +24,7 @@ from blobnet.building import announced
 from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
 from blobnet.datasets.source import Source, runs
-from blobnet.device import Device, check_process, choose
+from blobnet.device import Device, check_process
 from blobnet.device_model import GENERIC, HOST
 from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
@@ -104,6 +104,8 @@ class Model:
         self.class_names = check_class_names(network, class_names)
         self.loss: Loss | dict[str, Loss] | None = None
         self._device: Device | None = None
+        #: What it was called, if it was asked for by name.
+        self._device_name: str | None = None
         self._evaluators = Evaluators()
         self._noted: object = None
         self._nodes: tuple[object, dict[str, Node]] | None = None
@@ -412,9 +414,12 @@ class Model:
         """
         check_process()
         if isinstance(device, Device):
-            self._device = device
-        elif self._device is None or (device is not None and choose(device) != self._device.info):
-            self._device = Device(device_of_rank(World.started(), device))
+            self._device, self._device_name = device, None
+        elif self._device is None or device not in (None, self._device_name):
+            info = device_of_rank(World.started(), device)
+            if self._device is None or info != self._device.info:
+                self._device = Device(info)
+            self._device_name = device
         return self._device
 
     @announced

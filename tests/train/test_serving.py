@@ -6,6 +6,7 @@ import copy
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import pytest
 from blobnet import inference
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
-from blobnet.device import Device, Reading
+from blobnet.device import Device, DeviceInfo, Reading
 from blobnet.inference import BUCKETS, Evaluator
 from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.models import resnet50
+from blobnet.parallel import World
 from blobnet.planning import make_plan
 from blobnet.trainer import Progress
 from tests.kinds import as_gpu, tuning_for
@@ -48,6 +50,24 @@ def test_plans_for_a_few_batch_sizes_serve_all_counts(device: Device, built: lis
     for count in (129, 3, 1, 60, 16):
         model.predict(x[:count], device=device)
     assert built == [*BUCKETS, 128]
+
+
+def test_a_device_has_one_plan_by_any_of_its_names(
+    device: Device, built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[DeviceInfo] = []
+
+    def looked_for(world: World, name: str | None) -> DeviceInfo:
+        # PoCL says anew what is free; and of several ranks' devices a name is that of the first.
+        found.append(replace(device.info, memory=device.info.memory - len(found)))
+        return found[-1]
+
+    monkeypatch.setattr("blobnet.model.device_of_rank", looked_for)
+    model, (x, _) = tiny_model(), digits(1)
+    for name in (device.info.address, device.info.address, device.info.name, None, device.info.name):
+        model.predict(x, device=name)
+    assert built == [1]
+    assert len(found) == 2
 
 
 def test_bits_depend_on_the_plans_batch_size_alone(device: Device) -> None:
