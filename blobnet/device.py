@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from platform import machine
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +101,19 @@ class _Region(mmap.mmap):
         with contextlib.suppress(Exception):  # A queue that failed, or an interpreter that ends.
             if not _IS_FORKED:
                 self.queue.finish()
+
+
+class Exported(Protocol):
+    """Memory of a device that a file descriptor stands for.
+
+    Attributes:
+        size: bytes.
+    """
+
+    size: int
+
+    def export(self) -> int:
+        """A file descriptor of it, which who takes it closes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +198,22 @@ def _function(name: str, *types: Any) -> Callable[..., int] | None:
 
 _SET_ARGUMENT = _function("clSetKernelArg", ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p)
 _SET_POINTER = _function("clSetKernelArgSVMPointer", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
+_GET_INFO = _function(
+    "clGetDeviceInfo", ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+)
+_CREATE_BUFFER = _function(
+    "clCreateBufferWithProperties",
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+if _CREATE_BUFFER is not None:
+    cast(Any, _CREATE_BUFFER).restype = ctypes.c_void_p
+#: CL_DEVICE_UUID_KHR, its bytes, and CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, which pyopencl has no names for.
+_UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
 
 
 def _keep_invokers_in_memory() -> None:
@@ -249,6 +278,14 @@ class DeviceInfo:
     def is_host(self) -> bool:
         """Whether it is the host's own processor."""
         return self.kind == "cpu"
+
+    @cached_property
+    def uuid(self) -> bytes | None:
+        """What CUDA calls it too; None for devices of others than NVIDIA."""
+        uuid = ctypes.create_string_buffer(_UUID_BYTES)
+        if self.model.capability is None or _GET_INFO is None:
+            return None
+        return None if _GET_INFO(self.handle.int_ptr, _UUID, _UUID_BYTES, uuid, None) else uuid.raw
 
     @cached_property
     def answers(self) -> Answers:
@@ -631,6 +668,26 @@ class Device:
                     self.info.name, rule, bytes=size, cause=error, hint="use a smaller batch."
                 ) from error
         return found
+
+    def take(self, memory: Exported) -> cl.Buffer:
+        """A buffer, all zero, of memory of this device that others have allocated, and which lives as long.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        code, descriptor = ctypes.c_int(), memory.export()
+        properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)
+        handle = _CREATE_BUFFER and _CREATE_BUFFER(
+            self.context.int_ptr, properties, cl.mem_flags.READ_WRITE, memory.size, None, ctypes.byref(code)
+        )
+        if not handle:
+            os.close(descriptor)
+            rule = "the driver must take memory that CUDA has exported"
+            raise DeviceError(self.info.name, rule, code=code.value)
+        buffer = cast(cl.Buffer, cl.Buffer.from_int_ptr(handle, retain=False))
+        buffer.memory = memory  # type: ignore[attr-defined]
+        self.fill_zero(buffer, memory.size)
+        return buffer
 
     def allocate_guarded(self, size: int) -> Guarded:
         """A buffer of at least ``size`` bytes, all zero, in the middle of a larger one that says who leaves it.

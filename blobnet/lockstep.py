@@ -122,4 +122,4 @@ class Lockstep:
         array = call.arrays[call.gathers]
         size = array.elements // (len(self._shards) * self._world.size)
         own = range(self._shards.start * size, self._shards.stop * size)
-        self._world.fill(self._fed.device, self._fed.buffers[array.storage], own)
+        self._world.transport.fill(self._fed.device, self._fed.buffers[array.storage], own)

@@ -590,6 +590,8 @@ class Model:
             for subject in [name for name, is_so in adds.items() if is_so][:1]:
                 _check_accumulate(data.heads, of_classes, changes, subject)
             chosen = self.device_for(device).at(precision)
+        world.connect(chosen)
+        with world.together():
             make_step = partial(
                 TrainingStep,
                 chosen,

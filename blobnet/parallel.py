@@ -15,17 +15,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FLOAT32
+from blobnet import nccl
 from blobnet.device import Device, DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, first_few, warn
 from blobnet.heartbeat import Heartbeat, State
 from blobnet.interrupt import STATUS, TERMINATED, Terminated
 from blobnet.plan_report import readable
+from blobnet.transports import HostMemory, Nccl, Transport
 
 __all__ = ["World"]
 
@@ -56,9 +56,6 @@ _LAST_SECONDS = 0.5
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: Some elements of a device's buffer of float32.
-Elements: TypeAlias = tuple[Any, range]
-
 #: Threads that are within World.alone.
 _alone = threading.local()
 
@@ -70,11 +67,13 @@ class World:
         rank: the number of this process.
         size: how many there are.
         local_rank: the number of this process among those of its host.
+        transport: what elements of devices' buffers go through: see :meth:`connect`.
     """
 
     rank = 0
     size = 1
     local_rank = 0
+    transport = Transport()
 
     @staticmethod
     def started() -> World:
@@ -147,31 +146,11 @@ class World:
         """
         return contextlib.nullcontext()
 
-    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        """Begins to send elements to another rank, behind what is launched: what waits, and takes those that it sends.
+    def connect(self, device: Device) -> None:
+        """Chooses what elements of the device's buffers go through, on all ranks alike; all must call it.
 
-        These are in the device's queue then. Both ranks call it, each with as many to take as the other one gives.
-
-        Args:
-            partner: the other rank.
-            device: whose buffers they are in.
-            given: what to send.
-            taken: where what comes goes.
-            key: tells what is under way at the same time apart.
-        """
-        raise NotImplementedError
-
-    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        """Begins to make elements their sums over all ranks, in an order of MPI's choice: what waits, and does that."""
-        raise NotImplementedError
-
-    def fill(self, device: Device, buffer: Any, own: range) -> None:
-        """Brings this rank the elements of the others, of which each has as many, side by side in the ranks' order.
-
-        Args:
-            device: whose buffer of float32 it is.
-            buffer: of the elements of all.
-            own: those that this rank has.
+        Raises:
+            DeviceError: what should carry them fails.
         """
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
@@ -212,7 +191,7 @@ class World:
 
 
 class _MpiWorld(World):
-    """The processes of MPI's world, which exchange through page-locked memory."""
+    """The processes of MPI's world."""
 
     def __init__(self, mpi: Any, release: Callable[[], None]) -> None:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
@@ -220,7 +199,11 @@ class _MpiWorld(World):
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
         host = self._all.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self._is_local = host.Get_rank(), host.Get_size() == self.size
-        self._memory: dict[str, npt.NDArray[np.float32]] = {}
+        self._host_memory = HostMemory(mpi, self.doing)
+        self.transport: Transport = self._host_memory
+        #: The devices that NCCL has connected, by their UUIDs, and whether it was said that it is missing.
+        self._connected: list[bytes] = []
+        self._is_told = False
         self._heartbeat: Heartbeat | None = None
         self._words: Callable[[], str] = str
         self._rescue: Callable[[], None] = lambda: None
@@ -256,47 +239,21 @@ class _MpiWorld(World):
                 other.args = (f"on rank {rank}: {other}",)
                 raise other
 
-    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        (source, own), (target, other) = given, taken
-        out = self._host(device, f"out {key}", len(own))
-        into = self._host(device, f"into {key}", len(other))
-        reading = device.read_later(source, out, FLOAT32.itemsize * own.start) if own else None
-
-        def finish() -> None:
-            if reading is not None:
-                reading.values()
+    def connect(self, device: Device) -> None:
+        uuid = (device.info.uuid if nccl.is_wanted() else None) or b""
+        every = self.gather((uuid, nccl.missing() if uuid else ""))
+        uuids, missing = [own for own, _ in every], [cause for _, cause in every if cause]
+        if not self._is_local or not all(uuids) or len(set(uuids)) < self.size or missing:
+            self.transport, self._connected = self._host_memory, []
+            if missing and self.is_first and not self._is_told:
+                self._is_told = True
+                rule = "it should be there for gradients to go from device to device, and not through the host"
+                warn("NCCL", rule, cause=missing[0], hint=nccl.INSTALL)
+        elif uuids != self._connected:
+            name = self.of_first(nccl.identifier() if self.is_first else b"")
             with self.doing("waits"):
-                self._all.Sendrecv(out, partner, recvbuf=into, source=partner)
-            if other:
-                device.write(target, into, FLOAT32.itemsize * other.start)
-
-        return finish
-
-    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        buffer, own = elements
-        values = self._host(device, f"out {key}", len(own))
-        reading = device.read_later(buffer, values, FLOAT32.itemsize * own.start)
-
-        def finish() -> None:
-            reading.values()
-            with self.doing("waits"):
-                self._all.Allreduce(self._mpi.IN_PLACE, values)
-            device.write(buffer, values, FLOAT32.itemsize * own.start)
-
-        return finish
-
-    def fill(self, device: Device, buffer: Any, own: range) -> None:
-        values = self._host(device, "filled", len(own) * self.size)
-        values[own.start : own.stop] = device.read(buffer, len(own), offset=FLOAT32.itemsize * own.start)
-        with self.doing("waits"):
-            self._all.Allgather(self._mpi.IN_PLACE, values)
-        device.write(buffer, values)
-
-    def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
-        memory = self._memory.get(name)
-        if memory is None or memory.size < elements:
-            memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * max(1, elements)).view(np.float32)
-        return memory[:elements]
+                communicator = nccl.Communicator(self.rank, self.size, name, uuids[self.rank])
+            self.transport, self._connected = Nccl(communicator, self._host_memory, self.doing), uuids
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

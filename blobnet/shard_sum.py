@@ -24,7 +24,7 @@ from blobnet.parallel import World
 from blobnet.parameters import ParameterTable
 from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, half, statistics_of
 
-#: How ranks add: along the tree of shards, or as MPI likes, whose bits depend on the number of ranks.
+#: How ranks add: along the tree of shards, or as their transport likes, whose bits depend on the number of ranks.
 ORDERED, FAST = "ordered", "fast"
 
 #: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
@@ -134,22 +134,23 @@ class _Part:
 
     def exchange(self) -> Iterator[None]:
         """Adds up the part over all ranks; wherever it yields, the device has work to do first, as may have others."""
-        world, device, buffer = self._world, self._executor.device, self._executor.buffers[GRADIENT_SUM]
+        transport, device = self._world.transport, self._executor.device
+        buffer = self._executor.buffers[GRADIENT_SUM]
         key = str(self._part.start)
         if not self._sums.is_ordered:
-            finish = world.adding(device, (buffer, self._part), key)
+            finish = transport.adding(device, (buffer, self._part), key)
             yield
             finish()
             return
         storage, first = self._sums.received_in(self._part)
         for level, add in zip(self._levels, self._add, strict=True):
             taken = self._executor.buffers[storage], range(first, first + len(level.mine))
-            finish = world.swapping(level.partner, device, (buffer, level.other), taken, key)
+            finish = transport.swapping(level.partner, device, (buffer, level.other), taken, key)
             yield
             finish()
             self._executor.launch(add, 0)
         for level in reversed(self._levels):
-            finish = world.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
+            finish = transport.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
             yield
             finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from blobnet.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.patterns import rate_factors
 from blobnet.planning import STEP_WORDS, Plan
 from blobnet.shard_sum import ORDERED, ShardSum, sums_of
-from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, Sums, average_call, average_rate
+from blobnet.weight_buffers import AVERAGE, AVERAGE_RATE, GRADIENT_SUM, Sums, average_call, average_rate
 
 #: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
 #: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
@@ -176,7 +177,11 @@ class TrainingStep:
         sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
         self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
         memory = _state_memory(table, optimizer, sums, average is not None)
-        self._state = {name: device.allocate(FLOAT32.itemsize * elements) for name, elements in memory.items()}
+        sizes = {name: FLOAT32.itemsize * elements for name, elements in memory.items()}
+        allocate = partial(world.transport.allocate, device)
+        self._state = {
+            name: (allocate if name == GRADIENT_SUM else device.allocate)(size) for name, size in sizes.items()
+        }
         buffers = {"parameters": self.parameters.buffer, **self._state}
         if average is not None:
             self.result = DeviceParameters(device, graph, table)
@@ -184,6 +189,8 @@ class TrainingStep:
             buffers[AVERAGE] = self.result.buffer
         #: Of the totals of each shard.
         self._totals = len(self.heads) * TOTALS
+        if sums.parts:
+            buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(batch_size))
         if own > 1:
             buffers["totals"] = device.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=debug)

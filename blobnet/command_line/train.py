@@ -280,7 +280,12 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(line, file=sys.stderr)
     if augment is not None:
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
-    print(f"device  {device.info}\n", file=sys.stderr)
+    print(f"device  {device.info}", file=sys.stderr)
+    world = World.current()
+    if world.size > 1:
+        world.connect(device)
+        print(f"ranks   {world.size}, gradients go through {world.transport.name}", file=sys.stderr)
+    print(file=sys.stderr)
     callbacks = _callbacks(options, data, file, device)
     with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}

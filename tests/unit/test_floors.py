@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = """
     errors interrupt architectures loss_names regular version
     cache device_model
-    cores recent building tables builtins child heartbeat
+    cores recent building tables builtins child heartbeat nccl
     blob
     geometry kernel_source
     initializers
@@ -55,7 +55,7 @@ FLOORS = """
     plan_memory
     augment tuning child_builds
     device moved_labels
-    executor
+    executor transports
     contraction.execution
     checkup.reference
     checkup
