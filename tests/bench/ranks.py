@@ -1,7 +1,9 @@
-"""Ranks on the cores of one processor: whether any number of them trains the same bits, and what they cost.
+"""Ranks on devices, or the cores of one processor: whether any number of them trains the same bits, and what they cost.
 
     python tests/bench/ranks.py bits [--steps 200] [--ranks 1 2 4 8] [--sync-batch-norm] [--device Intel]
     python tests/bench/ranks.py speed [--repeats 5] [--device Intel]
+    python tests/bench/ranks.py scaling [--networks resnet50 mobilenet_v2] [--ranks 1 2] [--shards 8] [--batch-size 64]
+        [--precision tf32] [--reduction fast] [--bucket 16] [--steps 20] [--device NVIDIA]
 
 ``bits``: lenet5 and resnet8 in 8 shards on 1 rank, 2, ...: each must write the same file, bit for bit, which is said of
 each; else the exit status is 1.
@@ -10,6 +12,11 @@ each; else the exit status is 1.
 resnet18 at 64x64 (a batch of 64), images/s of all. The process computes a whole batch at once, the ranks half of it
 each, in as many shards as there are ranks; both in turn, so many times, each in new processes that do one epoch before
 the one that counts. The machine must be quiet, and have two cores of its own: hardware threads of one core are none.
+
+``scaling``: training steps of 64 images of 224x224 for each rank, uint8 from the host through ``fit``: one rank's in
+one shard, those of several in so many (0: one a rank). The time of a step, images/s of all ranks, and the part of the
+first count's images/s that each has. ``--bucket``: MB of gradients, at least, that are exchanged at a time. PyTorch's:
+tests/bench/ddp.py.
 """
 
 from __future__ import annotations
@@ -55,7 +62,7 @@ def train(settings: dict[str, Any]) -> None:
     import time
 
     import blobnet as bn
-    from blobnet import models
+    from blobnet import models, shard_sum
     from blobnet.callbacks import Callback, Checkpoint
     from blobnet.trainer import Progress
 
@@ -63,12 +70,20 @@ def train(settings: dict[str, Any]) -> None:
         def begin(self, progress: Progress) -> None:
             self.ends = [time.perf_counter()]
 
+        def step_end(self, progress: Progress) -> None:
+            if progress.trainer.step.number in settings.get("timed", ()):
+                progress.trainer.step.device.finish()
+                self.ends.append(time.perf_counter())
+
         def epoch_end(self, progress: Progress) -> None:
             self.ends.append(time.perf_counter())
 
     shape, batch, steps = settings["shape"], settings["batch"], settings["steps"]
     random = np.random.default_rng(0)
-    x = random.standard_normal((batch * steps, *shape)).astype(np.float32)
+    if settings.get("timed"):
+        x = random.integers(0, 256, (batch * steps, *shape), np.uint8)
+    else:
+        x = random.standard_normal((batch * steps, *shape)).astype(np.float32)
     y = random.integers(0, 10, len(x))
     model, clock = getattr(models, settings["network"])(input_shape=shape), Clock()
     callbacks: list[Callback] = [clock]
@@ -76,8 +91,14 @@ def train(settings: dict[str, Any]) -> None:
         callbacks.append(Checkpoint(settings["file"]))
     fit = {"batch_size": batch, "callbacks": callbacks, "verbose": False, "device": settings["device"]}
     fit |= {"shards": settings["shards"], "sync_batch_norm": settings.get("sync_batch_norm", False)}
+    fit |= {name: settings[name] for name in ("precision", "reduction") if name in settings}
+    shard_sum.BUCKET = settings.get("bucket", shard_sum.BUCKET)
     model.fit(x, y, epochs=settings["epochs"], **fit)
-    if bn.parallel.World.current().is_first:
+    world = bn.parallel.World.current()
+    if world.is_first and settings.get("timed"):
+        first, end = settings["timed"]
+        print(json.dumps([(clock.ends[2] - clock.ends[1]) / (end - first), world.transport.name]))
+    elif world.is_first:
         print(len(x) / (clock.ends[-1] - clock.ends[-2]))
 
 
@@ -121,23 +142,55 @@ def speed(options: argparse.Namespace) -> int:
     return 0
 
 
+def scaling(options: argparse.Namespace) -> int:
+    """The time of a step with several ranks, and the part of the images/s of one that each has."""
+    warm = 4
+    for network in options.networks:
+        for precision in options.precision:
+            one = 0.0
+            for ranks in options.ranks:
+                batch, steps = options.batch_size * ranks, warm + options.steps
+                settings = {"network": network, "shape": (3, 224, 224), "batch": batch, "steps": steps, "epochs": 1}
+                settings |= {"shards": (options.shards or ranks) if ranks > 1 else 1, "device": options.device}
+                settings |= {"timed": (warm, steps - 1), "precision": precision, "reduction": options.reduction}
+                settings["bucket"] = int(options.bucket * 2**20)
+                seconds, transport = json.loads(start(ranks if ranks > 1 else 0, settings))
+                rate = batch / seconds
+                one = one or rate / ranks
+                print(
+                    f"{network} {precision}, {ranks} ranks of {options.batch_size}, {settings['shards']} shards, "
+                    f"{options.reduction}, buckets of {options.bucket:g} MB, {transport}: {1e3 * seconds:.2f} ms, "
+                    f"{rate:,.0f} images/s, {rate / ranks / one:.3f}",
+                    flush=True,
+                )
+    return 0
+
+
 def main() -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    of_bits, of_speed = commands.add_parser("bits"), commands.add_parser("speed")
+    of_bits, of_speed, of_scaling = (commands.add_parser(name) for name in ("bits", "speed", "scaling"))
     commands.add_parser("train").add_argument("settings", type=json.loads)
     of_bits.add_argument("--steps", type=int, default=200)
     of_bits.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     of_bits.add_argument("--sync-batch-norm", action="store_true")
     of_speed.add_argument("--repeats", type=int, default=5)
-    for own in (of_bits, of_speed):
+    of_scaling.add_argument("--networks", nargs="+", default=["resnet50", "mobilenet_v2"])
+    of_scaling.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    of_scaling.add_argument("--shards", type=int, default=SHARDS)
+    of_scaling.add_argument("--batch-size", type=int, default=64)
+    of_scaling.add_argument("--precision", nargs="+", default=["fp32"])
+    of_scaling.add_argument("--reduction", default="ordered")
+    of_scaling.add_argument("--bucket", type=float, default=16)
+    of_scaling.add_argument("--steps", type=int, default=20)
+    for own in (of_bits, of_speed, of_scaling):
         own.add_argument("--device")
     options = parser.parse_args()
     if options.command == "train":
         train(options.settings)
         return 0
-    return bits(options) if options.command == "bits" else speed(options)
+    return {"bits": bits, "speed": speed, "scaling": scaling}[options.command](options)
 
 
 if __name__ == "__main__":
