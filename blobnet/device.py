@@ -214,6 +214,8 @@ if _CREATE_BUFFER is not None:
     cast(Any, _CREATE_BUFFER).restype = ctypes.c_void_p
 #: CL_DEVICE_UUID_KHR, its bytes, and CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, which pyopencl has no names for.
 _UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
+#: Bytes of exported memory on which NVIDIA's driver 580.159 crashes; 64 MB are fine.
+_LEAST_CRASH = 1 << 32
 
 
 def _keep_invokers_in_memory() -> None:
@@ -675,6 +677,9 @@ class Device:
         Raises:
             DeviceError: the driver refuses it.
         """
+        if memory.size >= _LEAST_CRASH:
+            rule = "the driver must take memory that CUDA has exported, and crashes from 4 GiB on"
+            raise DeviceError(self.info.name, rule, bytes=memory.size)
         code, descriptor = ctypes.c_int(), memory.export()
         properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)
         handle = _CREATE_BUFFER and _CREATE_BUFFER(
@@ -744,12 +749,27 @@ class Device:
             yield values
             self.write(buffer, values)
             return
-        with self._reporting("mapping a buffer"):
-            own, _ = cl.enqueue_map_buffer(self.queue, buffer, cl.map_flags.WRITE, 0, (elements,), np.dtype(dtype))
-        try:
+        with self.mapped(buffer, range(elements), dtype) as own:
             yield own
+
+    @contextlib.contextmanager
+    def mapped(self, buffer: cl.Buffer, own: range, dtype: npt.DTypeLike = np.float32) -> Iterator[npt.NDArray[Any]]:
+        """Some elements of a processor's buffer, to read and to set in the block, once all that was launched is done.
+
+        Nothing is launched within.
+        """
+        if not own:
+            yield np.empty(0, dtype)
+            return
+        kind = np.dtype(dtype)
+        self.finish()
+        with self._reporting("mapping a buffer"):
+            flags: Any = cl.map_flags.READ | cl.map_flags.WRITE
+            values, _ = cl.enqueue_map_buffer(self.queue, buffer, flags, kind.itemsize * own.start, (len(own),), kind)
+        try:
+            yield values
         finally:
-            own.base.release(self.queue)
+            values.base.release(self.queue)
 
     def host_memory(self, size: int) -> npt.NDArray[np.uint8]:
         """Host memory of ``size`` bytes; page-locked for a GPU, which then can fetch it by itself."""

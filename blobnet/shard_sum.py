@@ -53,7 +53,8 @@ def sums_of(
         sums = replace(sums, statistics=range(0), count=own, in_step=True)
     if world.size == 1:
         return sums
-    return replace(sums, parts=parts_of(table, sums.elements), is_ordered=reduction == ORDERED)
+    parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
+    return replace(sums, parts=parts, is_ordered=reduction == ORDERED)
 
 
 def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
@@ -193,6 +194,8 @@ class ShardSum:
         self._finish = bind(sums.finish_calls(model) if sums.count else [])
         if shards == 1:
             return
+        #: What the losses of the rank's own shards have come to, on its way from the device.
+        self._own_totals = executor.device.host_memory(FLOAT32.itemsize * self._own * totals).view(np.float32)
         self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
         if sums.in_step:
             #: Pairs of sums, then pairs of these.
@@ -278,14 +281,14 @@ class ShardSum:
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
+            reading = executor.device.read_later(executor.buffers["totals"], self._own_totals)
             if not self._exchanging:
                 for part in self._parts[:-1]:
                     self._begin(part)
             self._begin(self._parts[-1])
             while self._exchanging:
                 self._go_on()
-            totals = executor.device.read(executor.buffers["totals"], self._own * self._totals)
-            every = world.gather((weights, totals))
+            every = world.gather((weights, reading.values()))
             weights = [weight for own, _ in every for weight in own]
             self.totals = np.concatenate([own for _, own in every])
             is_finite = all(np.isfinite(own[0]) for _, own in every)

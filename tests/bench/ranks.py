@@ -3,7 +3,7 @@
     python tests/bench/ranks.py bits [--steps 200] [--ranks 1 2 4 8] [--sync-batch-norm] [--device Intel]
     python tests/bench/ranks.py speed [--repeats 5] [--device Intel]
     python tests/bench/ranks.py scaling [--networks resnet50 mobilenet_v2] [--ranks 1 2] [--shards 8] [--batch-size 64]
-        [--precision tf32] [--reduction fast] [--bucket 16] [--steps 20] [--device NVIDIA]
+        [--precision tf32] [--reduction fast] [--steps 20] [--device NVIDIA]
 
 ``bits``: lenet5 and resnet8 in 8 shards on 1 rank, 2, ...: each must write the same file, bit for bit, which is said of
 each; else the exit status is 1.
@@ -15,8 +15,7 @@ the one that counts. The machine must be quiet, and have two cores of its own: h
 
 ``scaling``: training steps of 64 images of 224x224 for each rank, uint8 from the host through ``fit``: one rank's in
 one shard, those of several in so many (0: one a rank). The time of a step, images/s of all ranks, and the part of the
-first count's images/s that each has. ``--bucket``: MB of gradients, at least, that are exchanged at a time. PyTorch's:
-tests/bench/ddp.py.
+first count's images/s that each has. PyTorch's: tests/bench/ddp.py.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def train(settings: dict[str, Any]) -> None:
     import time
 
     import blobnet as bn
-    from blobnet import models, shard_sum
+    from blobnet import models
     from blobnet.callbacks import Callback, Checkpoint
     from blobnet.trainer import Progress
 
@@ -92,7 +91,6 @@ def train(settings: dict[str, Any]) -> None:
     fit = {"batch_size": batch, "callbacks": callbacks, "verbose": False, "device": settings["device"]}
     fit |= {"shards": settings["shards"], "sync_batch_norm": settings.get("sync_batch_norm", False)}
     fit |= {name: settings[name] for name in ("precision", "reduction") if name in settings}
-    shard_sum.BUCKET = settings.get("bucket", shard_sum.BUCKET)
     model.fit(x, y, epochs=settings["epochs"], **fit)
     world = bn.parallel.World.current()
     if world.is_first and settings.get("timed"):
@@ -153,13 +151,12 @@ def scaling(options: argparse.Namespace) -> int:
                 settings = {"network": network, "shape": (3, 224, 224), "batch": batch, "steps": steps, "epochs": 1}
                 settings |= {"shards": (options.shards or ranks) if ranks > 1 else 1, "device": options.device}
                 settings |= {"timed": (warm, steps - 1), "precision": precision, "reduction": options.reduction}
-                settings["bucket"] = int(options.bucket * 2**20)
                 seconds, transport = json.loads(start(ranks if ranks > 1 else 0, settings))
                 rate = batch / seconds
                 one = one or rate / ranks
                 print(
                     f"{network} {precision}, {ranks} ranks of {options.batch_size}, {settings['shards']} shards, "
-                    f"{options.reduction}, buckets of {options.bucket:g} MB, {transport}: {1e3 * seconds:.2f} ms, "
+                    f"{options.reduction}, {transport}: {1e3 * seconds:.2f} ms, "
                     f"{rate:,.0f} images/s, {rate / ranks / one:.3f}",
                     flush=True,
                 )
@@ -182,7 +179,6 @@ def main() -> int:
     of_scaling.add_argument("--batch-size", type=int, default=64)
     of_scaling.add_argument("--precision", nargs="+", default=["fp32"])
     of_scaling.add_argument("--reduction", default="ordered")
-    of_scaling.add_argument("--bucket", type=float, default=16)
     of_scaling.add_argument("--steps", type=int, default=20)
     for own in (of_bits, of_speed, of_scaling):
         own.add_argument("--device")
