@@ -214,8 +214,9 @@ if _CREATE_BUFFER is not None:
     cast(Any, _CREATE_BUFFER).restype = ctypes.c_void_p
 #: CL_DEVICE_UUID_KHR, its bytes, and CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, which pyopencl has no names for.
 _UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
-#: Bytes of exported memory on which NVIDIA's driver 580.159 crashes; 64 MB are fine.
-_LEAST_CRASH = 1 << 32
+#: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
+#: tried.
+_LEAST_CRASH = 1 << 31
 
 
 def _keep_invokers_in_memory() -> None:
@@ -678,7 +679,7 @@ class Device:
             DeviceError: the driver refuses it.
         """
         if memory.size >= _LEAST_CRASH:
-            rule = "the driver must take memory that CUDA has exported, and crashes from 4 GiB on"
+            rule = "the driver must take memory that CUDA has exported, and crashes from 2 GiB on"
             raise DeviceError(self.info.name, rule, bytes=memory.size)
         code, descriptor = ctypes.c_int(), memory.export()
         properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)

@@ -20,11 +20,11 @@ from typing import Any
 
 from blobnet.errors import DeviceError, OutOfMemoryError
 
-__all__ = ["INSTALL", "Communicator", "Memory", "find", "identifier", "is_wanted", "missing"]
+__all__ = ["INSTALL", "WITHOUT", "Communicator", "Memory", "find", "identifier", "is_wanted", "missing"]
 
 #: What is said of what is missing, and of what fails.
 INSTALL = "pip install 'blobnet[nccl]'"
-_WITHOUT = "BLOBNET_NCCL=0 exchanges through MPI instead."
+WITHOUT = "BLOBNET_NCCL=0 exchanges through MPI instead."
 
 _ID_BYTES, _UUID_BYTES = 128, 16
 _FLOAT32, _SUM = 7, 0  # ncclFloat32, ncclSum
@@ -123,7 +123,7 @@ class Libraries:
             return
         is_cuda = name.startswith("cu")
         kind = OutOfMemoryError if is_cuda and code == _OUT_OF_MEMORY else DeviceError
-        raise kind("NCCL", f"{name} must succeed", code=code, cause=self._words(is_cuda, code), hint=_WITHOUT)
+        raise kind("NCCL", f"{name} must succeed", code=code, cause=self._words(is_cuda, code), hint=WITHOUT)
 
     def _words(self, is_cuda: bool, code: int) -> str:
         if is_cuda:
@@ -273,7 +273,7 @@ class Communicator:
             if own.raw == uuid:
                 return device.value
         rule = "CUDA must find the device that OpenCL has found"
-        raise DeviceError("NCCL", rule, uuid=uuid.hex(), hint=f"is CUDA_VISIBLE_DEVICES set? {_WITHOUT}")
+        raise DeviceError("NCCL", rule, uuid=uuid.hex(), hint=f"is CUDA_VISIBLE_DEVICES set? {WITHOUT}")
 
     def _enter(self) -> None:
         """CUDA has a context for each thread."""

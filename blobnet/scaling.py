@@ -36,8 +36,8 @@ class Link:
 PROCESSES = Link("MPI on one host", 1.26e9, 5e-6, "measured, MPICH on two cores")
 #: From memory of an H200 to the host's and back.
 PAGE_LOCKED = Link("page-locked memory", 54e9, 10e-6, "measured, H200")
-#: NOTE: NCCL summed 102 MB in 0.40 ms on two H200s, in which each sends 102 MB, in 0.58 ms on four (153 MB).
-NVLINK = Link("NVLink", 200e9, 10e-6, "on paper; NCCL on two and four H200s: 255")
+#: NOTE: two ranks swapped 0.001 MB in 0.34 ms, 51 MB in 0.56 ms: a GPU takes turns between OpenCL and CUDA.
+NCCL = Link("NCCL over NVLink", 250e9, 0.34e-3, "measured, two H100s")
 HOSTS = Link("between hosts", 50e9, 20e-6, "on paper")
 
 

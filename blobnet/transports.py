@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from blobnet.blob import FLOAT32, FloatArray
 from blobnet.device import Device
+from blobnet.errors import DeviceError
 from blobnet.heartbeat import State
-from blobnet.nccl import Communicator
+from blobnet.nccl import WITHOUT, Communicator
 
 __all__ = ["Elements", "HostMemory", "Nccl", "Transport"]
 
@@ -166,7 +167,11 @@ class Nccl(Transport):
         self.name = f"NCCL {communicator.libraries.version}"
 
     def allocate(self, device: Device, size: int) -> Any:
-        return device.take(self._communicator.allocate(size))
+        memory = self._communicator.allocate(size)
+        try:
+            return device.take(memory)
+        except DeviceError as error:
+            raise error.with_hint(WITHOUT) from error
 
     def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
         changed = device.mark()

@@ -19,8 +19,11 @@ TCP = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp"} if os.environ.get("BLOBNET_TE
 needs_mpi = pytest.mark.skipif(not MPIEXEC.exists(), reason="needs mpi4py and mpich")
 
 
-def mpiexec(count: int, device: Device, *arguments: object, check: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs Python with these arguments as so many ranks, all of them on one device."""
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "BLOBNET_DEVICE": device.info.address}
+def mpiexec(
+    count: int, device: Device, *arguments: object, check: bool = False, apart: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments as so many ranks, all of them on one device, or ``apart`` on those like it."""
+    name = device.info.name if apart else device.info.address
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "BLOBNET_DEVICE": name}
     command = [MPIEXEC, "-n", str(count), sys.executable, *map(str, arguments)]
     return subprocess.run(command, env=variables | TCP, capture_output=True, text=True, timeout=120, check=check)

@@ -104,9 +104,11 @@ def _devices_text(options: argparse.Namespace, shards: int, sums: Sums, kind: De
     beside = FLOAT32.itemsize * sum(sums.memory().values())
     yield f"{'sums':<20}{readable(beside)} a device, beside the gradients"
     near = scaling.PROCESSES if kind.is_host else scaling.PROCESSES.behind(scaling.PAGE_LOCKED)
-    ways = [(near, scaling.HOSTS)] if kind.is_host else [(near, scaling.HOSTS), (scaling.NVLINK, scaling.HOSTS)]
-    for number, (inner, outer) in enumerate(ways):
-        exchanged = scaling.levels(sums.parts, count, on_a_host, inner, outer)
+    ways = [(near, sums.parts)]
+    if not kind.is_host:
+        ways.append((scaling.NCCL, (range(sums.elements),)))
+    for number, (inner, parts) in enumerate(ways):
+        exchanged = scaling.levels(parts, count, on_a_host, inner, scaling.HOSTS)
         if not number:
             sent = sum(level.bytes for level in exchanged)
             when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'behind'}"

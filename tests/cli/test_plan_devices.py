@@ -390,6 +390,20 @@ def test_plan_of_many_devices(run, no_devices) -> None:
     assert "gradient sum" in result.out
 
 
+def test_plan_of_many_gpus(run, two_devices) -> None:
+    result = run(
+        "plan", "lenet5", "--devices", 4, "--batch-size", 64, "--input-shape", "1,28,28", "--devices-per-host", 2
+    )
+    assert (result.status, result.err) == (0, "")
+    elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
+    # There and back: within the host, then between hosts.
+    seconds = 2 * 0.34e-3 + 4 * elements / 250e9 + 2 * 20e-6 + 2 * elements / 50e9
+    assert (
+        f"predicted           {1e3 * seconds:.3g} ms through NCCL over NVLink (measured, two H100s) and" in result.out
+    )
+    assert "ms through MPI on one host and page-locked memory (" in result.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -308,6 +308,8 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
         range(second),
         range(plain, table.trainable_elements + 32),
     )
+    world.transport = SimpleNamespace(in_buckets=False)
+    assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
 
 
 @pytest.mark.parametrize(("ranks", "sums"), [(8, 1), (4, 1), (2, 2), (1, 3)])
