@@ -25,6 +25,7 @@ from blobnet.errors import ContractionError, OptionError, near_matches
 
 #: Elements, indexes and maps are 32-bit numbers on devices.
 LIMIT = 2**31
+_NO_INDEX = "{!r} is a tensor and cannot be an index"
 _AFFINE = "maps are sums of indexes times whole numbers, and a whole number."
 
 
@@ -109,7 +110,7 @@ class _Binder:
             return Affine((), node.value)
         if isinstance(node, Name):
             if node.name in self.tensors:
-                raise self.fail(node, f"{node.name!r} is a tensor and cannot be an index", _AFFINE)
+                raise self.fail(node, _NO_INDEX.format(node.name), _AFFINE)
             return Affine((), self.sizes[node.name]) if node.name in self.sizes else Affine.index(node.name)
         if isinstance(node, Element):
             raise self.fail(node, "an element cannot be an index", _AFFINE)
@@ -141,6 +142,9 @@ class _Binder:
     # Contractions
 
     def contraction(self, node: Contraction) -> Statement:
+        places = self.index_places(node)
+        if node.name in places:  # Its shape, which follows from the maps, is not known yet.
+            raise self.fail(places[node.name], _NO_INDEX.format(node.name), _AFFINE)
         maps = tuple(self.affine(part) for part in node.maps)
         elements = [part for part in walk(node.value) if isinstance(part, Element)]
         edges: list[tuple[Node, Constraint]] = []
@@ -162,13 +166,14 @@ class _Binder:
         edges += zip(node.maps, output.edges, strict=True)
         everything = [*explicit, *edges]
 
-        places = self.index_places(node)
         box = self.box(node, [constraint for _, constraint in everything], places)
         for part, constraint in everything:
             reached = self.span(part, constraint.form, box)
             if reached.stop <= 0 or reached.start >= constraint.size:
+                known = isinstance(part, Name) and part.name in self.sizes and part.name
+                hint = f"{known!r} is a size here, and an index needs another name." if known else None
                 raise self.fail(
-                    part, "no term can be here: nothing of its range is inside", least=reached.start,
+                    part, "no term can be here: nothing of its range is inside", hint, least=reached.start,
                     greatest=reached.stop - 1, size=constraint.size,
                 )  # fmt: skip
         expression = self.value(node.value, NEUTRAL[node.aggregation])

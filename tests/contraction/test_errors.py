@@ -97,6 +97,24 @@ WRONG = {
         "no term can be here: nothing of its range is inside. Received least=3, greatest=3, size=3.",
         "                  ^",
     ),
+    "a result for an index": (
+        "R[i : N] = +(A[R, j])",
+        "'R' is a tensor and cannot be an index. Hint: maps are sums of indexes times whole numbers, and a whole "
+        "number.",
+        "               ^",
+    ),
+    "a result for an index of a constraint": (
+        "R[i : N] = +(A[i, j]), R < 2",
+        "'R' is a tensor and cannot be an index. Hint: maps are sums of indexes times whole numbers, and a whole "
+        "number.",
+        "                       ^",
+    ),
+    "a size for an index": (
+        "R[N : N] = +(A[N, j])",
+        "no term can be here: nothing of its range is inside. Received least=4, greatest=4, size=4. "
+        "Hint: 'N' is a size here, and an index needs another name.",
+        "               ^",
+    ),
     "empty constraint": (
         "R[i : N] = +(A[i, j]), j + 1 < 0",
         "no term is left: the range of the index 'j' is empty.",
