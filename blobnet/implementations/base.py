@@ -33,6 +33,7 @@ class Implementation(ABC):
         variants: of its ways: as a rule one, with the file's name.
         precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
+        fits: whether the device has the memory for a candidate: others are not proposed.
     """
 
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
@@ -41,6 +42,7 @@ class Implementation(ABC):
     variants: ClassVar[tuple[str, ...]]
     precision: ClassVar[str] = "fp32"
     is_last_resort: ClassVar[bool] = False
+    fits: bool = True
 
     def __init__(self, operation: Operation, tile: Any = "") -> None:
         self.operation, self.tile = operation, tile
@@ -70,7 +72,7 @@ class Implementation(ABC):
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         """The ways to compute an operation that it matches."""
-        return (cls(operation, tile) for tile in cls.tiles(operation))
+        return (item for item in (cls(operation, tile) for tile in cls.tiles(operation)) if item.fits)
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:

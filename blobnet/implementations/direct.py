@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from blobnet.blob import BlobLayout
 from blobnet.geometry import Pair
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
+from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import (
     READ_COST,
     VECTOR_COST,
@@ -54,15 +54,15 @@ class Direct(Implementation):
     """Tiles of sums in registers, straight from the blobs."""
 
     lanes = False
-    #: From a position to the next, in cells of what it reads.
-    steps: Pair = (1, 1)
+    #: Whether it reads the input of a convolution at a stride from a copy, split into phases.
+    splits_input: ClassVar[bool] = True
 
     def __init__(self, operation: Operation, tile: object = "", *parts: Part) -> None:
         super().__init__(operation, tile)
         self.parts = parts
-        #: What it reads at stride 1: its source, or a copy of the input that is split into phases.
-        self.copies = operation.split_input is not None
-        self.layout = operation.split_input or operation.source.layout
+        split = operation.split_input if self.splits_input else None
+        #: Whether it reads such a copy, and how what it reads lies in memory.
+        self.copies, self.layout = split is not None, split or operation.source.layout
         #: From a row of it to the next.
         self.pitch = self.layout.unit_memory_width
 
@@ -97,11 +97,15 @@ class Direct(Implementation):
         if self.copies and operation.taps > 1:
             tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
         tiles = flat = vector_tiles(tunables, operation.units, (height - 1) * self.pitch + width, stride=stride)
-        are_apart = self.steps != (1, 1)
+        are_apart = self._steps(phase) != (1, 1)
         if are_apart or self._moves:
             rows = vector_tiles(tunables, operation.units, width, runs=height, stride=stride)
             tiles = rows if are_apart or rows[0].cost <= flat[0].cost else flat
         return [Part(phase, tile, tiles is flat) for tile in tiles]
+
+    def _steps(self, phase: Phase) -> Pair:
+        """From a position to the next, in cells of what it reads."""
+        return (1, 1) if self.copies else (phase.vertical.stride, phase.horizontal.stride)
 
     @property
     def _moves(self) -> bool:
@@ -154,7 +158,6 @@ class Direct(Implementation):
 
     def calls(self) -> list[KernelCall]:
         operation, (blob, macros, calls) = self.operation, self._copy()
-        role = "OUTPUT_DELTA" if operation.direction == BACKWARD_DATA else "INPUT"
         for part in self.parts:
             unit_blocks = operation.groups * -(-operation.units // part.tile.units)
             read = self._reads(part)
@@ -167,8 +170,9 @@ class Direct(Implementation):
             order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
             size = (-(-math.prod(size) // at_once), 1)
             facts = part.tile.macros | order | part.phase.macros | macros | {"FLAT": int(part.flat)}
-            facts |= {"STEP_Y": self.steps[0], "STEP_X": self.steps[1]}
-            calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, **{role: blob}))
+            facts |= dict(zip(("STEP_Y", "STEP_X"), self._steps(part.phase), strict=True))
+            # Backward data, which copies nothing, reads the delta and knows no INPUT.
+            calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, INPUT=blob))
         return calls
 
 

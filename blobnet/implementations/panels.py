@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from blobnet.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, Block, balance, rounded_up, vector_tiles
@@ -32,11 +30,9 @@ class Panels(Implementation):
         return super().matches(operation) and (operation.direction == FORWARD or operation.strides == (1, 1))
 
     @classmethod
-    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+    def tiles(cls, operation: Operation) -> list[Block]:
         positions, stride = operation.batch_size * operation.positions, operation.unit_stride
-        tiles = vector_tiles(cls.tunables(operation), operation.units, positions, stride=stride)
-        found = (cls(operation, tile) for tile in tiles)
-        return (candidate for candidate in found if candidate.fits)
+        return vector_tiles(cls.tunables(operation), operation.units, positions, stride=stride)
 
     def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
