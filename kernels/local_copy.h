@@ -2,6 +2,8 @@
  * Copies from global to local memory that need no registers and go on beside everything else: those of NVIDIA GPUs, as
  * inline PTX, if they have them (blobnet/device.py defines COPIES_IN_BACKGROUND); elsewhere plain ones.
  *
+ * Numbers of other types are widened on the way, which needs registers (storage.h).
+ *
  * Groups of copies end by END_COPIES. AWAIT_COPIES(MOST) waits until all but the last MOST groups have arrived, for this
  * work-item: others need a barrier behind it.
  */
@@ -18,19 +20,19 @@
                      : "memory")
 
 /* Begins to copy a value, or puts 0 where there is none. */
-INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
+INLINE void OVERLOADED copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     COPY_BYTES("ca", 4, to, from, is_there);
 }
 
 /* The same for four values, aligned as float4. */
-INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
+INLINE void OVERLOADED copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     COPY_BYTES("cg", 16, to, from, is_there);
 }
 
 /* The same through the L1 cache: faster where values are copied once, and slower where several groups copy them. */
-INLINE void copy_quad_once(__local real_t *to, __global const real_t *from, const bool is_there)
+INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     COPY_BYTES("ca", 16, to, from, is_there);
 }
@@ -40,18 +42,38 @@ INLINE void copy_quad_once(__local real_t *to, __global const real_t *from, cons
 #define END_COPIES()
 #define AWAIT_COPIES(MOST)
 
-INLINE void copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
+INLINE void OVERLOADED copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     *to = is_there ? *from : 0;
 }
 
-INLINE void copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
+INLINE void OVERLOADED copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
 {
     vstore4(is_there ? vload4(0, from) : 0, 0, to);
 }
 
-#define copy_quad_once copy_quad
+INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const real_t *from, const bool is_there)
+{
+    copy_quad(to, from, is_there);
+}
 
+#endif
+
+#ifdef NARROW_STORAGE
+INLINE void OVERLOADED copy_value(__local real_t *to, __global const half *from, const bool is_there)
+{
+    *to = is_there ? VALUE_OF(from) : 0;
+}
+
+INLINE void OVERLOADED copy_quad(__local real_t *to, __global const half *from, const bool is_there)
+{
+    vstore4(is_there ? vloada_half4(0, from) : 0, 0, to);
+}
+
+INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const half *from, const bool is_there)
+{
+    copy_quad(to, from, is_there);
+}
 #endif
 
 /* Copies RUN values: 1, or 4 in a quad. */

@@ -12,6 +12,7 @@
 typedef real_t vector_t;
 typedef int index_vector_t;
 #define VECTOR_LOAD(pointer) VALUE_OF(pointer)
+#define VECTOR_LOAD_ALIGNED(pointer) VALUE_OF(pointer)
 #define VECTOR_STORE(value, pointer) SET_VALUE(value, pointer)
 #define VECTOR_LANE_NUMBERS 0
 #define VECTOR_SUM(value) (value)
@@ -56,6 +57,20 @@ INLINE void __attribute__((overloadable)) vector_store(vector_t value, __global 
     VECTOR_JOIN(vstore_half, LANES)(value, 0, pointer);
 }
 #endif
+#endif
+/* The same from global memory, at a multiple of LANES values: in one instruction also where GPUs want it aligned. */
+#ifdef NARROW_STORAGE
+#define VECTOR_LOAD_ALIGNED(pointer) vector_load_aligned(pointer)
+INLINE vector_t OVERLOADED vector_load_aligned(__global const real_t *pointer)
+{
+    return *(__global const vector_t *)pointer;
+}
+INLINE vector_t OVERLOADED vector_load_aligned(__global const half *pointer)
+{
+    return VECTOR_JOIN(vloada_half, LANES)(0, pointer);
+}
+#else
+#define VECTOR_LOAD_ALIGNED(pointer) (*(__global const vector_t *)(pointer))
 #endif
 #if LANES == 2
 #define VECTOR_LANE_NUMBERS (int2)(0, 1)

@@ -231,15 +231,13 @@ def run_implementation(
 
     Weights lie in memory as blobs do.
     """
-    from blobnet.blob import FLOAT32
     from blobnet.checkup.bench import Bench, make_problem
     from blobnet.checkup.checks import PHASE_OF
     from blobnet.implementations import IMPLEMENTATIONS
-    from tests.layers.test_every_implementation import FLOAT32_WEIGHTS
 
     layer, shape, count = case
-    types = {"storage": tuning.storage, "weights": FLOAT32 if name in FLOAT32_WEIGHTS else tuning.storage}
-    bench = Bench(device, make_problem(layer, [shape], count=count, **types), arrangement, tuning)
+    problem = make_problem(layer, [shape], count=count, storage=tuning.storage, weights=tuning.storage)
+    bench = Bench(device, problem, arrangement, tuning)
     run_bench(bench)
     for direction, phase in PHASE_OF.items():
         used = {call.way.variant for call in bench.calls.get(phase, ()) if call.way}

@@ -48,7 +48,7 @@
 #define AHEAD (ITEM_RUNS <= 6 ? ITEM_RUNS : 4)
 
 __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                      READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+                                      READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     __local real_t room[SUMS * LOCAL_WIDTH];
     __local real_t parts[SUMS][WARPS];
@@ -56,12 +56,12 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPIL
     const int n = get_global_id(2);
     const int group = (int)get_group_id(0) / BLOCKS;
     const int first = (int)get_group_id(0) % BLOCKS * BLOCK_UNITS;
-    __global const vector_t *factors[BLOCK_UNITS];
+    __global const weight_t *factors[BLOCK_UNITS];
 #pragma unroll
     for (int u = 0; u < BLOCK_UNITS; u++) {
         /* Units past the last one repeat it; their sums are not stored. */
         const int unit = group * GROUP_OUTPUT_UNITS + min(first + u, GROUP_OUTPUT_UNITS - 1);
-        factors[u] = (__global const vector_t *)(ARRAY(weight) + unit * COLUMNS);
+        factors[u] = ARRAY(weight) + unit * COLUMNS;
     }
     __global const input_t *from =
         input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT);
@@ -73,7 +73,8 @@ __kernel void convolution_forward_dot(READ_BLOB(input), WRITE_BLOB(output), EPIL
         for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
             for (int u = 0; u < BLOCK_UNITS; u++) {
-                ahead[i][u] = factors[u][min(start + i * LOCAL_WIDTH, RUNS - 1)];
+                ahead[i][u] =
+                    VECTOR_LOAD_ALIGNED(factors[u] + min(start + i * LOCAL_WIDTH, RUNS - 1) * LANES);
             }
         }
 #pragma unroll

@@ -58,18 +58,9 @@
     (IS_WITHIN(ROW_OF(p, tap) - PAD_TOP, INPUT_UNIT_HEIGHT) \
      && IS_WITHIN(COLUMN_OF(p, tap) - PAD_LEFT, INPUT_UNIT_WIDTH))
 
-/* Vectors of the input, which begin at multiples of LANES. */
-#ifdef NARROW_STORAGE
-#define RUN_TYPE input_t
-#define RUN_OF(runs, i) VECTOR_LOAD((runs) + (i) * LANES)
-#else
-#define RUN_TYPE vector_t
-#define RUN_OF(runs, i) runs[i]
-#endif
-
 /* NOTE: promised that nothing writes to the input (READ_BLOB), NVIDIA's compiler makes 1024x4:1024k5p2 5 % slower. */
 __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                            READ_ARRAY(real_t, weight), EPILOGUE_ARRAYS, const int count)
+                                            READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     __local real_t weights[ROUND * TAPS] __attribute__((aligned(16)));
     __local real_t room[SUMS * LOCAL_WIDTH];
@@ -79,7 +70,7 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
     const int group = unit / GROUP_OUTPUT_UNITS;
     const int warp_unit = WARP * WARP_UNITS;
     __local real_t *staged = weights + warp_unit * TAPS;
-    __global const real_t *factors = ARRAY(weight) + unit * (GROUP_INPUT_UNITS * TAPS);
+    __global const weight_t *factors = ARRAY(weight) + unit * (GROUP_INPUT_UNITS * TAPS);
     __global const input_t *from =
         input + BLOB_INDEX(INPUT, n, group * GROUP_INPUT_UNITS, -PAD_TOP, -PAD_LEFT) - SKEW;
     real_t sums[SUMS];
@@ -91,17 +82,17 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
         for (int k = 0; k < ITEM_UNITS; k++) {
             const int depth = first + k * WARP_ITEMS + LANE;
             const bool is_there = ALL_THERE || depth < GROUP_INPUT_UNITS;
-            __global const RUN_TYPE *runs =
-                (__global const RUN_TYPE *)(from + depth * INPUT_UNIT_MEMORY_ELEMENTS);
+            __global const input_t *unit_from = from + depth * INPUT_UNIT_MEMORY_ELEMENTS;
 #pragma unroll
             for (int i = 0; i < READS; i++) {
-                VECTOR_STORE(is_there ? RUN_OF(runs, i) : 0, values[k] + i * LANES);
+                VECTOR_STORE(is_there ? VECTOR_LOAD_ALIGNED(unit_from + i * LANES) : 0,
+                             values[k] + i * LANES);
             }
         }
         /* NOTE: so that the compiler does not load the input behind the weights. */
         WARP_BARRIER();
         __local real_t *to_lane = staged + LANE * RUN;
-        __global const real_t *of_lane = factors + first * TAPS + LANE * RUN;
+        __global const weight_t *of_lane = factors + first * TAPS + LANE * RUN;
         const int runs_left = (GROUP_INPUT_UNITS - first) * TAPS / RUN - LANE;
 #pragma unroll
         for (int i = 0; i < WARP_RUNS; i += WARP_ITEMS) {

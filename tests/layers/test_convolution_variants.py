@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
 from blobnet.implementations import strip, tiled
@@ -222,12 +223,14 @@ def test_strips_in_every_arrangement(device: Device) -> None:
     contract(device, layer, shape, fused=("sigmoid",), tuning=tuning())
 
 
+@pytest.mark.parametrize("kind", [FLOAT32, FLOAT16], ids=str)
 @pytest.mark.parametrize("case", [*DOTS, *LOCAL_DOTS])
 @pytest.mark.usefixtures("small_tiles")
-def test_dot_products(device: Device, case: str) -> None:
+def test_dot_products(device: Device, case: str, kind: StorageType) -> None:
     layer, shape = (DOTS | LOCAL_DOTS)[case]
+    types = {"tuning": replace(tuning(), storage=kind), "weights": kind}
     count = 3 if case == "several samples" else 1
-    report = contract(device, layer, shape, ["tight", "own pitches"], count=count, absolute=4e-5, tuning=tuning())
+    report = contract(device, layer, shape, ["tight", "own pitches"], count=count, absolute=4e-5, **types)
     for run in report.runs.values():
         assert kernels(run, "forward") == [f"convolution/forward_dot{'_local' * (case in LOCAL_DOTS)}"]
 

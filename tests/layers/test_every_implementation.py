@@ -21,7 +21,7 @@ from blobnet.implementations import IMPLEMENTATIONS, candidates
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.kernel_source import load
-from blobnet.layers import Conv1D, Conv2D, Dense
+from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
@@ -32,8 +32,6 @@ from tests.layers.test_convolution import contract
 ROOT = Path(__file__).parents[2]
 #: Those that copy blobs as they lie.
 FLOAT32_ALONE = {"tensor"}
-#: Those that read weights as they lie, several at once.
-FLOAT32_WEIGHTS = {"dot"}
 
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
@@ -135,11 +133,9 @@ def test_blobs_of_halves(device: Device, name: str) -> None:
 def test_weights_of_halves(device: Device, name: str) -> None:
     """Weights and biases that are halves in memory are these numbers, and nothing is rounded again."""
     item, reached = IMPLEMENTATIONS[name], set()
-    takes = name not in FLOAT32_WEIGHTS
-    for case in cases(name, 1) if takes else [(Conv1D(5, 3), Shape(130, 3), 2)]:
+    for case in cases(name, 1):
         reached |= phases_of(name, check(device, name, case, weights=FLOAT16))
-    wanted = {PHASE_OF[direction] for direction in item.directions}
-    assert reached == (wanted if takes else set())
+    assert reached == {PHASE_OF[direction] for direction in item.directions}
 
 
 def phases_of(name: str, report: ContractReport) -> set[str]:

@@ -170,16 +170,12 @@ def test_kernels_that_take_float32_alone_say_so() -> None:
     rule = "the kernel takes some of its roles in float32 alone"
     with pytest.raises(KernelError, match=rf"kernel convolution/forward_tensor: {rule}. Received types=.*INPUT"):
         call.assemble()
-    weights = {"WEIGHT": Array("weight", 24, type=FLOAT16), "BIAS": Array("bias", 2)}
-    call = KernelCall(
-        "convolution/forward_dot",
-        "product",
-        GlobalSize(1),
-        {role: replace(blob, type=FLOAT32) for role, blob in blobs.items()},
-        weights,
-        dict.fromkeys(load("convolution/forward_dot").macros, 1),
+    call = replace(
+        call,
+        blobs={role: replace(blob, type=FLOAT32) for role, blob in blobs.items()},
+        arrays={**arrays, "PACKED": Array("packed", 24, type=FLOAT16)},
     )
-    with pytest.raises(KernelError, match=rf"kernel convolution/forward_dot: {rule}. Received types=.*WEIGHT"):
+    with pytest.raises(KernelError, match=rf"kernel convolution/forward_tensor: {rule}. Received types=.*PACKED"):
         call.assemble()
 
 
