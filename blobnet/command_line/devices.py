@@ -42,11 +42,13 @@ def run(options: argparse.Namespace) -> int:
         default = device_of_rank(world, None).address
     except DeviceError as error:  # $BLOBNET_DEVICE names none of them: here is the list that helps.
         problem = error
-    own = platform.node(), tuple((info.address, *_lines(info, options.facts)) for info in found)
-    ranks: dict[Any, dict[int, str]] = {}
-    for rank, (listed, taken) in enumerate(world.gather((own, default))):
-        ranks.setdefault(listed, {})[rank] = taken
-    for (host, rows), taken_by in ranks.items():
+    # NOTE: not what is printed of them: some drivers say how much memory is free at this moment.
+    own = platform.node(), tuple((info.address, *info.identity.values()) for info in found)
+    listed = [(info.address, *_lines(info, options.facts)) for info in found]
+    lists: dict[Any, tuple[list[tuple[str, ...]], dict[int, str]]] = {}
+    for rank, (key, rows, taken) in enumerate(world.gather((own, listed, default))):
+        lists.setdefault(key, (rows, {}))[1][rank] = taken
+    for (host, _), (rows, taken_by) in lists.items():
         if world.size > 1:
             print(f"{_ranks(taken_by)} on {host}")
         print(_FORM.format("", "address", "kind", "units", "memory", "name / platform, driver"))

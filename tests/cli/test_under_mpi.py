@@ -10,6 +10,12 @@ import blobnet as bn
 from blobnet.device import Device, choose
 from tests.ranks import mpiexec, needs_mpi
 
+#: Each rank finds other memory, as with PoCL, which tells what is free.
+FREE_MEMORY = """
+import blobnet.command_line.devices as d
+from mpi4py import MPI
+d.readable = lambda size: f"{MPI.COMM_WORLD.rank}.0 B free"
+"""
 #: Commands that are run one behind the other.
 COMMANDS = """
 import sys
@@ -35,7 +41,7 @@ def test_commands_of_two_ranks(run, trained, monkeypatch) -> None:
     alone = [run(*line.replace("OUT", "one.csv").split()) for line in lines]
     Path("matrix.png").unlink()
     with Path("chunk.py").open("w") as file:
-        file.write("import blobnet.command_line.predict as p\np._CHUNK = 2\n" + COMMANDS)
+        file.write("import blobnet.command_line.predict as p\np._CHUNK = 2\n" + FREE_MEMORY + COMMANDS)
     done = mpiexec(2, Device(choose()), "chunk.py", *[line.replace("OUT", "two.csv") for line in lines], "devices")
     assert done.returncode == 0, done.stderr
     said, _, listed = done.stdout.partition("ranks 0, 1 on ")
@@ -47,3 +53,5 @@ def test_commands_of_two_ranks(run, trained, monkeypatch) -> None:
     # The devices of both are those of one host, and both take the same.
     assert listed.count("  address ") == 1
     assert listed.count("ranks 0, 1\n") == 1
+    assert "0.0 B free" in listed
+    assert "1.0 B free" not in listed
