@@ -44,6 +44,11 @@ def mask_of(shape: Shape, rate: float, *, count: int = 3, ordinal: int = 5) -> n
     return dropout.dropout_mask(SEED, 3, ordinal, count, shape.elements, rate)
 
 
+def arrangements_of(shape: Shape, tuning: Tuning) -> Sequence[str]:
+    """All of them for one shape: each is a program of its own."""
+    return IN_TRAINING if (shape, tuning) == (SHAPES[0], TUNINGS[0]) else ["own pitches"]
+
+
 def contract(
     device: Device,
     shape: Shape,
@@ -76,7 +81,7 @@ def contract(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contract(device: Device, shape: Shape, tuning: Tuning) -> None:
     # NOTE: one memory layout after the other, so this is also the test that the layout makes no difference.
-    arrangements = IN_TRAINING if (shape, tuning) == (SHAPES[0], TUNINGS[0]) else ["own pitches"]
+    arrangements = arrangements_of(shape, tuning)
     report = contract(device, shape, 0.4, tuning, arrangements=arrangements)
     assert report.runs["own pitches"].kernels == ["dropout/forward", "dropout/backward"]
     mask = mask_of(shape, 0.4) > 0
@@ -103,7 +108,7 @@ def test_whole_samples(device: Device, shape: Shape, tuning: Tuning) -> None:
         absolute=1e-6,
         ordinal=5,
         tuning=tuning,
-        arrangements=IN_TRAINING,
+        arrangements=arrangements_of(shape, tuning),
     )
     for run in report.runs.values():
         assert np.array_equal((run.output != 0).reshape(count, -1).all(axis=1), kept), run.arrangement.name
