@@ -551,12 +551,22 @@ def _processor_features() -> str:
 def preamble(model: DeviceModel) -> str:
     """What stands before the text of every program for a device.
 
-    Where Intel's compiler has threads of 16 lanes at least, it gives a kernel 32, with half the registers a lane, and
-    stays with them whatever it spills. The model counts with the fewest lanes: they are asked for.
+    Intel's compiler for CPUs joins work-items to vectors, which takes it half as long again, and crashed it
+    (2026.22.10). Here a work-item of a CPU loops over vectors itself, and is as fast alone.
+
+    Where Intel's compiler for GPUs has threads of 16 lanes at least, it gives a kernel 32, with half the registers a
+    lane, and stays with them whatever it spills. The model counts with the fewest lanes: they are asked for.
     """
-    if model.is_host or model.compiler != "intel" or model.lanes < _LEAST_ASKED_LANES:
+    if model.compiler != "intel":
         return ""
-    return f"#define __kernel __attribute__((intel_reqd_sub_group_size({model.lanes}))) __kernel\n"
+    if model.is_host:
+        return _of_kernels("intel_vec_len_hint(1)")
+    return _of_kernels(f"intel_reqd_sub_group_size({model.lanes})") if model.lanes >= _LEAST_ASKED_LANES else ""
+
+
+def _of_kernels(attribute: str) -> str:
+    """Gives an attribute to all kernels that follow."""
+    return f"#define __kernel __attribute__(({attribute})) __kernel\n"
 
 
 class Device:

@@ -1,9 +1,6 @@
 /*
  * Vectors of LANES consecutive values. LANES is 1 on devices whose work-items are lanes already.
  * VECTOR_OF(LANE, a, b) is the vector of LANE(0, a, b), LANE(1, a, b), ... for up to 8 lanes.
- *
- * `__kernel OF_VECTORS void` says that work-items are vectors already: else Intel's compiler for CPUs makes another kernel
- * that joins 16 of them, which takes it twice as long, is no faster, and crashed it (2026.22.10).
  */
 #define VECTOR_JOIN_(a, b) a##b
 #define VECTOR_JOIN(a, b) VECTOR_JOIN_(a, b)
@@ -17,11 +14,9 @@ typedef int index_vector_t;
 #define VECTOR_LANE_NUMBERS 0
 #define VECTOR_SUM(value) (value)
 #define VECTOR_OF(LANE, a, b) LANE(0, a, b)
-#define OF_VECTORS
 #else
 typedef VECTOR_JOIN(float, LANES) vector_t;
 typedef VECTOR_JOIN(int, LANES) index_vector_t;
-#define OF_VECTORS __attribute__((vec_type_hint(vector_t)))
 #if defined(__NV_CL_C_VERSION) && !defined(NARROW_STORAGE)
 #define VECTOR_LOAD(pointer) VECTOR_JOIN(vload, LANES)(0, pointer)
 #define VECTOR_STORE(value, pointer) VECTOR_JOIN(vstore, LANES)(value, 0, pointer)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
-from blobnet.device import Device, DeviceInfo, choose, devices
+from blobnet.device import Device, DeviceInfo, choose, devices, preamble
 from blobnet.device_model import Answers
 from blobnet.errors import DeviceError, OutOfMemoryError
 
@@ -124,8 +124,8 @@ class SimulatedDevice(Device):
         )
         vars(own)["answers"] = answers
         super().__init__(own)
-        # It asks Intel's compiler for GPUs for lanes.
-        self._preamble = ""
+        # Not what a GPU's compiler is asked for.
+        self._preamble = preamble(lent.model)
         self._host = host
         if host.late:
             self._loop = self.kernel(_LOOP, "loop", "a loop")

@@ -61,7 +61,7 @@ class Addresses(Writer):
         self.partial_step = 1
 
     @contextmanager
-    def kernel_block(self, hint: str = "") -> Iterator[None]:
+    def kernel_block(self) -> Iterator[None]:
         """The kernel around what is written within, with its table and schedule above and pointers to whole units."""
         written = {store.operand.name for store in self.table.stores}
         offsets = {name: self.name(f"{text}_offset") for name, text in self.buffers.items()}
@@ -73,7 +73,7 @@ class Addresses(Writer):
         parameters += [f"const int {self.count}"] if self.count else []
         for line in (*str(self.table).splitlines(), str(self.schedule)):
             self.put(f"// {line}".rstrip())
-        self.put(f"__kernel {hint}__attribute__((reqd_work_group_size({self.schedule.threads}, 1, 1))) void")
+        self.put(f"__kernel __attribute__((reqd_work_group_size({self.schedule.threads}, 1, 1))) void")
         with self.block(f"{self.entry}({', '.join(parameters)})"):
             for name, text in self.buffers.items():
                 self.put(f"{text} += {times(offsets[name], self.units.get(name, 1))};")

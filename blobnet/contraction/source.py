@@ -79,8 +79,7 @@ class Generator(Terms, Stores):
         table, schedule = self.table, self.schedule
         threads = schedule.threads
         groups = math.prod(self.groups(index) for index in table.outputs)
-        hint = f"__attribute__((vec_type_hint({self.type}))) " if schedule.lanes > 1 and threads == 1 else ""
-        with self.kernel_block(hint):
+        with self.kernel_block():
             for operand, tile in self.tiles.items():
                 name = self.name(f"{self.buffers[operand.name]}_tile")
                 self.put(f"__local float {name}[{tile.elements}] __attribute__((aligned(128)));")

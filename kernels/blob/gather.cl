@@ -27,7 +27,7 @@
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 #define RUNS ((GROUP_UNITS + RUN - 1) / RUN)
 
-__kernel OF_VECTORS void blob_gather(READ_BLOB(input), WRITE_ARRAY(gathered_t, gathered), const int count)
+__kernel void blob_gather(READ_BLOB(input), WRITE_ARRAY(gathered_t, gathered), const int count)
 {
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(2);

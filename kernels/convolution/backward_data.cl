@@ -72,8 +72,8 @@
 #define TILES ((POSITIONS + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES))
 #define FLAT_STORE (STRIDE_Y == 1 && STRIDE_X == 1 && INPUT_DELTA_UNIT_MEMORY_WIDTH == SOURCE_PITCH)
 
-__kernel OF_VECTORS void convolution_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                                   READ_ARRAY(weight_t, weight), const int count)
+__kernel void convolution_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                        READ_ARRAY(weight_t, weight), const int count)
 {
     const int n = get_global_id(2);
     const int begin = get_global_id(0) * BLOCKS_AT_ONCE;

@@ -62,9 +62,8 @@
 #define BLOCKS ((GROUP_INPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 #define PHASE_WIDTH ((INPUT_DELTA_UNIT_WIDTH - PHASE_X + STRIDE_X - 1) / STRIDE_X)
 
-__kernel OF_VECTORS void convolution_backward_data_gathered(WRITE_BLOB(input_delta),
-                                                            READ_ARRAY(gathered_t, gathered),
-                                                            READ_ARRAY(weight_t, weight), const int count)
+__kernel void convolution_backward_data_gathered(WRITE_BLOB(input_delta), READ_ARRAY(gathered_t, gathered),
+                                                 READ_ARRAY(weight_t, weight), const int count)
 {
     const int i = get_global_id(0) / PHASE_WIDTH;
     const int j = get_global_id(0) % PHASE_WIDTH;

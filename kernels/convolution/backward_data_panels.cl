@@ -44,8 +44,8 @@
 #define target_t input_delta_t
 #include "convolution/panels.h"
 
-__kernel OF_VECTORS void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                                          READ_ARRAY(weight_t, weight), const int count)
+__kernel void convolution_backward_data_panels(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                               READ_ARRAY(weight_t, weight), const int count)
 {
     PANEL_PART
     multiply_panels(sums, panel, output_delta + BLOB_INDEX(OUTPUT_DELTA, 0, group * DEPTH, 0, 0),

@@ -66,8 +66,8 @@
 #define WHOLE (ROW_POSITIONS / LANES * LANES)
 #define PIECES ((ROW_POSITIONS + PIECE - 1) / PIECE)
 
-__kernel OF_VECTORS void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
-                                                     WRITE_ARRAY(real_t, partials), const int count)
+__kernel void convolution_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
+                                          WRITE_ARRAY(real_t, partials), const int count)
 {
     const int split = get_global_id(2);
     const int group = UNIT_BLOCK / BLOCKS;

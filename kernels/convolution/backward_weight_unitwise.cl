@@ -67,9 +67,8 @@
     (FILTER_WIDTH == 1 && PAD_LEFT == 0 && OUTPUT_DELTA_UNIT_WIDTH == OUTPUT_DELTA_UNIT_MEMORY_WIDTH \
      && OUTPUT_DELTA_UNIT_WIDTH == PHASE_WIDTH && (OUTPUT_DELTA_UNIT_WIDTH - 1) * STRIDE_X < INPUT_WIDTH)
 
-__kernel OF_VECTORS void convolution_backward_weight_unitwise(READ_BLOB(output_delta),
-                                                              READ_ARRAY(panels_t, panels),
-                                                              WRITE_ARRAY(real_t, partials), const int count)
+__kernel void convolution_backward_weight_unitwise(READ_BLOB(output_delta), READ_ARRAY(panels_t, panels),
+                                                   WRITE_ARRAY(real_t, partials), const int count)
 {
     const int range = get_global_id(0) * RANGE;
     const int tap_row = get_global_id(1) / FILTER_WIDTH * DILATION_Y;

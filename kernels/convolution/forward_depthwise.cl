@@ -49,9 +49,8 @@
 #define TAP(row, b) VECTOR_LOAD_STRIDED((row) + (b) * DILATION_X)
 #endif
 
-__kernel OF_VECTORS void convolution_forward_depthwise(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                       READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
-                                                       const int count)
+__kernel void convolution_forward_depthwise(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                            READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int n = get_global_id(2) / GLOBAL_UNITS;
     const int first = get_global_id(1) * ROWS;

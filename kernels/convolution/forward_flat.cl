@@ -107,9 +107,8 @@
 #define ARE_CELLS(x) (((x) + VECTOR_LANE_NUMBERS) % SOURCE_PITCH < OUTPUT_UNIT_WIDTH)
 #endif
 
-__kernel OF_VECTORS void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                  READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
-                                                  const int count)
+__kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                       READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     const int n = get_global_id(2);
     const int begin = get_global_id(0) * BLOCKS_AT_ONCE;

@@ -59,10 +59,9 @@
 
 #define BLOCKS ((GROUP_OUTPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)
 
-__kernel OF_VECTORS void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                      READ_ARRAY(gathered_t, gathered),
-                                                      READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
-                                                      const int count)
+__kernel void convolution_forward_gathered(WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                           READ_ARRAY(gathered_t, gathered), READ_ARRAY(weight_t, weight),
+                                           EPILOGUE_ARRAYS, const int count)
 {
     const int y = get_global_id(0) / OUTPUT_UNIT_WIDTH;
     const int x = get_global_id(0) % OUTPUT_UNIT_WIDTH;

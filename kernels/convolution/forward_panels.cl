@@ -60,9 +60,8 @@ INLINE void load_residual(__local real_t *tile, __global const residual_t *from,
 #define RESIDUAL_STEPS RESIDUAL_UNIT_MEMORY_WIDTH, 1
 #endif
 
-__kernel OF_VECTORS void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
-                                                    READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS,
-                                                    const int count)
+__kernel void convolution_forward_panels(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
+                                         READ_ARRAY(weight_t, weight), EPILOGUE_ARRAYS, const int count)
 {
     PANEL_PART
     multiply_panels(sums, panel, input + BLOB_INDEX(INPUT, 0, group * DEPTH, 0, 0),

@@ -38,8 +38,7 @@
 #define GROUP_PANELS ((GROUP_INPUT_UNITS + PANEL_UNITS - 1) / PANEL_UNITS)
 #define POSITIONS ((INPUT_UNIT_HEIGHT - 1) * INPUT_UNIT_MEMORY_WIDTH + INPUT_UNIT_WIDTH)
 
-__kernel OF_VECTORS void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(panels_t, panels),
-                                                const int count)
+__kernel void convolution_pack_units(READ_BLOB(input), WRITE_ARRAY(panels_t, panels), const int count)
 {
     const int panel = get_global_id(0) / PANEL_VECTORS;
     const int vector = get_global_id(0) % PANEL_VECTORS;

@@ -27,7 +27,7 @@
 #define STRIDED_TYPE input_t
 #include "vector.h"
 
-__kernel OF_VECTORS void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
+__kernel void convolution_split_phases(READ_BLOB(input), WRITE_BLOB(phases), const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int unit = (int)get_global_id(2) % GLOBAL_UNITS;

@@ -20,8 +20,7 @@
 #include "vector.h"
 #include "transpose.h"
 
-__kernel OF_VECTORS void convolution_transpose_weight(READ_ARRAY(weight_t, weight),
-                                                      WRITE_ARRAY(real_t, transposed))
+__kernel void convolution_transpose_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, transposed))
 {
     const int first = get_global_id(0) * LANES;
     const int units = min(LANES, GROUP_OUTPUT_UNITS - first);

@@ -19,8 +19,7 @@
 #include "blob.h"
 #include "vector.h"
 
-__kernel OF_VECTORS void convolution_unitwise_gradient(READ_ARRAY(real_t, partials),
-                                                       WRITE_ARRAY(real_t, gradient))
+__kernel void convolution_unitwise_gradient(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient))
 {
     const int first = get_global_id(0) * LANES;
     const int unit = get_global_id(1);

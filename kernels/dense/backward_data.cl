@@ -32,8 +32,8 @@
 #include "vector.h"
 #include "dense/rows.h"
 
-__kernel OF_VECTORS void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                             READ_ARRAY(weight_t, weight), const int count)
+__kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                  READ_ARRAY(weight_t, weight), const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);

@@ -32,9 +32,9 @@
 #include "vector.h"
 #include "dense/rows.h"
 
-__kernel OF_VECTORS void dense_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
-                                               WRITE_ARRAY(real_t, weight_gradient),
-                                               WRITE_ARRAY(real_t, bias_gradient), const int count)
+__kernel void dense_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
+                                    WRITE_ARRAY(real_t, weight_gradient), WRITE_ARRAY(real_t, bias_gradient),
+                                    const int count)
 {
     const int first_unit = get_global_id(1) * BLOCK_UNITS;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);

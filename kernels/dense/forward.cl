@@ -35,8 +35,8 @@
 #include "epilogue.h"
 #include "dense/rows.h"
 
-__kernel OF_VECTORS void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(weight_t, weight),
-                                       READ_ARRAY(bias_t, bias) MORE_ARRAYS, const int count)
+__kernel void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(weight_t, weight),
+                            READ_ARRAY(bias_t, bias) MORE_ARRAYS, const int count)
 {
     const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
     const int first_unit = get_global_id(1) * BLOCK_UNITS;

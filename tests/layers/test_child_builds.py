@@ -149,7 +149,7 @@ def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch,
             )
             assert f"log=\n{words}\na last word" in message
             saved = Path(re.search(r"source=([^,]+\.cl),", message).group(1))
-            assert saved.read_text() == text
+            assert saved.read_text() == fresh._preamble + text
             saved.unlink()
         else:
             assert f"= {value(fresh, text)};" in text

@@ -241,7 +241,7 @@ def test_header_is_complete(kernel: KernelSource) -> None:
 def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) -> None:
     text = _without_comments(kernel.text)
     assert text.count("__kernel") == 1, "one kernel a file"
-    attributes = r"(?:\s+OF_VECTORS|\s+__attribute__\s*\(\(.*?\)\)\))?"
+    attributes = r"(?:\s+__attribute__\s*\(\(.*?\)\)\))?"
     signature = re.search(rf"__kernel{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
     assert signature, f"the kernel must be called {kernel.entry}"
     # An include may list parameters of its own: EPILOGUE_ARRAYS.
