@@ -55,5 +55,6 @@ def progress_line() -> Iterator[Callable[[int, int], None]]:
         yield show if _is_wanted.get() and is_watched() else ignore
     finally:
         if written:
-            sys.stderr.write(f"\r{' ' * len(written)}\r")
+            # The two letters more are the ^C that a terminal shows.
+            sys.stderr.write(f"\r{' ' * (len(written) + 2)}\r")
             sys.stderr.flush()

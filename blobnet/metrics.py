@@ -222,6 +222,8 @@ def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[st
         if isinstance(metric, str) and metric not in known:
             labels = "classes" if loss.takes_classes else "targets"
             hint = near_matches(metric, sorted(known))
+            if metric in {other.__name__ for other in (*_OF_CLASSES, *_OF_TARGETS)}:
+                hint = f"the model's loss is {type(loss).__name__}, which takes {labels}."
             raise OptionError("metrics", f"a name must be that of a metric of {labels}", metric=metric, hint=hint)
         function: Any = known[metric] if isinstance(metric, str) else metric
         if not callable(function):

@@ -15,7 +15,7 @@ from blobnet.graph import Graph, Vertex
 #: Samples that are looked at.
 _LOOKED_AT = 8
 #: Root mean squares of normalised samples beyond this, and deviations below that, are of other samples.
-_LARGE, _SMALL = 10.0, 0.05
+_LARGE, _SMALL = 10.0, 0.1
 
 
 def note_losses(heads: Sequence[Head], graph: Graph) -> None:

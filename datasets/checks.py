@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from blobnet.datasets.source import Source
 
 FLOAT32_LIMIT = float(np.finfo(np.float32).max)
+#: Said where targets were given to a loss of classes.
+_OTHER_LOSS = "targets, which are no classes, need a loss of their own: mean-squared-error, say"
 
 
 def check_arrays(
@@ -197,7 +199,7 @@ def _check_labels(
         raise DataError(
             subject,
             f"class numbers must have the shape ({shape}{'' if positions else ','})",
-            hint=_shape_hint(y.shape, positions),
+            hint=_shape_hint(y, positions),
             shape=y.shape,
         )
     for first, chunk in chunks(y):
@@ -205,7 +207,7 @@ def _check_labels(
         is_fraction = chunk != np.floor(chunk) if y.dtype.kind == "f" else np.zeros(chunk.shape, dtype=bool)
         is_beyond = chunk >= classes if classes is not None else np.zeros(chunk.shape, dtype=bool)
         for is_wrong, rule, hint in (
-            (is_fraction, "class numbers must be whole numbers", "only a model with a regression loss takes targets"),
+            (is_fraction, "class numbers must be whole numbers", _OTHER_LOSS),
             (chunk < 0, "class numbers must not be negative", _negative_hint(positions)),
             (is_beyond, f"class numbers must be below {classes}", _beyond_hint(positions)),
         ):
@@ -217,11 +219,15 @@ def _check_labels(
                 raise DataError(subject, rule, hint=hint, sample=where, label=chunk[place])
 
 
-def _shape_hint(shape: tuple[int, ...], positions: tuple[int, ...]) -> str:
-    if positions and len(shape) == 1:
+def _shape_hint(y: npt.NDArray[Any] | Source, positions: tuple[int, ...]) -> str:
+    if positions and len(y.shape) == 1:
         return "for one class a sample, end the model with Dense(classes)"
-    if not positions and shape[1:] == (1,):
+    if len(y.shape) == len(positions) + 1:
+        return "a mask must be as large as the model's output"
+    if not positions and y.shape[1:] == (1,):
         return "a column becomes class numbers with y[:, 0]"
+    if y.dtype.kind == "f":
+        return _OTHER_LOSS
     return "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type"
 
 

@@ -46,7 +46,7 @@ def test_the_line_is_rewritten_and_gone_at_the_end(terminal: Terminal) -> None:
         "",
     ]
     assert len(lines[3]) == len(lines[2]), "nothing is left of a longer one"
-    assert len(lines[4]) >= len(lines[3].rstrip())
+    assert len(lines[4]) == len(lines[3].rstrip()) + len("^C")
 
 
 def test_the_line_is_gone_when_building_ends_early(terminal: Terminal) -> None:

@@ -602,7 +602,14 @@ def changed(array: np.ndarray, index: Any, value: Any, dtype: Any = None) -> np.
             X,
             changed(Y, 1, 0.5, np.float32),
             3,
-            "class numbers must be whole numbers. Received sample=1, label=0.5. Hint",
+            "class numbers must be whole numbers. Received sample=1, label=0.5. Hint: targets, which are no classes, ",
+        ),
+        (
+            X,
+            np.linspace(0, 1, 12).reshape(6, 2),
+            3,
+            "class numbers must have the shape (samples,). Received shape=(6, 2). Hint: targets, which are no classes, "
+            "need a loss of their own: mean-squared-error, say",
         ),
     ],
 )
@@ -1024,6 +1031,7 @@ def test_npy_that_does_not_do(tmp_path: Path) -> None:
     ("y", "message"),
     [
         (np.zeros((2, 3), int), "y: class numbers must have the shape (samples, 3, 4). Received shape=(2, 3). Hint"),
+        (np.zeros((2, 3, 5), int), "Received shape=(2, 3, 5). Hint: a mask must be as large as the model's output"),
         (np.zeros(2, int), "Received shape=(2,). Hint: for one class a sample, end the model with Dense(classes)"),
         (np.full((2, 3, 4), 9), "y: class numbers must be below 5. Received sample=(0, 0, 0), label=9. Hint: a label "
          "to leave out is named by the loss: CrossEntropy(ignore=255)"),

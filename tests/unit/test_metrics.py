@@ -113,8 +113,10 @@ def test_metrics_by_name_and_of_ones_own() -> None:
     for asked, message in (
         (
             ["mae"],
-            r"metrics: a name must be that of a metric of classes\. Received metric=mae\. Hint: known names: auc, ",
+            r"metrics: a name must be that of a metric of classes\. Received metric=mae\. "
+            r"Hint: the model's loss is CrossEntropy, which takes classes\.",
         ),
+        (["map"], r"Received metric=map\. Hint: known names: auc, "),
         (["precison"], r"Hint: did you mean 'precision'\?"),
         ([3], r"metrics: each metric must be a name or a function of \(labels, scores\)\. Received metric=3\."),
         (["f1", metrics.f1], r"metrics: each metric must have a name of its own.* Received name=f1\."),
