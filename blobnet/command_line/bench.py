@@ -23,6 +23,7 @@ from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device import Device, choose
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.files import check_writable
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.plan_report import readable
@@ -66,6 +67,7 @@ def prepare(options: argparse.Namespace) -> None:
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
     if options.plot is not None:
         plots.check(options.plot)
+        check_writable(options.plot, 0)
     if options.against:
         torch_twin.set_precision(options.precision)
     if options.what in _NETWORKS:

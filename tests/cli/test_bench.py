@@ -553,6 +553,7 @@ def one_sided(input_shape=(1, 8, 8), classes=10):
             ["model", "nets.py:planes", "--classes", 1],
             "CrossEntropy: the model's output must be one logit for each of at least 2 classes.",
         ),
+        (["model", "lenet5", "--plot", "missing/a.png"], "missing/a.png: the folder of the file must exist."),
         (["model", "lenet5", "--size", "3"], "the window must not be larger than the padded input"),
         (["model", "nets.py:one_sided", "--against", "torch"], "PyTorch pads both sides of an axis alike"),
         (["conv", "4x5x5:4k2psame", "--against", "torch"], "PyTorch pads both sides of an axis alike"),
