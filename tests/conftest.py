@@ -1,9 +1,9 @@
 """Fixtures of all tests: the OpenCL devices that they run on.
 
 $BLOBNET_TEST_DEVICES chooses them: names as $BLOBNET_DEVICE takes them, separated by commas, or ``all``; by default the
-one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine code, in an interpreter (tests/amd);
-names of tests/simulated.py are GPUs whose limits a CPU device observes. Where there is none, the tests fail with
-blobnet's message.
+one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine code, in an interpreter (tests/amd),
+``gfx1100-wave64`` the same in waves of 64; names of tests/simulated.py are GPUs whose limits a CPU device observes.
+Where there is none, the tests fail with blobnet's message.
 
 NOTE: nothing here may import blobnet.device before a test asks for a device: tests/unit runs without OpenCL.
 """
@@ -20,7 +20,9 @@ import pytest
 if TYPE_CHECKING:
     from blobnet.device import Device
 
-_DEFAULT, _INTERPRETED = "default", "gfx1100"
+_DEFAULT = "default"
+#: The lanes of a wave of those that are interpreted, by name.
+_INTERPRETED = {"gfx1100": 32, "gfx1100-wave64": 64}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,10 +77,10 @@ def device(request: pytest.FixtureRequest) -> Device:
 def _shared_device(name: str | None) -> Device:
     from blobnet.device import Device
 
-    if name == _INTERPRETED:
+    if name in _INTERPRETED:
         from tests.amd.device import MachineDevice
 
-        return MachineDevice()
+        return MachineDevice(lanes=_INTERPRETED[name])
     if name is not None:
         from tests import kinds
         from tests.simulated import GPUS, SimulatedDevice

@@ -43,6 +43,7 @@ class Kernel:
         arguments: in order.
         argument_bytes: of all of them.
         local_bytes, scratch_bytes: local memory of a group, memory of a work-item.
+        lanes: of its waves, 32 or 64.
         takes_packet: whether its first registers say where the launch's packet is.
         user_registers: scalar registers before those with the group's numbers.
         group_numbers: a bit for each axis whose group number it gets.
@@ -55,6 +56,7 @@ class Kernel:
     argument_bytes: int
     local_bytes: int
     scratch_bytes: int
+    lanes: int
     takes_packet: bool
     user_registers: int
     group_numbers: int
@@ -96,7 +98,7 @@ class CodeObject:
 
     Raises:
         UnknownInstructionError: a kernel has instructions that the interpreter does not know.
-        ValueError: the file needs what is not done here: another relocation, other registers, waves of 64.
+        ValueError: the file needs what is not done here: another relocation, other registers.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,16 +156,18 @@ class CodeObject:
         descriptor = symbols[item[".symbol"]]
         local, scratch, _, _, entry = struct.unpack_from("<IIIIq", self._memory, descriptor)
         _, _, registers, properties = struct.unpack_from("<IIIH", self._memory, descriptor + 44)
-        if properties & ~_PACKET != _ARGUMENTS | _WAVES_OF_32:
+        if properties & ~(_PACKET | _WAVES_OF_32) != _ARGUMENTS:
             raise ValueError(f"{item['.name']}: begins with registers that are not known here: {properties:#x}")
+        lanes = 32 if properties & _WAVES_OF_32 else 64
         return Kernel(
             name=item[".name"],
-            program=decode(disassembled(self._path, item[".name"])),
+            program=decode(disassembled(self._path, item[".name"], lanes)),
             address=self.base + descriptor + entry,
             arguments=tuple(Argument(one[".value_kind"], one[".offset"], one[".size"]) for one in item[".args"]),
             argument_bytes=item[".kernarg_segment_size"],
             local_bytes=local,
             scratch_bytes=scratch,
+            lanes=lanes,
             takes_packet=bool(properties & _PACKET),
             user_registers=registers >> 1 & 31,
             group_numbers=registers >> 7 & 7,

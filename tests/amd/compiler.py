@@ -15,11 +15,11 @@ from pathlib import Path
 
 from blobnet.cache import cache_folder
 
-#: What is compiled for: RDNA 3, with waves of 32.
+#: What is compiled for: RDNA 3, whose waves are of 32 lanes, or of 64 where the compiler is told.
 TARGET = "gfx1100"
 PROGRAMS = ("clang-16", "ld.lld-16", "llvm-mc-16", "llvm-objdump-16")
 BITCODE = Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
-_MODES = ("daz_opt_off", "unsafe_math_off", "finite_only_off", "correctly_rounded_sqrt_off", "wavefrontsize64_off")
+_MODES = ("daz_opt_off", "unsafe_math_off", "finite_only_off", "correctly_rounded_sqrt_off")
 _LIBRARIES = ("opencl", "ocml", "ockl", "oclc_abi_version_500", *(f"oclc_{mode}" for mode in _MODES))
 #: NOTE: Debian's libraries (5.2) are older than this target, and lack the one that has nothing but this number.
 VERSION = '__attribute__((visibility("protected"))) __constant const int __oclc_ISA_version = 11000;\n#line 1\n'
@@ -37,21 +37,23 @@ class CompileError(Exception):
     """The compiler refuses a program; its words."""
 
 
-def target_options() -> list[str]:
-    """What clang is told for a target that its device libraries are too old for."""
-    linked = [word for name in _LIBRARIES for word in ("-mlink-builtin-bitcode", str(BITCODE / f"{name}.bc"))]
+def target_options(lanes: int = 32) -> list[str]:
+    """What clang is told for waves of so many lanes of a target that its device libraries are too old for."""
+    libraries = (*_LIBRARIES, f"oclc_wavefrontsize64_{'on' if lanes == 64 else 'off'}")
+    linked = [word for name in libraries for word in ("-mlink-builtin-bitcode", str(BITCODE / f"{name}.bc"))]
     options = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={TARGET}", "-mcode-object-version=5", "-nogpulib"]
+    options += ["-mwavefrontsize64"] if lanes == 64 else []
     return [*options, *(word for item in linked for word in ("-Xclang", item))]
 
 
-def compiled(source: str, options: Sequence[str] = ()) -> Path:
-    """The code object of an OpenCL program.
+def compiled(source: str, options: Sequence[str] = (), lanes: int = 32) -> Path:
+    """The code object of an OpenCL program, in waves of 32 or 64 lanes.
 
     Raises:
         CompileError: the compiler refuses it.
     """
-    command = ["clang-16", "-x", "cl", *options, "-Xclang", "-finclude-default-header", "-O3", *target_options(), "-"]
-    return _made(VERSION + source, command, ".co")
+    options = [*options, "-Xclang", "-finclude-default-header", "-O3", *target_options(lanes)]
+    return _made(VERSION + source, ["clang-16", "-x", "cl", *options, "-"], ".co")
 
 
 def library(source: str, folders: Iterable[Path] = ()) -> Path:
@@ -61,24 +63,30 @@ def library(source: str, folders: Iterable[Path] = ()) -> Path:
         CompileError: the compiler refuses it.
     """
     strict = ["-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno"]
+    strict += ["-fno-unroll-loops"]  # Unrolled, loops over 64 lanes take minutes to compile.
     command = ["clang-16", "-x", "c", *strict, *(f"-I{folder}" for folder in folders), "-shared", "-fPIC", "-"]
     return _made(source, [*command, "-lm"], f"-{_processor()}.so")
 
 
-def assembled(text: str) -> Path:
-    """The object file of assembly.
+def _features(lanes: int) -> str:
+    """What LLVM's tools are told of waves."""
+    return f"-mattr=+wavefrontsize{lanes},-wavefrontsize{96 - lanes}"
+
+
+def assembled(text: str, lanes: int = 32) -> Path:
+    """The object file of assembly for waves of 32 or 64 lanes.
 
     Raises:
         CompileError: the assembler refuses it.
     """
-    command = ["llvm-mc-16", "-arch=amdgcn", f"-mcpu={TARGET}", "-filetype=obj"]
+    command = ["llvm-mc-16", "-arch=amdgcn", f"-mcpu={TARGET}", _features(lanes), "-filetype=obj"]
     return _made(text, command, ".o")
 
 
-def disassembled(path: Path, symbol: str | None = None) -> str:
+def disassembled(path: Path, symbol: str | None = None, lanes: int = 32) -> str:
     """What llvm-objdump says of a code object's instructions; of one function if a symbol is given."""
     only = "--disassemble" if symbol is None else f"--disassemble-symbols={symbol}"
-    command = ["llvm-objdump-16", f"--mcpu={TARGET}", only, str(path)]
+    command = ["llvm-objdump-16", f"--mcpu={TARGET}", f"-{_features(lanes)}", only, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -2,7 +2,8 @@
 
     BLOBNET_TEST_DEVICES=gfx1100 python -m pytest -n 0 tests/layers/test_pooling.py
 
-runs tests on it (tests/conftest.py). Plans and kernels are those for an AMD GPU; memory and copies are the CPU's.
+runs tests on it (tests/conftest.py), gfx1100-wave64 in waves of 64. Plans and kernels are those for an AMD GPU; memory
+and copies are the CPU's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.amd.launching import Counts, LaunchError, run
 from tests.amd.machine import Traffic
 
 #: What ROCm's driver answers for a Radeon RX 7600, of 16 work-group processors.
-ANSWERS = Answers(
+_RADEON = Answers(
     TARGET,
     "Advanced Micro Devices, Inc.",
     "AMD Accelerated Parallel Processing",
@@ -33,6 +34,9 @@ ANSWERS = Answers(
     group_size=256,
     local_memory=1 << 16,
 )
+#: What plans and kernels are for, by the lanes of a wave: of 64, an Instinct MI210. Its kernels run as RDNA 3
+#: code in such waves, since the interpreter knows no other.
+ANSWERS = {32: _RADEON, 64: replace(_RADEON, name="gfx90a", compute_units=104)}
 
 
 class MachineKernel:
@@ -48,8 +52,10 @@ class MachineDevice(Device):
 
     Args:
         info: the CPU device that lends its memory; as for Device if None.
+        lanes: of a wave, 32 or 64.
 
     Attributes:
+        lanes: of a wave.
         counts_traffic: whether launches count what they do to memory.
         sampled: of how many groups one runs, to count alone: what they compute is wrong then.
         counts: of the last launch; None before it.
@@ -62,22 +68,24 @@ class MachineDevice(Device):
     is_host = False
     reads_host = False
 
-    def __init__(self, info: DeviceInfo | str | None = None) -> None:
+    def __init__(self, info: DeviceInfo | str | None = None, lanes: int = 32) -> None:
         if (absent := missing()) is not None:
             raise DeviceError(TARGET, absent)
         host = info if isinstance(info, DeviceInfo) else choose(info) if info else host_device()
         if not host.is_host:
             raise DeviceError(TARGET, "a CPU device must lend its memory", device=host.name)
-        own = replace(host, name=TARGET, kind="gpu", platform=ANSWERS.platform, driver="tests/amd")
-        vars(own).update(answers=ANSWERS, model=model_of(ANSWERS))
+        answers = ANSWERS[lanes]
+        own = replace(host, name=answers.name, kind="gpu", platform=answers.platform, driver="tests/amd")
+        vars(own).update(answers=answers, model=model_of(answers))
         super().__init__(own)
+        self.lanes = lanes
         self._enqueue = None
         self.counts_traffic, self.sampled = False, 1
         self.counts: Counts | None = None
 
     def _build(self, source: str, digest: str, what: str) -> Any:
         try:
-            return CodeObject(compiled(self._preamble + source, BUILD_OPTIONS))
+            return CodeObject(compiled(self._preamble + source, BUILD_OPTIONS, self.lanes))
         except (CompileError, UnknownInstructionError, ValueError) as error:
             raise BuildError(what, f"{TARGET} must build the kernel", cause=error) from error
 

@@ -12,7 +12,7 @@ A letter is the type of an operand:
     b            32 bits, where a float's sign may be changed on the way
     e h k        the lower half of a register: a half, unsigned, signed; the upper half of a result's register stays
     U I          64 bits in two registers, or as many scalar ones: unsigned, signed
-    m            of scalars: a bit for each lane
+    m            of scalars: a bit for each lane, in one register or two
     c C          of 16 bits in the instruction itself: signed, unsigned
 
 ``a``, ``b``, ``c`` are the sources, ``d`` is what the destination held.
@@ -207,7 +207,7 @@ def _compares() -> Iterator[tuple[str, Rule]]:
 #: Of vectors, whose destination is a bit for each lane; ``v_cmpx_`` means the same with the lanes at work for one.
 COMPARE = dict(_compares())
 
-#: Of scalars: statements that set D, and S, the condition. ``w->s[EXEC]`` are the lanes at work.
+#: Of scalars: statements that set D, and S, the condition.
 SCALAR = _rules("""
     s_mov_b32         uu    D = a;
     s_mov_b64         UU    D = a;
@@ -219,8 +219,11 @@ SCALAR = _rules("""
     s_not_b64         UU    D = ~a; S = D != 0;
     s_brev_b32        uu    D = __builtin_bitreverse32(a);
     s_bcnt1_i32_b32   uu    D = __builtin_popcount(a); S = D != 0;
+    s_bcnt1_i32_b64   uU    D = __builtin_popcountll(a); S = D != 0;
     s_ctz_i32_b32     iu    D = a ? __builtin_ctz(a) : -1;
+    s_ctz_i32_b64     iU    D = a ? __builtin_ctzll(a) : -1;
     s_clz_i32_u32     iu    D = a ? __builtin_clz(a) : -1;
+    s_clz_i32_u64     iU    D = a ? __builtin_clzll(a) : -1;
     s_sext_i32_i8     iu    D = (int8_t)a;
     s_sext_i32_i16    iu    D = (int16_t)a;
     s_abs_i32         ii    D = a < 0 ? 0 - a : a; S = D != 0;
@@ -262,18 +265,19 @@ SCALAR = _rules("""
 
     s_bitcmp0_b32     -uu   S = !(a >> (b & 31) & 1);
     s_bitcmp1_b32     -uu   S = a >> (b & 31) & 1;
-
-    s_and_saveexec_b32       uu  D = w->s[EXEC]; w->s[EXEC] = a & D; S = w->s[EXEC] != 0;
-    s_or_saveexec_b32        uu  D = w->s[EXEC]; w->s[EXEC] = a | D; S = w->s[EXEC] != 0;
-    s_xor_saveexec_b32       uu  D = w->s[EXEC]; w->s[EXEC] = a ^ D; S = w->s[EXEC] != 0;
-    s_and_not1_saveexec_b32  uu  D = w->s[EXEC]; w->s[EXEC] = a & ~D; S = w->s[EXEC] != 0;
-    s_and_not0_saveexec_b32  uu  D = w->s[EXEC]; w->s[EXEC] = ~a & D; S = w->s[EXEC] != 0;
 """)
 _LOGIC = {"and": "a & b", "or": "a | b", "xor": "a ^ b", "and_not1": "a & ~b", "or_not1": "a | ~b"}
 _LOGIC |= {"nand": "~(a & b)", "nor": "~(a | b)", "xnor": "~(a ^ b)"}
 for _word, _text in _LOGIC.items():
     for _bits, _letter in ((32, "u"), (64, "U")):
         SCALAR[f"s_{_word}_b{_bits}"] = Rule(_letter, 2 * _letter, f"D = {_text}; S = D != 0;")
+# The lanes at work, which go to the destination, and a source make those that are at work now; waves of 32 have them in
+# one register, those of 64 in two.
+for _word, _text in {**_LOGIC, "and_not0": "~a & b", "or_not0": "~a | b"}.items():
+    _narrow = f"D = w->s[EXEC]; uint32_t b = D, x = {_text}; w->s[EXEC] = x; S = x != 0;"
+    _wide = f"D = pair(w, EXEC); uint64_t b = D, x = {_text}; set_scalar64(w, EXEC, x); S = x != 0;"
+    SCALAR[f"s_{_word}_saveexec_b32"] = Rule("u", "u", _narrow)
+    SCALAR[f"s_{_word}_saveexec_b64"] = Rule("U", "U", _wide)
 for _word, _text in {**_CONDITIONS, "lg": "a != b"}.items():
     for _name, _types in (("cmp", ("ii", "uu")), ("cmpk", ("ic", "uC"))):
         for _letter, _both in zip("iu", _types, strict=True):
@@ -329,8 +333,8 @@ MEMORY = dict(_accesses())
 SCALAR_LOADS = {f"s_load_b{32 * words}": words for words in (1, 2, 4, 8, 16)}
 #: When a branch is taken.
 BRANCHES = {"s_branch": "1", "s_cbranch_scc0": "!S", "s_cbranch_scc1": "S"}
-BRANCHES |= {"s_cbranch_vccz": "!w->s[VCC]", "s_cbranch_vccnz": "w->s[VCC]"}
-BRANCHES |= {"s_cbranch_execz": "!w->s[EXEC]", "s_cbranch_execnz": "w->s[EXEC]"}
+BRANCHES |= {"s_cbranch_vccz": "!mask_at(w, VCC)", "s_cbranch_vccnz": "mask_at(w, VCC)"}
+BRANCHES |= {"s_cbranch_execz": "!mask_at(w, EXEC)", "s_cbranch_execnz": "mask_at(w, EXEC)"}
 #: What only times and orders, of which there is nothing here: every instruction is done before the next begins.
 NOTHING = frozenset(
     [
@@ -356,8 +360,8 @@ OTHERS = {
     "s_getpc_b64": "set_scalar64(w, I->d, q->code + I->immediate);",
     "s_setpc_b64": "if (!jump(q, scalar64(w, &I->source[0]), &pc)) return fault(q, OUTSIDE_CODE, pc - 1, 0, 0);",
     "v_readfirstlane_b32": "w->s[I->d] = lanes(w, &I->source[0], t0)[first_lane(w)];",
-    "v_readlane_b32": "w->s[I->d] = lanes(w, &I->source[0], t0)[scalar(w, &I->source[1]) & 31];",
-    "v_writelane_b32": "w->v[I->d][scalar(w, &I->source[1]) & 31] = scalar(w, &I->source[0]);",
+    "v_readlane_b32": "w->s[I->d] = lanes(w, &I->source[0], t0)[scalar(w, &I->source[1]) & (LANES - 1)];",
+    "v_writelane_b32": "w->v[I->d][scalar(w, &I->source[1]) & (LANES - 1)] = scalar(w, &I->source[0]);",
     "v_movrels_b32": "put(w, I->d, w->v[I->source[0].number + w->s[M0] & 255]);",
     "v_movreld_b32": "put(w, I->d + w->s[M0] & 255, lanes(w, &I->source[0], t0));",
     "v_fma_mix_f32": "fma_mix(w, I, R); put(w, I->d, R);",

@@ -1,7 +1,7 @@
 """A training step, launch by launch as AMD's machine code and on a CPU device, with the same plan and the same memory.
 
     python -m tests.amd.launch_by_launch lenet5 --shape 1 12 12
-    python -m tests.amd.launch_by_launch resnet8 --shape 3 16 16
+    python -m tests.amd.launch_by_launch resnet8 --shape 3 16 16 --lanes 64
 
 Each launch begins with what the CPU device's launches before it have left, so that nothing adds up. A line for each:
 its kernel, how many numbers differ, and by how much of the largest number that was written. The exit status is 1 if
@@ -46,9 +46,9 @@ def executors(name: str, shape: tuple[int, ...], batch_size: int, devices: Seque
     return made
 
 
-def compare(name: str, shape: tuple[int, ...], batch_size: int) -> list[tuple[str, str, int, float]]:
-    """Of each launch: kernel, label, numbers that differ, largest difference."""
-    machine = MachineDevice()
+def compare(name: str, shape: tuple[int, ...], batch_size: int, lanes: int) -> list[tuple[str, str, int, float]]:
+    """Of each launch, in waves of so many lanes: kernel, label, numbers that differ, largest difference."""
+    machine = MachineDevice(lanes=lanes)
     both = executors(name, shape, batch_size, (Device(host_device()), machine))
     lines = []
     for phase in PHASES:
@@ -86,9 +86,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--shape", type=int, nargs="+", default=(3, 16, 16))
     parser.add_argument("--batch-size", type=int, default=2)
+    parser.add_argument("--lanes", type=int, default=32, choices=(32, 64), help="of a wave")
     parser.add_argument("--most", type=float, default=1e-5, help="of the largest number written")
     arguments = parser.parse_args()
-    lines = compare(arguments.model, tuple(arguments.shape), arguments.batch_size)
+    lines = compare(arguments.model, tuple(arguments.shape), arguments.batch_size, arguments.lanes)
     rows = [[kernel, label, str(wrong), f"{worst:.1e}"] for kernel, label, wrong, worst in lines]
     print(Table(("kernel", "first use", "differ", "by"), rows, "<<>>"))
     equal = sum(wrong == 0 for *_, wrong, _ in lines)

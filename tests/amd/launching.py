@@ -103,7 +103,7 @@ def run(
         group_numbers=kernel.group_numbers,
         scratch_bytes=kernel.scratch_bytes,
     )
-    why = interpreter().run_launch(
+    why = interpreter(kernel.lanes).run_launch(
         ctypes.c_void_p(program.records.ctypes.data),
         ctypes.byref(launch),
         ctypes.byref(start),

@@ -28,7 +28,6 @@ from tests.amd.instructions import (
     Rule,
 )
 
-LANES = 32
 #: Registers with a meaning, by their names in assembly.
 NAMED = {"vcc_lo": 106, "vcc_hi": 107, "vcc": 106, "null": 124, "off": 124, "m0": 125}
 NAMED |= {"exec_lo": 126, "exec_hi": 127, "exec": 126}
@@ -49,21 +48,6 @@ SOURCE = np.dtype(
 _NUMBERS = ("operation", "d", "d2", "address", "is_first", "clamp", "scale", "base")
 INSTRUCTION = np.dtype(
     [*((name, "i4") for name in _NUMBERS), ("immediate", "i8"), ("immediate2", "i8"), ("source", SOURCE, 4)]
-)
-WAVE = np.dtype(
-    [
-        ("s", "u4", 128),
-        ("v", "u4", (256, LANES)),
-        ("late", "u4", LANES),
-        ("condition", "u4"),
-        ("pc", "u4"),
-        ("state", "u4"),
-        ("late_d", "u4"),
-        ("is_late", "u4"),
-        ("scratch_bytes", "u4"),
-        ("scratch", "u8"),
-        ("local", "u8"),
-    ]
 )
 #: What ends a launch before its time, by the code.
 FAULTS = {
@@ -115,16 +99,24 @@ class Start(ctypes.Structure):
     )
 
 
+def wave_type(lanes: int) -> np.dtype[Any]:
+    """A wave of 32 or 64 lanes, as in wave.c."""
+    numbers = ("condition", "pc", "state", "late_d", "is_late", "scratch_bytes")
+    registers = [("s", "u4", 128), ("v", "u4", (256, lanes)), ("late", "u4", lanes)]
+    return np.dtype([*registers, *((name, "u4") for name in numbers), ("scratch", "u8"), ("local", "u8")])
+
+
 @cache
-def interpreter() -> Any:
-    """The interpreter as a library: ``run_wave`` and ``run_launch`` of wave.c.
+def interpreter(lanes: int) -> Any:
+    """The interpreter for waves of 32 or 64 lanes as a library: ``run_wave`` and ``run_launch`` of wave.c.
 
     Raises:
         CompileError: the compiler refuses it.
     """
     text = Path(__file__).with_name("wave.c").read_text(encoding="utf-8")
     assert SOURCE.itemsize == 32
-    return ctypes.CDLL(str(library(text.replace("/* INSTRUCTIONS */", "\n    ".join(_cases())))))
+    cases = text.replace("/* INSTRUCTIONS */", "\n    ".join(_cases()))
+    return ctypes.CDLL(str(library(f"#define LANES {lanes}\n{cases}")))
 
 
 # -- cases -------------------------------------------------------------------------------------------------------------
@@ -152,7 +144,7 @@ def _lanes_of(types: str) -> tuple[str, str]:
     for k, (letter, name) in enumerate(zip(types, "abcm" if types.endswith("fffm") else "abc", strict=False)):
         source, kind = f"w, &I->source[{k}]", C_TYPES[letter]
         if letter == "m":
-            once.append(f"uint32_t p{k} = scalar({source});")
+            once.append(f"mask_t p{k} = mask({source});")
             each.append(f"int {name} = p{k} >> l & 1;")
         elif letter in WIDE:
             once.append(f"const uint64_t *p{k} = wide_lanes({source}, w{k});")
@@ -187,15 +179,16 @@ def _vector(rule: Rule) -> str:
 def _carry(rule: Rule) -> str:
     once, each = _lanes_of(rule.sources)
     bits = {"f": "R[l] = bits_of(D);"}.get(rule.result, "R[l] = (uint32_t)D; R2[l] = (uint64_t)D >> 32;")
-    body = f"{each} {C_TYPES[rule.result]} D; int C; {rule.text} {bits} M |= (uint32_t)(C != 0) << l;"
+    body = f"{each} {C_TYPES[rule.result]} D; int C; {rule.text} {bits} M |= (mask_t)(C != 0) << l;"
     upper = "put(w, I->d + 1, R2);" if rule.result in WIDE else ""
-    return f"uint32_t M = 0; {once} {_loop(body)} put(w, I->d, R); {upper} w->s[I->d2] = M & w->s[EXEC]; break;"
+    done = f"put(w, I->d, R); {upper} set_mask(w, I->d2, M & mask_at(w, EXEC)); break;"
+    return f"mask_t M = 0; {once} {_loop(body)} {done}"
 
 
 def _compare(rule: Rule) -> str:
     once, each = _lanes_of(rule.sources)
-    body = f"{each} M |= (uint32_t)({rule.text}) << l;"
-    return f"uint32_t M = 0; {once} {_loop(body)} w->s[I->d] = M & w->s[EXEC]; break;"
+    body = f"{each} M |= (mask_t)({rule.text}) << l;"
+    return f"mask_t M = 0; {once} {_loop(body)} set_mask(w, I->d, M & mask_at(w, EXEC)); break;"
 
 
 def _scalar(rule: Rule) -> str:
@@ -237,7 +230,7 @@ def _memory(access: Access) -> str:
     puts = "" if access.stores else " ".join(f"put(w, I->d + {k}, V[{k}]);" for k in range(total))
     values = "" if access.stores else f"uint32_t V[{total}][LANES];"
     count = f"if (q->traffic) {{ {' '.join(counted)} }}" if counted else ""
-    return f"{count} {values} {_loop('if (w->s[EXEC] >> l & 1) { ' + ' '.join(body) + ' }')} {puts} break;"
+    return f"{count} {values} {_loop('if (mask_at(w, EXEC) >> l & 1) { ' + ' '.join(body) + ' }')} {puts} break;"
 
 
 def _of_piece(access: Access) -> str:

@@ -226,6 +226,20 @@ CARRY: dict[str, tuple[Callable[..., int], int]] = {
 }
 
 
+LOGIC: dict[str, Callable[[int, int], int]] = {
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "nand": lambda a, b: ~(a & b),
+    "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
+    "and_not1": lambda a, b: a & ~b,
+    "or_not1": lambda a, b: a | ~b,
+    "and_not0": lambda a, b: ~a & b,
+    "or_not0": lambda a, b: ~a | b,
+}
+
+
 def _scalars() -> dict[str, Callable[..., tuple[int, Any]]]:
     """Result and condition; ``d`` is what the destination held, ``s`` the condition, ``x`` the lanes at work."""
     full, whole = 2**32, 2**64
@@ -253,8 +267,11 @@ def _scalars() -> dict[str, Callable[..., tuple[int, Any]]]:
         "s_not_b64": bits(operator.invert, 64),
         "s_brev_b32": kept(reversed_bits),
         "s_bcnt1_i32_b32": bits(lambda a: bin(a).count("1")),
+        "s_bcnt1_i32_b64": bits(lambda a: bin(a).count("1")),
         "s_ctz_i32_b32": kept(ends(32, False)),
+        "s_ctz_i32_b64": kept(ends(64, False)),
         "s_clz_i32_u32": kept(ends(32, True)),
+        "s_clz_i32_u64": kept(ends(64, True)),
         "s_sext_i32_i8": kept(lambda a: (a & 255) - 2 * (a & 128)),
         "s_sext_i32_i16": kept(lambda a: (a & 65535) - 2 * (a & 32768)),
         "s_abs_i32": bits(abs),
@@ -292,22 +309,11 @@ def _scalars() -> dict[str, Callable[..., tuple[int, Any]]]:
         "s_cmp_eq_u64": lambda a, b, d, s, x: (0, a == b),
         "s_cmp_lg_u64": lambda a, b, d, s, x: (0, a != b),
     }
-    logic: dict[str, Callable[[int, int], int]] = {
-        "and": operator.and_,
-        "or": operator.or_,
-        "xor": operator.xor,
-        "nand": lambda a, b: ~(a & b),
-        "nor": lambda a, b: ~(a | b),
-        "xnor": lambda a, b: ~(a ^ b),
-        "and_not1": lambda a, b: a & ~b,
-        "or_not1": lambda a, b: a | ~b,
-        "and_not0": lambda a, b: ~a & b,
-    }
-    for word, function in logic.items():
+    for word, function in LOGIC.items():
         for width in (32, 64):
             found[f"s_{word}_b{width}"] = bits(function, width)
-        # The destination gets the lanes that were at work; the condition is of those that are now.
-        found[f"s_{word}_saveexec_b32"] = lambda a, d, s, x, f=function: (x, f(a, x) % 2**32 != 0)
+            # The destination gets the lanes that were at work; the condition is of those that are now.
+            found[f"s_{word}_saveexec_b{width}"] = lambda a, d, s, x, f=function, n=2**width: (x % n, f(a, x) % n != 0)
     for shift in range(1, 5):
         found[f"s_lshl{shift}_add_u32"] = fits(lambda a, b, s, k=shift: (a << k) + b, 0, full)
     for word in ("lt", "le", "eq", "lg", "gt", "ge"):

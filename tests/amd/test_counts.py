@@ -117,7 +117,7 @@ def test_the_slowest_part_is_the_bound() -> None:
     from tests.amd.counts import cost
     from tests.amd.device import ANSWERS
 
-    model = model_of(ANSWERS)
+    model = model_of(ANSWERS[32])
     assert model.compute_units == 16
     named = Counter(v_fmac_f32=900, v_mul_lo_u32=50, v_add_nc_u32=100, s_add_u32=160, ds_load_b128=8, global_load_b32=4)
     traffic = {"loaded": 512, "stored": 0, "lines": 40, "local_clocks": 640, "conflicts": 80}

@@ -16,7 +16,7 @@ from tests.amd import semantics
 from tests.amd.compiler import assembled, disassembled, missing
 from tests.amd.decoder import Program, UnknownInstructionError, decode
 from tests.amd.instructions import CARRY, COMPARE, SCALAR, VECTOR, Rule
-from tests.amd.machine import LANES, NAMED, WAVE, Launch, interpreter
+from tests.amd.machine import NAMED, Launch, interpreter, wave_type
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 TYPES = {"f": "f4", "u": "u4", "i": "i4", "b": "u4", "e": "f2", "h": "u2", "k": "i2", "U": "u8", "I": "i8"}
@@ -30,25 +30,30 @@ RESULT, FIRST, MASK = 20, 2, 40
 ROUNDS = 8
 
 
+#: For waves of 32 lanes and of 64.
+both_widths = pytest.mark.parametrize("lanes", [32, 64])
+
+
 @cache
-def program(line: str) -> Program:
+def program(line: str, lanes: int) -> Program:
     """An instruction and the end, as the assembler and the disassembler have it."""
-    return decode(disassembled(assembled(f"{line}\ns_endpgm\n")))
+    return decode(disassembled(assembled(f"{line}\ns_endpgm\n", lanes), lanes=lanes))
 
 
 def executed(line: str, wave: Any) -> Any:
     """The wave after an instruction."""
-    after, code = wave.copy(), program(line)
+    lanes = wave["late"].size
+    after, code = wave.copy(), program(line, lanes)
     counts = np.zeros(len(code.records), np.uint64)
     launch = Launch(most=10, counts=counts.ctypes.data)
     records = ctypes.c_void_p(code.records.ctypes.data)
-    assert interpreter().run_wave(records, ctypes.c_void_p(after.ctypes.data), ctypes.byref(launch)) == 0
+    assert interpreter(lanes).run_wave(records, ctypes.c_void_p(after.ctypes.data), ctypes.byref(launch)) == 0
     return after
 
 
-def random_wave(rng: np.random.Generator) -> Any:
-    wave = np.zeros((), WAVE)
-    wave["s"], wave["v"] = rng.integers(0, 2**32, 128), rng.integers(0, 2**32, (256, LANES))
+def random_wave(rng: np.random.Generator, lanes: int) -> Any:
+    wave = np.zeros((), wave_type(lanes))
+    wave["s"], wave["v"] = rng.integers(0, 2**32, 128), rng.integers(0, 2**32, (256, lanes))
     wave["condition"] = rng.integers(2)
     wave["s"][NAMED["null"]] = 0
     return wave
@@ -85,6 +90,16 @@ def taken(wave: Any, name: str, place: int, letter: str) -> Any:
     return bits.astype(f"u{kind.itemsize}").view(kind)
 
 
+def mask(wave: Any, place: int) -> Any:
+    """The bits of the lanes in the scalar register, or pair, at a place, as truths."""
+    lanes = wave["late"].size
+    return np.array([wave["s"][place + lane // 32] >> lane % 32 & 1 for lane in range(lanes)], bool)
+
+
+def mask_register(place: int, lanes: int) -> str:
+    return register("s", place, "U" if lanes == 64 else "u")
+
+
 def register(name: str, place: int, letter: str) -> str:
     return f"{name}[{place}:{place + 1}]" if letter in "UI" else f"{name}{place}"
 
@@ -102,39 +117,37 @@ def same(found: Any, wanted: Any, letter: str, active: Any = None) -> None:
     assert good.all(), f"{found[~good]} instead of {wanted[~good]}, lanes {np.flatnonzero(~good)}"
 
 
-def prepared(name: str, rule: Rule) -> tuple[np.random.Generator, Any, list[Any], list[str], Any]:
+def prepared(name: str, rule: Rule, lanes: int) -> tuple[np.random.Generator, Any, list[Any], list[str], Any]:
     """A random wave with an instruction's sources; these as arrays and as text; and which lanes are at work."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     sources, texts = [], []
-    wave = random_wave(rng)
+    wave = random_wave(rng, lanes)
     for k, letter in enumerate(rule.sources):
         place = FIRST + 2 * k
         if letter == "m":
-            wave["s"][NAMED["vcc"]] = rng.integers(0, 2**32)
-            sources.append(wave["s"][NAMED["vcc"]] >> np.arange(LANES) & 1)
-            texts.append("vcc_lo")
+            sources.append(mask(wave, NAMED["vcc"]).astype(int))
+            texts.append("vcc" if lanes == 64 else "vcc_lo")
             continue
-        sources.append(draw(rng, letter, LANES))
+        sources.append(draw(rng, letter, lanes))
         give(wave, "v", place, sources[-1])
         texts.append(register("v", place, letter))
-    wave["s"][NAMED["exec"]] = rng.integers(0, 2**32)
-    active = (wave["s"][NAMED["exec"]] >> np.arange(LANES) & 1).astype(bool)
-    return rng, wave, sources, texts, active
+    return rng, wave, sources, texts, mask(wave, NAMED["exec"])
 
 
 def rounds(names: Mapping[str, Rule]) -> list[str]:
     return [name for name in names if not name.startswith("v_div_")]
 
 
+@both_widths
 @pytest.mark.parametrize("name", rounds(VECTOR))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_vector(name: str) -> None:
+def test_vector(name: str, lanes: int) -> None:
     rule = VECTOR[name]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
         if name in ("v_fmaak_f32", "v_fmamk_f32"):  # One of the sources is a number.
             place = 2 if name == "v_fmaak_f32" else 1
-            texts[place], sources[place] = "0x40490fdb", np.full(LANES, np.pi, np.float32)
+            texts[place], sources[place] = "0x40490fdb", np.full(lanes, np.pi, np.float32)
         line = f"{name} {', '.join([register('v', RESULT, rule.result), *texts])}"
         if name == "v_fmac_f32":
             sources.append(taken(wave, "v", RESULT, "f"))
@@ -154,41 +167,47 @@ def assert_untouched(wave: Any, after: Any, letter: str, active: Any) -> None:
         assert np.array_equal(wave["v"][RESULT] >> 16, after["v"][RESULT] >> 16)
 
 
+@both_widths
 @pytest.mark.parametrize("name", rounds(COMPARE))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_compare(name: str) -> None:
+def test_compare(name: str, lanes: int) -> None:
     rule = COMPARE[name]
     word = name.split("_")[2]
     function = semantics.classes if word == "class" else semantics.CONDITIONS[word]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
-        wanted = sum(1 << int(lane) for lane in np.flatnonzero(np.asarray(function(*sources)).astype(bool) & active))
-        after = executed(f"{name} s{MASK}, {', '.join(texts)}", wave)
-        assert after["s"][MASK] == wanted
-        assert executed(f"{name.replace('cmp', 'cmpx')} {', '.join(texts)}", wave)["s"][NAMED["exec"]] == wanted
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
+        wanted = np.asarray(function(*sources)).astype(bool) & active
+        after = executed(f"{name} {mask_register(MASK, lanes)}, {', '.join(texts)}", wave)
+        assert np.array_equal(mask(after, MASK), wanted)
+        after = executed(f"{name.replace('cmp', 'cmpx')} {', '.join(texts)}", wave)
+        assert np.array_equal(mask(after, NAMED["exec"]), wanted)
 
 
+@both_widths
 @pytest.mark.parametrize("name", semantics.CARRY)
-def test_carry(name: str) -> None:
+def test_carry(name: str, lanes: int) -> None:
     rule, (function, bits) = CARRY[name], semantics.CARRY[name]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule)
+        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
         whole = [function(*map(int, values)) for values in zip(*sources, strict=True)]
-        after = executed(f"{name} {register('v', RESULT, rule.result)}, s{MASK}, {', '.join(texts)}", wave)
+        results = register("v", RESULT, rule.result), mask_register(MASK, lanes)
+        after = executed(f"{name} {', '.join([*results, *texts])}", wave)
         same(taken(after, "v", RESULT, rule.result), whole, rule.result, active)
-        carried = [not 0 <= value < 1 << bits for value in whole]
-        assert after["s"][MASK] == sum(1 << lane for lane in range(LANES) if carried[lane] and active[lane])
+        carried = np.array([not 0 <= value < 1 << bits for value in whole])
+        assert np.array_equal(mask(after, MASK), carried & active)
 
 
-def test_division() -> None:
+@both_widths
+def test_division(lanes: int) -> None:
     """The three instructions of a division together, as the compiler uses them: correct rounding of normal quotients.
 
     Of those that overflow what the guide says of the three is no infinity.
     """
     rng = np.random.default_rng(0)
-    lines = """
-        v_div_scale_f32 v10, s40, v4, v4, v2
-        v_div_scale_f32 v11, vcc_lo, v2, v4, v2
+    scaled = "vcc" if lanes == 64 else "vcc_lo"
+    lines = f"""
+        v_div_scale_f32 v10, {mask_register(MASK, lanes)}, v4, v4, v2
+        v_div_scale_f32 v11, {scaled}, v2, v4, v2
         v_rcp_f32 v12, v10
         v_fma_f32 v13, -v10, v12, 1.0
         v_fma_f32 v12, v13, v12, v12
@@ -200,9 +219,9 @@ def test_division() -> None:
         v_div_fixup_f32 v20, v14, v4, v2
     """
     for _ in range(40):
-        wave = random_wave(rng)
-        wave["s"][NAMED["exec"]] = 2**32 - 1
-        a, b = (draw(rng, "f", LANES) for _ in range(2))
+        wave = random_wave(rng, lanes)
+        wave["s"][NAMED["exec"] :] = 2**32 - 1
+        a, b = (draw(rng, "f", lanes) for _ in range(2))
         give(wave, "v", 2, a)
         give(wave, "v", 4, b)
         for line in filter(None, map(str.strip, lines.splitlines())):
@@ -220,7 +239,7 @@ def test_scalar(name: str) -> None:
     rule = SCALAR[name]
     for turn in range(4 * ROUNDS):
         rng = np.random.default_rng(zlib.crc32(f"{name} {turn}".encode()))
-        wave = random_wave(rng)
+        wave = random_wave(rng, 32)
         numbers, texts = [], []
         for k, letter in enumerate(rule.sources):
             value = draw(rng, "k" if letter == "c" else "h" if letter == "C" else letter, 1)
@@ -231,12 +250,17 @@ def test_scalar(name: str) -> None:
                 texts.append(register("s", FIRST + 2 * k, letter))
             numbers.append(int(value[0]))
         before = int(np.int32(wave["s"][RESULT].astype(np.int32))), int(wave["condition"])
-        result, condition = semantics.SCALAR[name](*numbers, d=before[0], s=before[1], x=int(wave["s"][126]))
+        active = int(taken(wave, "s", NAMED["exec"], "U")[0])
+        result, condition = semantics.SCALAR[name](*numbers, d=before[0], s=before[1], x=active)
         operands = ([register("s", RESULT, rule.result)] if rule.result else []) + texts
         after = executed(f"{name} {', '.join(operands)}", wave)
         if rule.result:
             same(taken(after, "s", RESULT, rule.result), [result], rule.result)
         assert bool(after["condition"]) == bool(condition)
+        if "saveexec" in name:
+            word = name.removeprefix("s_").partition("_saveexec")[0]
+            wanted = semantics.LOGIC[word](numbers[0], active)
+            same(taken(after, "s", NAMED["exec"], rule.result), [wanted], rule.result)
 
 
 def test_every_instruction_has_a_semantics() -> None:
@@ -250,17 +274,18 @@ def test_every_instruction_has_a_semantics() -> None:
 )
 def test_what_is_not_known_is_refused_before_it_runs(line: str) -> None:
     with pytest.raises(UnknownInstructionError, match=re.escape(line.split()[0])):
-        program(line)
+        program(line, 32)
 
 
+@both_widths
 @pytest.mark.parametrize(("name", "shift"), [("v_fma_mix_f32", None), ("v_fma_mixlo_f16", 0), ("v_fma_mixhi_f16", 16)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_multiply_adds_of_halves(name: str, shift: int | None) -> None:
+def test_multiply_adds_of_halves(name: str, shift: int | None, lanes: int) -> None:
     rng = np.random.default_rng(0)
-    wave = random_wave(rng)
-    wave["s"][NAMED["exec"]] = 2**32 - 1
-    a, b = (rng.standard_normal((LANES, 2)).astype("f2") for _ in range(2))
-    c = rng.standard_normal(LANES).astype("f4")
+    wave = random_wave(rng, lanes)
+    wave["s"][NAMED["exec"] :] = 2**32 - 1
+    a, b = (rng.standard_normal((lanes, 2)).astype("f2") for _ in range(2))
+    c = rng.standard_normal(lanes).astype("f4")
     for place, values in ((2, a.view("u4")[:, 0]), (4, b.view("u4")[:, 0]), (6, c)):
         give(wave, "v", place, values)
     after = executed(f"{name} v{RESULT}, v2, v4, v6 op_sel:[1,0,0] op_sel_hi:[1,1,0]", wave)

@@ -14,13 +14,14 @@ from tests.amd.compiler import missing
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
-def test_gradients_of_a_small_network() -> None:
+@pytest.mark.parametrize("lanes", [32, 64])
+def test_gradients_of_a_small_network(lanes: int) -> None:
     from tests.amd.device import MachineDevice, host_device
 
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((5, 3, 9, 7)).astype(np.float32), rng.integers(0, 4, 5)
     found = []
-    for device in (Device(host_device()), MachineDevice()):
+    for device in (Device(host_device()), MachineDevice(lanes=lanes)):
         model = bn.Sequential(
             [
                 layers.Input(units=3, height=9, width=7),

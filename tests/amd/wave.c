@@ -1,4 +1,4 @@
-/* Executes waves of 32 lanes of RDNA 3 machine code that was decoded before (tests/amd/decoder.py).
+/* Executes waves of LANES lanes, 32 or 64, of RDNA 3 machine code that was decoded before (tests/amd/decoder.py).
 
    Semantics: AMD, "RDNA3" Instruction Set Architecture Reference Guide (2023), chapter 16, in the modes that OpenCL's
    kernels run in; where it leaves errors to the hardware: tests/amd/instructions.py. The cases of the switch below are
@@ -9,7 +9,12 @@
 #include <string.h>
 #pragma clang diagnostic ignored "-Wunused-variable"
 
-#define LANES 32
+/* A bit for each lane, in one scalar register or two. */
+#if LANES == 64
+typedef uint64_t mask_t;
+#else
+typedef uint32_t mask_t;
+#endif
 /* Scalar registers with a meaning. */
 enum { VCC = 106, NONE = 124, M0 = 125, EXEC = 126 };
 /* Where a source comes from. */
@@ -188,11 +193,18 @@ static const uint32_t *half_lanes(const Wave *w, const Source *x, uint32_t *t) {
 static uint32_t scalar(const Wave *w, const Source *x) {
   return x->kind == SCALAR_REGISTER ? w->s[x->number] : (uint32_t)x->value;
 }
+static inline uint64_t pair(const Wave *w, int place) { return w->s[place] | (uint64_t)w->s[place + 1] << 32; }
 static uint64_t scalar64(const Wave *w, const Source *x) {
   if (x->kind != SCALAR_REGISTER) return x->value;
-  return x->number == NONE ? 0 : w->s[x->number] | (uint64_t)w->s[x->number + 1] << 32;
+  return x->number == NONE ? 0 : pair(w, x->number);
 }
 static void set_scalar64(Wave *w, int d, uint64_t value) { w->s[d] = (uint32_t)value; w->s[d + 1] = value >> 32; }
+static inline mask_t mask_at(const Wave *w, int place) { return LANES == 64 ? pair(w, place) : w->s[place]; }
+static mask_t mask(const Wave *w, const Source *x) { return LANES == 64 ? scalar64(w, x) : scalar(w, x); }
+static void set_mask(Wave *w, int d, mask_t value) {
+  w->s[d] = (uint32_t)value;
+  if (LANES == 64) w->s[d + 1] = (uint64_t)value >> 32;
+}
 static const uint64_t *wide_lanes(const Wave *w, const Source *x, uint64_t *t) {
   if (x->kind == VECTOR_REGISTER)
     for (int l = 0; l < LANES; l++) t[l] = w->v[x->number][l] | (uint64_t)w->v[x->number + 1][l] << 32;
@@ -204,8 +216,9 @@ static const uint64_t *wide_lanes(const Wave *w, const Source *x, uint64_t *t) {
 }
 /* Gives a register what the lanes at work have computed. */
 static inline void put(Wave *w, int d, const uint32_t *values) {
-  uint32_t *to = w->v[d], active = w->s[EXEC];
-  if (active == 0xffffffff) { memcpy(to, values, 4 * LANES); return; }
+  uint32_t *to = w->v[d];
+  mask_t active = mask_at(w, EXEC);
+  if (active == (mask_t)-1) { memcpy(to, values, 4 * LANES); return; }
   for (int l = 0; l < LANES; l++) to[l] = active >> l & 1 ? values[l] : to[l];
 }
 /* The same for halves of a pair: both read before one of them writes. */
@@ -223,7 +236,10 @@ static inline float scaled_and_clamped(const Instruction *I, float f) {
   if (I->scale) f *= I->scale == 1 ? 2 : I->scale == 2 ? 4 : 0.5f;
   return I->clamp ? minimum(maximum(f, 0), 1) : f;
 }
-static int first_lane(const Wave *w) { return w->s[EXEC] ? __builtin_ctz(w->s[EXEC]) : 0; }
+static int first_lane(const Wave *w) {
+  mask_t active = mask_at(w, EXEC);
+  return active ? __builtin_ctzll(active) : 0;
+}
 /* A multiply-add of floats whose sources may be halves. */
 static void fma_mix(const Wave *w, const Instruction *I, uint32_t *t) {
   float x[3][LANES];
@@ -258,7 +274,7 @@ static int is_in_buffers(Launch *q, uint64_t address, uint32_t bytes) {
 static uint64_t global_address(const Wave *w, const Instruction *I, int l) {
   uint64_t own = w->v[I->address][l];
   if (I->base == NONE) own |= (uint64_t)w->v[I->address + 1][l] << 32;
-  else own += w->s[I->base] | (uint64_t)w->s[I->base + 1] << 32;
+  else own += pair(w, I->base);
   return own + I->immediate;
 }
 static uint8_t *global_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t unused, uint32_t bytes) {
@@ -291,7 +307,7 @@ static void count_global(const Wave *w, Launch *q, const Instruction *I, int sto
   uint64_t lines[2 * LANES];
   int count = 0;
   for (int l = 0; l < LANES; l++) {
-    if (!(w->s[EXEC] >> l & 1)) continue;
+    if (!(mask_at(w, EXEC) >> l & 1)) continue;
     uint64_t first = global_address(w, I, l), last = first + bytes - 1;
     for (uint64_t line = first / t->line; line <= last / t->line; line++) {
       int k = count;
@@ -310,7 +326,7 @@ static void count_local(const Wave *w, Launch *q, const Instruction *I, int64_t 
   for (uint32_t from = 0; from < LANES; from += together) {
     uint32_t wanted[4 * LANES], count = 0, clocks = 0;
     for (uint32_t l = from; l < LEAST(LANES, from + together); l++) {
-      if (!(w->s[EXEC] >> l & 1)) continue;
+      if (!(mask_at(w, EXEC) >> l & 1)) continue;
       uint32_t first = (w->v[I->address][l] + (uint32_t)offset) / 4;
       for (uint32_t word = first; word < first + words; word++) {
         uint32_t same_bank = 1, known = 0;
@@ -386,8 +402,8 @@ static void start_wave(Wave *w, const Start *start, uint32_t first, const uint32
   w->condition = w->pc = w->state = w->is_late = 0;
   memset(w->scratch, 0xff, (size_t)LANES * w->scratch_bytes);
   uint32_t left = size[0] * size[1] * size[2] - first;
-  w->s[EXEC] = left >= LANES ? 0xffffffff : (1u << left) - 1;
   w->s[EXEC + 1] = 0;
+  set_mask(w, EXEC, left >= LANES ? (mask_t)-1 : ((mask_t)1 << left) - 1);
   int at = 0;
   if (start->packet) { set_scalar64(w, at, start->packet); at += 2; }
   set_scalar64(w, at, start->arguments);
