@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -341,7 +341,7 @@ class BlobLayout:
             raise ShapeError("blob layout", "the row pitch must hold the data and its halo", pitch=pitch, halo=halo)
         return layout
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """What it holds: units of planes, or of rows of planes."""
         depth = (self.depth.size,) if self.depth.size > 1 else ()
@@ -352,7 +352,7 @@ class BlobLayout:
         pairs = zip(halo.axes, self.zeros.axes, strict=True)
         return all(before <= zeros[0] and after <= zeros[1] for (before, after), zeros in pairs)
 
-    @property
+    @cached_property
     def zeros(self) -> Halo:
         """All zeros around the data; those behind a row are those before the next one, too, where rows share them."""
         behind = self.plane_extent - self.height.memory * self.width.memory
@@ -452,7 +452,7 @@ class BlobLayout:
         """The stride between samples."""
         return self.unit_memory_count * self.unit_memory_elements
 
-    @property
+    @cached_property
     def plane_extent(self) -> int:
         """Elements at the start of a plane that are data or halo; the rest is slack."""
         rows = self.unit_memory_height * self.unit_memory_width
@@ -463,7 +463,7 @@ class BlobLayout:
         """Zeros in one unit."""
         return self.unit_memory_depth * self.plane_extent - self.unit_elements
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether a unit is one plane, whose rows share their zeros: what kernels are made for first of all."""
         rows = self.unit_memory_height * self.unit_memory_width

@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -56,6 +56,8 @@ _ZERO = np.zeros(1, np.uint32)
 _CANARY = 0x7FC0CA7A
 #: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
 MOST_PROGRAMS = 256
+#: Threads at least that load programs: each waits for Python between two of the driver's calls.
+_LEAST_LOADERS = 4
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
 _MEMORY_OF_A_CHILD = 1 << 31
@@ -217,6 +219,27 @@ _UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
 #: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
 #: tried.
 _LEAST_CRASH = 1 << 31
+
+
+_CREATE_KERNELS = _function(
+    "clCreateKernelsInProgram", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
+)
+_RELEASE_KERNEL = _function("clReleaseKernel", ctypes.c_void_p)
+
+
+def _touch_kernels(program: cl.Program) -> None:
+    """Makes the kernels of a program, and forgets them: Intel's runtime reads half of a binary for the first one.
+
+    NOTE: pyopencl holds Python's lock when it makes a kernel; ctypes does not.
+    """
+    if _CREATE_KERNELS is None or _RELEASE_KERNEL is None:
+        return
+    count = ctypes.c_uint()
+    if _CREATE_KERNELS(program.int_ptr, 0, None, ctypes.byref(count)) == cl.status_code.SUCCESS:
+        kernels = (ctypes.c_void_p * count.value)()
+        if _CREATE_KERNELS(program.int_ptr, count, kernels, None) == cl.status_code.SUCCESS:
+            for kernel in kernels:
+                _RELEASE_KERNEL(kernel)
 
 
 def _keep_invokers_in_memory() -> None:
@@ -598,6 +621,8 @@ class Device:
         self._programs: Recent[str, cl.Program] = Recent(MOST_PROGRAMS)
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
+        #: Programs that are being loaded, by digest: see :meth:`foreseeing`.
+        self._loading: dict[str, Future[cl.Program | None]] = {}
         self._enqueue = None if self.is_host else _function("clEnqueueNDRangeKernel")
 
     @property
@@ -673,7 +698,8 @@ class Device:
             try:
                 flags = cl.mem_flags.READ_WRITE | (0 if own is None else cl.mem_flags.USE_HOST_PTR)
                 buffer = cl.Buffer(self.context, flags, size if own is None else 0, own)
-                cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, size)
+                if own is None:
+                    cl.enqueue_fill_buffer(self.queue, buffer, _ZERO, 0, size)
                 found.append(buffer)
             except cl.Error as error:
                 rule = "the device must have room for a buffer"
@@ -718,7 +744,7 @@ class Device:
             return Guarded(self, whole, whole.get_sub_region(room, size), room)
 
     def _large_pages(self, sizes: Sequence[int]) -> list[npt.NDArray[np.uint8] | None]:
-        """Memory for buffers of a processor; None where its driver finds some.
+        """Memory for buffers of a processor, all zero as the system gives it; None where its driver finds some.
 
         NOTE: a network reads thousands of pages of 4 KB in turn, more than processors remember. Drivers do not ask for
         larger ones.
@@ -920,6 +946,45 @@ class Device:
         """
         self._programs.limit(max(MOST_PROGRAMS, programs))
 
+    @contextlib.contextmanager
+    def foreseeing(self, purpose: str) -> Iterator[set[str]]:
+        """Loads, beside what the caller does, the programs that a purpose needed the last time.
+
+        Gives a set for the sources of those that it needs now. What it needs no more was loaded in vain, no worse.
+        """
+        record = self._folder / f"{purpose}.programs"
+        known = None if self._driver.keeps_programs else read_entry(record)
+        built, needed = {self._digest(source) for source in self._programs}, set[str]()
+        with self._loaders() as pool:
+            try:
+                digests = (known or b"").decode().split()
+                self._loading = {digest: pool.submit(self._load, digest) for digest in digests if digest not in built}
+                yield needed
+            finally:
+                pool.shutdown(cancel_futures=True)
+                self._loading = {}
+        now = "\n".join(sorted(map(self._digest, needed))).encode()
+        if now != known and not self._driver.keeps_programs:
+            with contextlib.suppress(OSError):
+                write_entry(record, now)
+
+    @contextlib.contextmanager
+    def _loaders(self) -> Iterator[ThreadPoolExecutor]:
+        """Threads for the driver's work; all is done at the end."""
+        with _without_remarks(), ThreadPoolExecutor(max(_LEAST_LOADERS, usable_cores())) as pool:
+            yield pool
+
+    def _load(self, digest: str) -> cl.Program | None:
+        """A program that was built before; None if its binary is not kept, or not taken."""
+        binary = None if self._driver.keeps_programs else read_entry(self._record(digest))
+        if binary is not None:
+            with contextlib.suppress(cl.Error, RuntimeError):
+                program: cl.Program = cl.Program(self.context, [self.info.handle], [binary])
+                program.build(cache_dir=_NO_CACHE)
+                _touch_kernels(program)
+                return program
+        return None
+
     def build(self, source: str, what: str) -> cl.Program:
         """A program, built once as long as it is kept: see :meth:`make_room`.
 
@@ -950,11 +1015,16 @@ class Device:
             trials: for a source, launches that children try where the driver leaves work to the first one.
         """
         missing = {self._digest(source): source for source in sources if source not in self._programs}
+        with self._loaders() as pool:
+            loading = {digest: self._loading.get(digest) or pool.submit(self._load, digest) for digest in missing}
+        for digest, load in loading.items():
+            if program := load.result():
+                self._programs[missing.pop(digest)] = program
         if self.builds_in_children:
             self._build_in_children(missing, advance, trials)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.
         if not self.is_host:
-            with _without_remarks(), ThreadPoolExecutor(usable_cores()) as pool:
+            with self._loaders() as pool:
                 futures = {
                     digest: pool.submit(self._build, source, digest, "a kernel") for digest, source in missing.items()
                 }
@@ -997,9 +1067,8 @@ class Device:
                 self._record(unknown[source]).unlink(missing_ok=True)
 
     def _is_unknown(self, digest: str) -> bool:
-        if self._driver.keeps_programs:
-            return digest not in self._crashed and read_entry(self._record(digest)) is None
-        return digest not in self._crashed and not self._record(digest).exists()
+        known = self._driver.keeps_programs and read_entry(self._record(digest)) is not None
+        return digest not in self._crashed and not known
 
     @cached_property
     def _folder(self) -> Path:
@@ -1049,11 +1118,9 @@ class Device:
     def _compile(self, source: str, digest: str) -> Any:
         """A program from the cache, or from the driver; cl.Error or RuntimeError if it refuses the source."""
         # A cache that cannot be read or written costs time, not results.
+        if (known := self._load(digest)) is not None:
+            return known
         record = self._record(digest)
-        binary = None if self._driver.keeps_programs else read_entry(record)
-        if binary is not None:
-            with contextlib.suppress(cl.Error):
-                return cl.Program(self.context, [self.info.handle], [binary]).build(cache_dir=_NO_CACHE)
         program = self._from_source(self._preamble + source)
         with contextlib.suppress(cl.Error, OSError):
             if self._driver.keeps_programs:

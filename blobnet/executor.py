@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import textwrap
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ DENIALS_TOLD: set[tuple[str, Fault]] = set()
 #: Programs that may be needed beside those of a plan: an optimizer's, sums', averages'. NOTE: were there room for one
 #: less than are bound in turn, each would be forgotten right before it is asked for again.
 _OTHER_PROGRAMS = 32
+#: Plans at most of which it is kept which programs they need.
+_PURPOSES = 1000
 
 #: What to do about a batch that is too large for a device.
 IN_PARTS = "fit(fit_memory=True), or --fit-memory, computes a batch in parts that fit."
@@ -165,7 +168,22 @@ def plan_for(
         BuildError: there is no other way.
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
-    tuning = tuning or device.tuning
+    with device.foreseeing(_purpose(graph, batch_size, settings)) as sources:
+        plan = _plan_for(device, graph, batch_size, tuning or device.tuning, reserved, settings)
+        sources.update(call.assemble() for _, call in plan.calls)
+    return plan
+
+
+def _purpose(graph: Graph, batch_size: int, settings: Mapping[str, Any]) -> str:
+    """One of _PURPOSES names, which tells from most others what programs are for."""
+    told = {name: value for name, value in settings.items() if name != "parameters"}
+    number = zlib.crc32(repr((graph, batch_size, told)).encode()) % _PURPOSES
+    return f"{number:03}"
+
+
+def _plan_for(
+    device: Device, graph: Graph, batch_size: int, tuning: Tuning, reserved: int, settings: Mapping[str, Any]
+) -> Plan:
     failures: dict[Fault, BuildError] = {}
     while True:
         known = tuning.choices.broken | failures.keys()

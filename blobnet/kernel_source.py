@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -155,10 +155,7 @@ class KernelSource:
             return self.text
         # A kernel writes GLOBAL_UNITS, be it an argument or a number.
         values = {**macros, **blob_macros, **(sizes or {name: name.lower() for name in self.sizes})}
-        defines = "".join(
-            f"#define {name}{'' if isinstance(value, Definition) else ' '}{_literal(value)}\n"
-            for name, value in sorted(values.items())
-        )
+        defines = "".join([_define(name, values[name]) for name in sorted(values)])
         as_arguments = self.sizes_as_arguments and sizes is None
         from blobnet.blob import geometry_type  # It needs NumPy, and the command line's help does not.
 
@@ -205,6 +202,11 @@ def check_names(subject: str, kind: str, given: Iterable[str], declared: Iterabl
     if missing or unknown:
         rule = f"the {kind} given must be those that its header declares"
         raise KernelError(subject, rule, missing=sorted(missing), unknown=sorted(unknown))
+
+
+@lru_cache(1 << 14, typed=True)
+def _define(name: str, value: Macro) -> str:
+    return f"#define {name}{'' if isinstance(value, Definition) else ' '}{_literal(value)}\n"
 
 
 def _literal(value: Macro) -> str:

@@ -92,7 +92,7 @@ class ParameterTable:
     def put_into(self, flat: FloatArray, weights: Mapping[str, FloatArray]) -> None:
         """Sets all parameters in such an array; what lies between them stays as it is."""
         for name, place in self._places(flat).items():
-            place[:] = weights[name].reshape(-1)
+            place.reshape(weights[name].shape)[...] = weights[name]
 
     def _places(self, flat: FloatArray) -> dict[str, FloatArray]:
         return {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -26,6 +27,9 @@ class Recent(Generic[Key, Value]):
 
     def __contains__(self, key: Key) -> bool:
         return key in self._values
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._values))
 
     def get(self, key: Key) -> Value | None:
         """The value of a key, which is the latest from now on; None if there is none."""

@@ -26,6 +26,8 @@ def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]
     Where no file can be read or written, every process searches.
     """
     key, known = key_of(table, device), _known()
+    if key not in known and (text := _read(key)) is not None:
+        known[key] = text
     if key not in known:
         known[key] = str(search())
         with contextlib.suppress(OSError, FileError):
@@ -44,8 +46,23 @@ def key_of(table: Table, device: DeviceModel) -> str:
 
 @cache
 def _known() -> dict[str, str]:
-    """Schedules by keys, those of the file at first; lines that are not as they were written do not count."""
-    found: dict[str, str] = {}
+    """The schedules that this process has asked for, by keys."""
+    return {}
+
+
+def _read(key: str) -> str | None:
+    """What the file has for a key; a line that is not as it was written does not count."""
+    for line in reversed(_lines().get(key, [])):
+        text = line.split(" ", 2)[-1].removesuffix("\n")
+        if line == _line(key, text):
+            return text
+    return None
+
+
+@cache
+def _lines() -> dict[str, list[str]]:
+    """The lines of the file, by keys, as they are: thousands, of which a plan asks for a few."""
+    found: dict[str, list[str]] = {}
     with contextlib.suppress(OSError, FileError):
         if not is_own(_path().parent):
             return found
@@ -56,10 +73,7 @@ def _known() -> dict[str, str]:
         if not is_own(_path()):
             return found
         for line in _path().read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-            key, _, rest = line.partition(" ")
-            text = rest.partition(" ")[2].removesuffix("\n")
-            if line == _line(key, text):
-                found[key] = text
+            found.setdefault(line.partition(" ")[0], []).append(line)
     return found
 
 

@@ -119,12 +119,15 @@ class Lowered(Layer):
     # -- kernel calls ------------------------------------------------------------------------------------------------
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        bound = self.bound(inputs)
-        return _halo(bound.program, bound.inputs)
+        return self._halo(inputs, self.bound(inputs).inputs)
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
         bound = self.bound(inputs)
-        return _halo(bound.program, (delta_names(bound.program)[bound.output.name],))
+        return self._halo(inputs, (delta_names(bound.program)[bound.output.name],))
+
+    def _halo(self, inputs: Sequence[Shape], names: tuple[str, ...]) -> Halo:
+        """The zeros that some pass reads around one of these tensors; none where it takes values one by one."""
+        return Halo() if self.in_place(inputs) else _halo(self.bound(inputs).program, names)
 
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return True

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from blobnet.blob import Shape
+from blobnet.collecting import collected_later
 from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
@@ -69,8 +70,13 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
         OptionError: an axis has no size, or another one than the file says; or an operator is none of those that
             docs/onnx.md lists: the error names the node, and is an UnsupportedError of blobnet.onnx.operation.
     """
-    model = read(path)
-    graph, subject = model.graph, str(path)
+    with collected_later():
+        return _loaded(read(path), str(path), sizes, samples)
+
+
+def _loaded(model: Any, subject: str, sizes: Sizes | Sequence[int] | None, samples: bool) -> Model:
+    """What :func:`load` gives, of a model that was read."""
+    graph = model.graph
     arrays = {item.name: item for item in graph.initializer} if samples else {}
     normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
     imported = import_for(

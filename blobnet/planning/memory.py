@@ -52,6 +52,11 @@ class Occupant(Buffer):
         """The geometry of its planes."""
         return self.blob.layout.plane if self.blob else None
 
+    @cached_property
+    def has_halo(self) -> bool:
+        """Whether there are zeros around its planes."""
+        return self.blob is not None and self.blob.layout.halo_elements > 0
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -85,7 +90,13 @@ class _Slot:
     def is_free_for(self, occupant: Occupant) -> bool:
         """Whether none of its storages lives at the same time."""
         first, last = occupant.first, occupant.last
-        return all(item.last < first or last < item.first for item in self.members)
+        # As a rule the latest member is the one that is in the way.
+        return all(item.last < first or last < item.first for item in reversed(self.members))
+
+    def would_clear(self, occupant: Occupant) -> bool:
+        """Whether, with one more, halos would have to be cleared."""
+        same = self.planes == {occupant.plane}
+        return not same and (occupant.has_halo or any(item.has_halo for item in self.members))
 
     def add(self, occupant: Occupant, size: int) -> None:
         self.members.append(occupant)
@@ -195,7 +206,7 @@ def _share_buffers(
             and (slot.members[0].blob is None) == is_array
             and slot.members[0].type == occupant.type
             and slot.is_free_for(occupant)
-            and not (keep_planes and _to_clear([*slot.members, occupant]))
+            and not (keep_planes and slot.would_clear(occupant))
         ]
         wastes = [(slot.room < size, slot.planes != planes, abs(slot.room - size)) for slot in free]
         if free:
@@ -213,7 +224,7 @@ def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
     """Those of a buffer whose halos others leave behind with values."""
     if len({item.plane for item in members}) == 1:
         return []
-    return [item for item in members if item.blob and item.blob.layout.halo_elements]
+    return [item for item in members if item.has_halo]
 
 
 def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from blobnet.blob import FLOAT32
+from blobnet.collecting import collected_later
 from blobnet.ends import Losses, heads_of
 from blobnet.errors import OptionError, PlanError, ShapeError
 from blobnet.geometry import check_count
@@ -158,7 +159,8 @@ def make_plan(
     if training and table.type != FLOAT32:
         raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
     options = input_delta, sample_type, augmented, share, reuse, every_halo, shards
-    return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
+    with collected_later():
+        return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
 
 
 def _plan(request: Request) -> Plan:
@@ -181,7 +183,7 @@ def _plan(request: Request) -> Plan:
         ),
         buffers=memory.buffers,
         placed=memory.placed,
-        outputs={name: layouts.blob(region) for name, region in zip(names, places.regions, strict=True)},
+        outputs={name: site.output for name, site in zip(names, fusion.sites, strict=True)},
         deltas={names[index]: layouts.blob(region) for index, region in deltas.regions.items()},
         fused={names[index]: names[computer] for index, computer in fusion.computed_by.items()},
         sites=dict(zip(names, fusion.sites, strict=True)),

@@ -31,6 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     """As a new process."""
     kept._known.cache_clear()
+    kept._lines.cache_clear()
     kept._path.cache_clear()
 
 
@@ -63,9 +64,11 @@ def test_lines_that_were_not_written_to_their_end_do_not_count(folder: Path) -> 
         forget()
         with pytest.raises(AssertionError, match="it is known"):
             kept.remembered(product(8), CPU, never)
-    path.write_text(whole)
-    forget()
-    assert kept.remembered(product(8), CPU, never) == FOUND
+    # Nor do they hide what was: processes write side by side.
+    for text in (whole, whole + other, other + whole, whole + whole[:-3]):
+        path.write_text(text)
+        forget()
+        assert kept.remembered(product(8), CPU, never) == FOUND
 
 
 def test_those_of_another_compiler_are_deleted(folder: Path) -> None:

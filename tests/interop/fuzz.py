@@ -521,6 +521,7 @@ def _schedule_load(path: Path) -> object:
     for content in (data, remembered._line(remembered.key_of(table, HOST), data.decode(errors="replace")).encode()):
         remembered._path().write_bytes(content)
         remembered._known.cache_clear()
+        remembered._lines.cache_clear()
         schedule = remembered.remembered(table, HOST, Schedule)
         made = scheduled(table, schedule, {}, lambda name: f"{name}_")
         texts += [generate(part, chosen).text for part, chosen in made]

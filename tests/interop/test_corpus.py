@@ -25,7 +25,7 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    caches = (fuzz.remembered._path, fuzz.remembered._known)
+    caches = (fuzz.remembered._path, fuzz.remembered._known, fuzz.remembered._lines)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, building, child_builds, layers, tuning
-from blobnet.cache import cache_folder
+from blobnet.cache import cache_folder, write_entry
 from blobnet.child import Child
 from blobnet.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
@@ -99,6 +99,74 @@ def test_children_build_and_leave_records(fresh: Device) -> None:
     again._folder = fresh._folder
     again.build_ahead(sources, lambda *state: seen.append(state))
     assert not seen, "what is on record needs no child"
+
+
+def another(device: Device) -> Device:
+    """As in the next process."""
+    other = Device(device.info)
+    other._folder = device._folder
+    return other
+
+
+def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fresh._driver.keeps_programs:
+        pytest.skip("this driver keeps programs itself")
+    sources = [source(number) for number in range(20, 24)]
+    with fresh.foreseeing("a plan") as needed:
+        assert not fresh._loading
+        fresh.build_ahead(sources[:3])
+        needed.update(sources[:3])
+    fresh.build_ahead(sources[3:])
+    following = another(fresh)
+    monkeypatch.setattr(Device, "_from_source", None)  # All that follows has been built.
+    with following.foreseeing("a plan") as needed:
+        loads = dict(following._loading)
+        assert loads.keys() == {following._digest(text) for text in sources[:3]}
+        following.build_ahead(sources)
+        needed.update(sources[1:])
+    assert not following._loading
+    assert following._programs.get(sources[0]) is loads[following._digest(sources[0])].result()
+    assert [value(following, text) for text in sources] == [20, 21, 22, 23]
+    with following.foreseeing("a plan"):
+        assert not following._loading, "they are there"
+    last = another(fresh)
+    with last.foreseeing("a plan") as needed:
+        assert not last._loading, "nothing was needed the last time"
+    with last.foreseeing("another plan"):
+        assert not last._loading
+
+
+def test_a_list_of_programs_that_is_damaged_or_outdated(fresh: Device) -> None:
+    if fresh._driver.keeps_programs:
+        pytest.skip("this driver keeps programs itself")
+    sources = [source(number) for number in range(24, 28)]
+    with fresh.foreseeing("a plan") as needed:
+        fresh.build_ahead(sources)
+        needed.update(sources)
+    fresh._record(fresh._digest(sources[0])).unlink()
+    write_entry(fresh._record(fresh._digest(sources[1])), b"no binary of a program")
+    following = another(fresh)
+    with following.foreseeing("a plan") as needed:
+        assert len(following._loading) == 4
+        following.build_ahead(sources)
+        needed.update(sources)
+    assert [value(following, text) for text in sources] == [24, 25, 26, 27]
+    (fresh._folder / "a plan.programs").write_bytes(b"what somebody else has put there")
+    following = another(fresh)
+    with pytest.warns(match="an entry of the cache must be as it was written"), following.foreseeing("a plan"):
+        assert not following._loading
+
+
+def test_an_error_ends_the_loads(fresh: Device) -> None:
+    sources = [source(number) for number in range(20, 24)]
+    with fresh.foreseeing("a plan") as needed:
+        fresh.build_ahead(sources)
+        needed.update(sources)
+    following = another(fresh)
+    with pytest.raises(ZeroDivisionError), following.foreseeing("a plan"):
+        raise ZeroDivisionError
+    assert not following._loading
+    assert [value(following, text) for text in sources] == [20, 21, 22, 23]
 
 
 def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,13 @@ import pytest
 pytest.importorskip("onnx")
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx_graphs import graph_of, saved
 
 import blobnet as bn
 from blobnet.errors import BlobnetError, FileError, OptionError
+from blobnet.onnx.host import evaluated
 from blobnet.onnx.operation import SamplesMixedError, UnsupportedError, ValueNeededError
 
 
@@ -382,6 +384,24 @@ def test_constants_that_memory_cannot_hold(kind: str, constants: dict[str, Any],
         UnsupportedError, match=r"node big \(\w+\): what the host computes must have a size that memory can hold"
     ):
         bn.onnx.load(path)
+
+
+@pytest.mark.parametrize("fill", [None, np.array([2.5], np.float32), np.array([-3], np.int64)])
+def test_constants_of_one_number_take_no_memory(fill: Any, tmp_path: Path) -> None:
+    attributes = {} if fill is None else {"value": numpy_helper.from_array(fill)}
+    made = [helper.make_node("ConstantOfShape", ["s"], ["w"], "fill", **attributes)]
+    (found,) = evaluated(made[0], 20, {"s": np.array([4, 0, 3])}, "a file")
+    (wanted,) = ReferenceEvaluator(graph_of(made, {}, {"w": None}, {"s": np.array([4, 0, 3])})).run(None, {})  # type: ignore[attr-defined]
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    (large,) = evaluated(made[0], 20, {"s": np.array([2**13, 2**13])}, "a file")
+    assert large.strides == (0, 0)
+    assert large[5, 7] == (0 if fill is None else fill[0])
+    if fill is not None and fill.dtype != np.float32:
+        return
+    nodes = [*made, helper.make_node("Gemm", ["x", "w"], ["y"], "product")]
+    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": (1, 5)}, {"y": None}, {"s": np.array([5, 3])})))
+    value = 0.0 if fill is None else float(fill[0])
+    assert model.weights["product/weight"].tolist() == np.full((3, 5), value).tolist()
 
 
 def test_weights_that_are_no_constants(tmp_path: Path) -> None:

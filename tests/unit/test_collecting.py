@@ -1,0 +1,32 @@
+"""When Python looks for objects that only refer to each other."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from blobnet.collecting import collected_later
+
+
+def test_it_is_put_off_and_taken_up_again() -> None:
+    assert gc.isenabled()
+    with collected_later():
+        assert not gc.isenabled()
+        with collected_later():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), collected_later():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_who_has_ended_it_finds_it_so() -> None:
+    gc.disable()
+    try:
+        with collected_later():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
