@@ -226,7 +226,7 @@ class Operation:
         node = layer(*nodes)
         if weights is None:
             return node
-        arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+        arrays = {name: np.asarray(values, np.float32) for name, values in weights.items()}
         for name, values in arrays.items():
             if not all_finite(values):  # Masks for softmax have infinities: the largest number does there.
                 self.require(not np.isnan(values).any(), "every number of a constant must be one", parameter=name)
