@@ -18,6 +18,8 @@ from blobnet.device_model import DeviceModel
 from blobnet.errors import KernelError
 
 if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
     from blobnet.blob import StorageType
 
 Macro = int | float | str
@@ -231,13 +233,18 @@ def _expand(text: str, name: str) -> str:
 
 
 def _read(path: str) -> str:
-    return resources.files("blobnet.kernels").joinpath(path).read_text(encoding="utf-8")
+    return _folder().joinpath(path).read_text(encoding="utf-8")
+
+
+@cache
+def _folder() -> Traversable:
+    return resources.files("blobnet.kernels")
 
 
 def all_kernels() -> list[str]:
     """The names of all kernels, sorted: ``<family>/<direction>``."""
     names = []
-    for family in resources.files("blobnet.kernels").iterdir():
+    for family in _folder().iterdir():
         if family.is_dir() and not family.name.startswith("_"):
             names += [f"{family.name}/{file.name[:-3]}" for file in family.iterdir() if file.name.endswith(".cl")]
     return sorted(names)
@@ -247,7 +254,7 @@ def all_kernels() -> list[str]:
 def fingerprint() -> str:
     """A hash of all kernel files: what was measured with others says nothing."""
     digest = hashlib.sha256()
-    folder = resources.files("blobnet.kernels")
+    folder = _folder()
     for family in sorted([folder, *(item for item in folder.iterdir() if item.is_dir())], key=lambda item: item.name):
         for file in sorted(family.iterdir(), key=lambda item: item.name):
             if file.name.endswith((".cl", ".h")):

@@ -136,7 +136,8 @@ def check_array_type(
         raise DataError(
             subject, f"{name} must be a numpy array", hint=f"numpy.asarray({name})", type=type(values).__name__
         )
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+    # NOTE: the first use of numpy.ma imports it, which takes 30 ms.
+    if type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         fill = f"fill the masked values in: {name}.filled(value)"
         rule = f"{name} must be an array without a mask, which would be ignored"
         raise DataError(subject, rule, masked=int(np.ma.getmaskarray(values).sum()), hint=fill)

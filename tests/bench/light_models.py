@@ -3,8 +3,9 @@
     python tests/bench/light_models.py [NAME ...] [--device NAME] [--repeats 20] [--opens 5]
 
 Both in turns, with a pause before each; medians, the shortest in brackets. To open a model is to read its file and to
-answer once, in a process of its own that has imported what it needs, and nothing else: the context of the device, or a
-pool of threads, is part of it. A first such process, not counted, builds the programs. Imports are told apart.
+answer once, in a process of its own that has imported what it needs, with OpenCL's drivers, and nothing else: the
+context of the device, or a pool of threads, is part of it. A first such process, not counted, builds the programs.
+Imports are told apart.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def opened(path: Path, runtime: str, device: str | None) -> tuple[Callable[[], N
     start = time.perf_counter()
     for name in _IMPORTS[runtime]:
         importlib.import_module(name)
+    if runtime == "blobnet":
+        sys.modules["blobnet.device"].devices()  # Which has the loader open all drivers' libraries.
     seconds["import"] = time.perf_counter() - start
     start = time.perf_counter()
     answer = (_blobnet if runtime == "blobnet" else _onnxruntime)(path, device)
