@@ -59,17 +59,31 @@ INLINE int source_shift(const int y, const int x, const int depth)
 }
 
 #if !BY_TAP
+/* A tap has DEPTH rows then. */
 #define TAP_ROWS (TAPS_Y * TAPS_X * DEPTH)
 
 /*
  * n / by, for rows or taps n; all of them are few. NOTE: a multiplication and a shift where both fit in 32 bits: compilers
- * multiply 64 bits, or change to 16 and back.
+ * multiply 64 bits, or change to 16 and back. Intel's GPUs multiply by 16 bits at once, by 32 in four instructions.
  */
+#define QUOTIENT_BITS(by) (TAP_ROWS * (by) < 1 << 16 ? 16 : 20)
 INLINE uint quotient(const uint n, const uint by)
 {
-    return by == 1                                         ? n
-           : TAP_ROWS < 1 << 12 && TAP_ROWS * by < 1 << 20 ? n * ((1 << 20) / by + 1) >> 20
-                                                           : n / by;
+    return by == 1 ? n
+           : TAP_ROWS < 1 << 12 && TAP_ROWS * by < 1 << 20
+               ? n * ((1 << QUOTIENT_BITS(by)) / by + 1) >> QUOTIENT_BITS(by)
+               : n / by;
+}
+
+/*
+ * How far row k, of those that are met, is from the first one, where the next source unit, tap and row of taps are so far
+ * away. NOTE: remainders would need more multiplications; where rows follow one another, nothing is divided.
+ */
+INLINE int from_first_row(const uint k, const int of_unit, const int of_tap, const int of_tap_row)
+{
+    const uint tap = quotient(k, DEPTH);
+    return k * of_unit + tap * (of_tap - DEPTH * of_unit)
+           + quotient(tap, TAPS_X) * (of_tap_row - TAPS_X * of_tap);
 }
 #endif
 
@@ -92,9 +106,10 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
         const int row = step_row + r;
 #else
         const uint k = step * TILE_DEPTH + r;
-        const uint tap = quotient(k, DEPTH);
-        const uint y = quotient(tap, TAPS_X);
-        const int row = k < TAP_ROWS ? packed_row(y, tap - y * TAPS_X, k - tap * DEPTH) : DEPTH_ROWS_ALL;
+        const int row = k < TAP_ROWS ? packed_row(0, 0, 0)
+                                           + from_first_row(k, 1, TAP_X_STEP * DEPTH_ROWS,
+                                                            TAP_Y_STEP * FILTER_WIDTH * DEPTH_ROWS)
+                                     : DEPTH_ROWS_ALL;
 #endif
         if (QUADS % ITEMS == 0 || quad < QUADS) {
             next->weights[i] =
@@ -111,9 +126,8 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
         const int shift = step_shift + depth * SOURCE_PLANE;
 #else
         const uint k = min((uint)(step * TILE_DEPTH + r), (uint)(TAP_ROWS - 1));
-        const uint tap = quotient(k, DEPTH);
-        const uint y = quotient(tap, TAPS_X);
-        const int shift = source_shift(y, tap - y * TAPS_X, k - tap * DEPTH);
+        const int shift =
+            source_shift(0, 0, 0) + from_first_row(k, SOURCE_PLANE, COLUMN_STEP, ROW_STEP * SOURCE_PITCH);
 #endif
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
