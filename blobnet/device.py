@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -1018,8 +1018,9 @@ class Device:
         with self._loaders() as pool:
             loading = {digest: self._loading.get(digest) or pool.submit(self._load, digest) for digest in missing}
         for digest, load in loading.items():
-            if program := load.result():
-                self._programs[missing.pop(digest)] = program
+            with contextlib.suppress(CancelledError):  # Another thread foresaw it, and has ended.
+                if program := load.result():
+                    self._programs[missing.pop(digest)] = program
         if self.builds_in_children:
             self._build_in_children(missing, advance, trials)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.

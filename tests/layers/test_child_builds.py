@@ -11,9 +11,11 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +169,15 @@ def test_an_error_ends_the_loads(fresh: Device) -> None:
         raise ZeroDivisionError
     assert not following._loading
     assert [value(following, text) for text in sources] == [20, 21, 22, 23]
+
+
+def test_a_load_that_another_thread_has_given_up(fresh: Device) -> None:
+    fresh.build_ahead([source(28)])
+    following, given_up = another(fresh), Future[Any]()
+    given_up.cancel()
+    following._loading = {following._digest(source(28)): given_up}
+    following.build_ahead([source(28)])
+    assert value(following, source(28)) == 28
 
 
 def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
