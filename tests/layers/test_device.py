@@ -218,15 +218,21 @@ def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypat
 
 
 def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sources that devices build from now on."""
+    """The digests of the programs that devices build, or load, from now on."""
     built: list[str] = []
-    build = Device._build
+    load, from_source = Device._load, Device._from_source
 
-    def counting(self: Device, source: str, *rest: str) -> Any:
-        built.append(source)
-        return build(self, source, *rest)
+    def loading(self: Device, digest: str) -> Any:
+        program = load(self, digest)
+        built.extend([digest] if program is not None else [])
+        return program
 
-    monkeypatch.setattr(Device, "_build", counting)
+    def building(self: Device, source: str) -> Any:
+        built.append(self._digest(source.removeprefix(self._preamble)))
+        return from_source(self, source)
+
+    monkeypatch.setattr(Device, "_load", loading)
+    monkeypatch.setattr(Device, "_from_source", building)
     return built
 
 
@@ -260,7 +266,7 @@ def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.Mon
     device.build(sources[3], "what is still there")
     device.build(sources[0], "what was forgotten")
     device.build(sources[3], "what was asked for again")
-    assert built == [*sources, sources[0]]
+    assert built == [device._digest(source) for source in (*sources, sources[0])]
     device.make_room(5)
     for source in sources:
         device.build(source, "of a large plan")

@@ -374,12 +374,7 @@ def test_what_is_of_no_use_is_found(folder: Path) -> None:
 
 
 def test_the_fingerprint_is_of_all_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Resources:
-        @staticmethod
-        def files(_: str) -> Path:
-            return tmp_path / "kernels"
-
-    monkeypatch.setattr(kernel_source, "resources", Resources)
+    monkeypatch.setattr(kernel_source, "_folder", lambda: tmp_path / "kernels")
     found = set()
     for name in ("kernels/blob.h", "kernels/toy/forward.cl", "kernels/toy/part.h", "kernels/toy/notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
