@@ -214,17 +214,15 @@ _CREATE_BUFFER = _function(
 )
 if _CREATE_BUFFER is not None:
     cast(Any, _CREATE_BUFFER).restype = ctypes.c_void_p
+_CREATE_KERNELS = _function(
+    "clCreateKernelsInProgram", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
+)
+_RELEASE_KERNEL = _function("clReleaseKernel", ctypes.c_void_p)
 #: CL_DEVICE_UUID_KHR, its bytes, and CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, which pyopencl has no names for.
 _UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
 #: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
 #: tried.
 _LEAST_CRASH = 1 << 31
-
-
-_CREATE_KERNELS = _function(
-    "clCreateKernelsInProgram", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
-)
-_RELEASE_KERNEL = _function("clReleaseKernel", ctypes.c_void_p)
 
 
 def _touch_kernels(program: cl.Program) -> None:

@@ -162,8 +162,7 @@ class Nccl(Transport):
     def __init__(
         self, communicator: Communicator, host: Transport, doing: Callable[[State], AbstractContextManager[None]]
     ) -> None:
-        self._communicator, self._doing = communicator, doing
-        self.fill = host.fill  # type: ignore[method-assign]
+        self._communicator, self._host, self._doing = communicator, host, doing
         self.name = f"NCCL {communicator.libraries.version}"
 
     def allocate(self, device: Device, size: int) -> Any:
@@ -192,6 +191,9 @@ class Nccl(Transport):
                 self._communicator.add(*_place(elements))
 
         return finish
+
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        self._host.fill(device, buffer, own)
 
 
 def _place(elements: Elements) -> tuple[int, int]:
