@@ -944,13 +944,17 @@ class Device:
         """
         self._programs.limit(max(MOST_PROGRAMS, programs))
 
+    def entry(self, name: str) -> Path:
+        """The file of the cache for what is of use with this device and driver alone."""
+        return self._folder / name
+
     @contextlib.contextmanager
     def foreseeing(self, purpose: str) -> Iterator[set[str]]:
         """Loads, beside what the caller does, the programs that a purpose needed the last time.
 
         Gives a set for the sources of those that it needs now. What it needs no more was loaded in vain, no worse.
         """
-        record = self._folder / f"{purpose}.programs"
+        record = self.entry(f"{purpose}.programs")
         known = None if self._driver.keeps_programs else read_entry(record)
         built, needed = {self._digest(source) for source in self._programs}, set[str]()
         with self._loaders() as pool:

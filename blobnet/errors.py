@@ -7,6 +7,7 @@ is, without a traceback.
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 _Error = TypeVar("_Error", bound="BlobnetError")
+#: When this process began to read blobnet's files, in nanoseconds: every other one has need of this one first.
+FIRST_READ = time.time_ns()
 #: What stands before the advice in a message.
 _HINT = " Hint: "
 

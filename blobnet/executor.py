@@ -10,18 +10,22 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from blobnet import stored_plans
 from blobnet.blob import FLOAT32, FloatArray, StorageType
 from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, Array, Batch, Blob, KernelCall, Tuning
-from blobnet.planning import Plan, make_plan
+from blobnet.planning import Plan
+from blobnet.planning.plan import plan_of
+from blobnet.planning.request import Request, requested
 from blobnet.task import Fault
 
 #: Characters of an error that a warning repeats.
@@ -168,27 +172,28 @@ def plan_for(
         BuildError: there is no other way.
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
-    with device.foreseeing(_purpose(graph, batch_size, settings)) as sources:
-        plan = _plan_for(device, graph, batch_size, tuning or device.tuning, reserved, settings)
+    request = requested(graph, batch_size, tuning=tuning or device.tuning, **settings)
+    purpose = _purpose(request)
+    with device.foreseeing(purpose) as sources:
+        plan = _plan_for(device, request, reserved, device.entry(f"{purpose}.plan"))
         sources.update(call.assemble() for _, call in plan.calls)
     return plan
 
 
-def _purpose(graph: Graph, batch_size: int, settings: Mapping[str, Any]) -> str:
+def _purpose(request: Request) -> str:
     """One of _PURPOSES names, which tells from most others what programs are for."""
-    told = {name: value for name, value in settings.items() if name != "parameters"}
-    number = zlib.crc32(repr((graph, batch_size, told)).encode()) % _PURPOSES
-    return f"{number:03}"
+    return f"{zlib.crc32(request.told.encode()) % _PURPOSES:03}"
 
 
-def _plan_for(
-    device: Device, graph: Graph, batch_size: int, tuning: Tuning, reserved: int, settings: Mapping[str, Any]
-) -> Plan:
+def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Plan:
+    tuning = request.tuning
     failures: dict[Fault, BuildError] = {}
     while True:
         known = tuning.choices.broken | failures.keys()
-        choices = replace(tuning.choices, broken=known)
-        plan = make_plan(graph, batch_size, tuning=replace(tuning, choices=choices), **settings)
+        request = replace(request, tuning=replace(tuning, choices=replace(tuning.choices, broken=known)))
+        key = stored_plans.key_of(request)
+        stored = key and stored_plans.load(path, key, request)
+        plan = stored or plan_of(request)
         check_fits(plan, device, reserved)
         failed = _first_failure(device, plan)
         if failed is None:
@@ -199,6 +204,8 @@ def _plan_for(
         if not suspects:
             raise error
         failures[suspects[0]] = error
+    if key and not stored:
+        stored_plans.keep(path, key, plan)
     for fault, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."

@@ -67,6 +67,16 @@ def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_stored_plans() -> Iterator[None]:
+    """What was planned before a test changed a part of blobnet is not what it runs."""
+    from blobnet import stored_plans
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_plans, "_files", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
     """A device, with its programs, for all tests of a process."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from blobnet.blob import FLOAT32
 from blobnet.collecting import collected_later
-from blobnet.ends import Losses, heads_of
-from blobnet.errors import OptionError, PlanError, ShapeError
-from blobnet.geometry import check_count
+from blobnet.errors import ShapeError
 from blobnet.graph import Graph
-from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, for_model
+from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import Site
-from blobnet.parameters import ParameterTable, parameter_table
 from blobnet.plan_report import report
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import Deltas, place_deltas
@@ -22,7 +19,7 @@ from blobnet.planning.fusion import Fusion, fuse
 from blobnet.planning.layout import HaloOf, Layouts, lay_out, possible_halos
 from blobnet.planning.memory import Buffer, allocate
 from blobnet.planning.placement import Places, place_outputs
-from blobnet.planning.request import Request
+from blobnet.planning.request import Request, requested
 from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
 from blobnet.planning.sites import make_sites
@@ -121,46 +118,25 @@ class Plan(Request):
         return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
 
 
-def make_plan(
-    graph: Graph,
-    batch_size: int,
-    *,
-    loss: Losses = None,
-    training: bool = False,
-    tuning: Tuning | None = None,
-    input_delta: bool = False,
-    sample_type: str | tuple[str, ...] = "float32",
-    augmented: bool | str = False,
-    share: bool = True,
-    reuse: bool = True,
-    every_halo: bool = False,
-    shards: int = 1,
-    parameters: ParameterTable | None = None,
-) -> Plan:
+def make_plan(graph: Graph, batch_size: int, **settings: Any) -> Plan:
     """Plans a graph for training, or for inference.
 
     What is not trained costs what it costs in inference: a layer whose parameters are all frozen runs as there, and
     where neither a layer nor any before it is trained there are no deltas, and nothing is kept for the backward pass.
 
-    The arguments are those of :class:`Request`; without ``parameters``, all that are trainable are trained.
+    The arguments are those of :func:`blobnet.planning.request.requested`.
 
     Raises:
-        OptionError: the batch size is not a positive int, or training has no loss.
-        ShapeError: the loss does not fit the output.
-        PlanError: a sample or the parameters have more elements than kernels can count; or parameters that are trained
-            are narrower than float32.
+        OptionError, ShapeError: as there.
+        PlanError: as there; or a sample or the parameters have more elements than kernels can count.
     """
-    batch_size = check_count("plan", "batch_size", batch_size)
-    if training and not loss:
-        raise OptionError("plan", "training needs a loss", loss=loss)
-    for head in heads_of(graph, loss):
-        head.loss.check(head.shape)
-    table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
-    if training and table.type != FLOAT32:
-        raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
-    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards
+    return plan_of(requested(graph, batch_size, **settings))
+
+
+def plan_of(request: Request) -> Plan:
+    """The plan that is asked for; PlanError as for :func:`make_plan`."""
     with collected_later():
-        return _plan(Request(graph, batch_size, table, loss, training, settings, *options))
+        return _plan(request)
 
 
 def _plan(request: Request) -> Plan:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
+from blobnet.blob import FLOAT32
 from blobnet.ends import Entry, Head, Losses, entries_of, heads_of
+from blobnet.errors import OptionError, PlanError
+from blobnet.geometry import check_count
 from blobnet.graph import Graph
 from blobnet.kernel_call import Tuning
-from blobnet.parameters import ParameterTable
+from blobnet.parameters import ParameterTable, parameter_table
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Request:
     shards: int = 1
 
     @property
+    def told(self) -> str:
+        """As text, but for what tells of parameters and of the device."""
+        return repr([getattr(self, item.name) for item in fields(Request) if item.name not in ("parameters", "tuning")])
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
         """The inputs of the network."""
         return entries_of(self.graph, self.sample_type, self.augmented)
@@ -54,3 +62,38 @@ class Request:
     def heads(self) -> tuple[Head, ...]:
         """The outputs of the network with their losses, where there are any."""
         return heads_of(self.graph, self.loss)
+
+
+def requested(
+    graph: Graph,
+    batch_size: int,
+    *,
+    loss: Losses = None,
+    training: bool = False,
+    tuning: Tuning | None = None,
+    input_delta: bool = False,
+    sample_type: str | tuple[str, ...] = "float32",
+    augmented: bool | str = False,
+    share: bool = True,
+    reuse: bool = True,
+    every_halo: bool = False,
+    shards: int = 1,
+    parameters: ParameterTable | None = None,
+) -> Request:
+    """A request that can be planned for; without ``parameters``, all that are trainable are trained.
+
+    Raises:
+        OptionError: the batch size is not a positive int, or training has no loss.
+        ShapeError: the loss does not fit the output.
+        PlanError: parameters that are trained are narrower than float32.
+    """
+    batch_size = check_count("plan", "batch_size", batch_size)
+    if training and not loss:
+        raise OptionError("plan", "training needs a loss", loss=loss)
+    for head in heads_of(graph, loss):
+        head.loss.check(head.shape)
+    table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
+    if training and table.type != FLOAT32:
+        raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
+    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards
+    return Request(graph, batch_size, table, loss, training, settings, *options)

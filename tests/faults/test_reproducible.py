@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from blobnet.callbacks import Checkpoint
 from blobnet.datasets.image_folder import read_image_folder
 from blobnet.device import Device
 from blobnet.planning import make_plan
+from blobnet.planning.plan import plan_of
 from tests.tiny import share_of_memory
 from tests.train.test_resume_within_epoch import StopAt, StopError
 
@@ -86,12 +88,12 @@ def test_the_same_file_however_samples_come_and_memory_is_used(train, monkeypatc
         assert train(1, stop=stop) == wanted, stop
     plans = []
 
-    def apart(*arguments, **settings):
-        plans.append(make_plan(*arguments, **settings, reuse=False))
+    def apart(request):
+        plans.append(plan_of(replace(request, reuse=False)))
         return plans[-1]
 
     buffers = len(make_plan(network().graph, 4, loss=bn.losses.CrossEntropy(), training=True).buffers)
-    monkeypatch.setattr("blobnet.executor.make_plan", apart)
+    monkeypatch.setattr("blobnet.executor.plan_of", apart)
     assert train() == wanted
     assert len(plans[0].buffers) > buffers, "no memory was used twice"
 

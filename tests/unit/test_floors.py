@@ -52,7 +52,7 @@ FLOORS = """
     planning.memory
     planning.plan
     planning summary
-    plan_memory
+    plan_memory stored_plans
     augment tuning child_builds
     device moved_labels
     executor transports
