@@ -49,6 +49,8 @@ typedef struct {
   uint32_t region_count, place_count, local_bytes, fault_pc, fault_lane, last_region;
 } Launch;
 
+/* What many cases of the switch call: with copies of it in all of them that takes a compiler half a minute. */
+#define CALLED static __attribute__((noinline))
 static inline uint32_t bits_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static inline float float_of(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static inline _Float16 half_of(uint32_t u) { uint16_t h = (uint16_t)u; _Float16 f; memcpy(&f, &h, 2); return f; }
@@ -167,7 +169,7 @@ static inline int is_of_class(float f, uint32_t mask) {
 /* -- registers -- */
 
 /* A source in each lane: a register as it is, or a copy in t. */
-static const uint32_t *lanes(const Wave *w, const Source *x, uint32_t *t) {
+CALLED const uint32_t *lanes(const Wave *w, const Source *x, uint32_t *t) {
   if (x->kind == VECTOR_REGISTER && !(x->negative | x->absolute)) return w->v[x->number];
   if (x->kind == VECTOR_REGISTER) memcpy(t, w->v[x->number], 4 * LANES);
   else {
@@ -179,7 +181,7 @@ static const uint32_t *lanes(const Wave *w, const Source *x, uint32_t *t) {
   return t;
 }
 /* The same of 16 bits, in the lower half of t. */
-static const uint32_t *half_lanes(const Wave *w, const Source *x, uint32_t *t) {
+CALLED const uint32_t *half_lanes(const Wave *w, const Source *x, uint32_t *t) {
   Source plain = *x;
   plain.negative = plain.absolute = 0;
   const uint32_t *from = lanes(w, &plain, t);
@@ -205,7 +207,7 @@ static void set_mask(Wave *w, int d, mask_t value) {
   w->s[d] = (uint32_t)value;
   if (LANES == 64) w->s[d + 1] = (uint64_t)value >> 32;
 }
-static const uint64_t *wide_lanes(const Wave *w, const Source *x, uint64_t *t) {
+CALLED const uint64_t *wide_lanes(const Wave *w, const Source *x, uint64_t *t) {
   if (x->kind == VECTOR_REGISTER)
     for (int l = 0; l < LANES; l++) t[l] = w->v[x->number][l] | (uint64_t)w->v[x->number + 1][l] << 32;
   else {
@@ -215,14 +217,14 @@ static const uint64_t *wide_lanes(const Wave *w, const Source *x, uint64_t *t) {
   return t;
 }
 /* Gives a register what the lanes at work have computed. */
-static inline void put(Wave *w, int d, const uint32_t *values) {
+CALLED void put(Wave *w, int d, const uint32_t *values) {
   uint32_t *to = w->v[d];
   mask_t active = mask_at(w, EXEC);
   if (active == (mask_t)-1) { memcpy(to, values, 4 * LANES); return; }
   for (int l = 0; l < LANES; l++) to[l] = active >> l & 1 ? values[l] : to[l];
 }
 /* The same for halves of a pair: both read before one of them writes. */
-static inline void put_of_pair(Wave *w, const Instruction *I, const uint32_t *values) {
+CALLED void put_of_pair(Wave *w, const Instruction *I, const uint32_t *values) {
   if (I->is_first) {
     memcpy(w->late, values, 4 * LANES);
     w->late_d = I->d, w->is_late = 1;
@@ -277,18 +279,18 @@ static uint64_t global_address(const Wave *w, const Instruction *I, int l) {
   else own += pair(w, I->base);
   return own + I->immediate;
 }
-static uint8_t *global_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t unused, uint32_t bytes) {
+CALLED uint8_t *global_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t unused, uint32_t bytes) {
   uint64_t address = global_address(w, I, l);
   q->fault_address = address;
   return is_in_buffers(q, address, bytes) ? (uint8_t *)address : 0;
 }
-static uint8_t *scratch_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t unused, uint32_t bytes) {
+CALLED uint8_t *scratch_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t unused, uint32_t bytes) {
   uint32_t address = (I->address < 0 ? 0 : w->v[I->address][l]) + (I->base == NONE ? 0 : w->s[I->base]);
   address += (uint32_t)I->immediate;
   q->fault_address = address;
   return (uint64_t)address + bytes <= w->scratch_bytes ? w->scratch + (size_t)l * w->scratch_bytes + address : 0;
 }
-static uint8_t *ds_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t offset, uint32_t bytes) {
+CALLED uint8_t *ds_memory(Wave *w, Launch *q, const Instruction *I, int l, int64_t offset, uint32_t bytes) {
   uint32_t address = w->v[I->address][l] + (uint32_t)offset;
   q->fault_address = address;
   return (uint64_t)address + bytes <= q->local_bytes ? w->local + address : 0;
