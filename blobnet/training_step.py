@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -471,7 +472,8 @@ def step_that_fits(
     Raises:
         PlanError, OutOfMemoryError: the memory is not enough.
     """
-    sizes = [size for size in range(batch_size, 0, -1) if batch_size % size == 0]
+    small = [size for size in range(1, math.isqrt(batch_size) + 1) if batch_size % size == 0]
+    sizes = sorted({*small, *(batch_size // size for size in small)}, reverse=True)
 
     def made(size: int) -> TrainingStep:
         return make(batch_size=size, accumulate=accumulate or size < batch_size)
