@@ -416,3 +416,16 @@ def copy_call(
             because=because,
         )
     ]
+
+
+def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
+    """The launch that adds up partial sums of a gradient, which lie one behind the other."""
+    run, local = (1, group_size(tuning.model, 64)) if tuning.model.items_are_lanes else (256, 1)
+    return KernelCall(
+        "gradient/reduce",
+        label,
+        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
+        arrays={"PARTIALS": partials, "GRADIENT": gradient},
+        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+        local_size=(local, 1, 1),
+    )

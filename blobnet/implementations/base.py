@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.blob import FLOAT32
@@ -27,12 +28,15 @@ class Implementation(ABC):
     Attributes:
         operation: what it computes.
         tile: what is its own among the candidates of the implementation; empty where there is but one.
+        way: what is its own among the candidates of a task.
+        kernel: the operation's, which is called as ``kernels`` say.
         directions: those that it knows.
         families: of operations: ``convolution``, ``dense``.
         lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
         variants: of its ways: as a rule one, with the file's name.
         precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
+        is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
         fits: whether the device has the memory for a candidate: others are not proposed.
     """
 
@@ -40,12 +44,15 @@ class Implementation(ABC):
     families: ClassVar[tuple[str, ...]] = ("convolution",)
     lanes: ClassVar[bool | None]
     variants: ClassVar[tuple[str, ...]]
+    kernels: ClassVar[str] = "{family}/{direction}_{variant}"
     precision: ClassVar[str] = "fp32"
     is_last_resort: ClassVar[bool] = False
+    is_guess: bool = False
     fits: bool = True
 
-    def __init__(self, operation: Operation, tile: Any = "") -> None:
-        self.operation, self.tile = operation, tile
+    def __init__(self, operation: Operation, tile: Any = "", name: str = "") -> None:
+        self.operation, self.tile, self.kernel = operation, tile, self.kernel_of(operation.direction)
+        self.way, self.is_guess = Way(self.variants[0], name or str(tile)), getattr(tile, "is_guess", self.is_guess)
 
     def __init_subclass__(cls) -> None:
         name = cls.__module__.rpartition(".")[2].removeprefix("dense_")
@@ -76,28 +83,14 @@ class Implementation(ABC):
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
-        """The kernel for a direction: as a rule ``<family>/<direction>_<variant>``."""
-        return f"{cls.families[0]}/{direction.removesuffix('s').replace(' ', '_')}_{cls.variants[0]}"
+        """The kernel for a direction."""
+        name = direction.removesuffix("s").replace(" ", "_")
+        return cls.kernels.format(family=cls.families[0], direction=name, variant=cls.variants[0])
 
     @classmethod
     def tunables(cls, operation: Operation) -> dict[str, int]:
         """Those of the kernel for an operation."""
         return operation.tuning.of(cls.kernel_of(operation.direction))
-
-    @property
-    def kernel(self) -> str:
-        """The kernel for the operation."""
-        return self.kernel_of(self.operation.direction)
-
-    @property
-    def way(self) -> Way:
-        """Its own among the candidates of a task."""
-        return Way(self.variants[0], str(self.tile))
-
-    @property
-    def is_guess(self) -> bool:
-        """Whether nothing like it was measured, on any device: only tuning chooses it."""
-        return getattr(self.tile, "is_guess", False)
 
     def of(self, operation: Operation) -> Implementation:
         """The same way for an operation of the same geometry."""
@@ -126,12 +119,12 @@ def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -
     """
     broken = choices.broken
     usable = [item for item in candidates if not (broken and is_broken(task, item.way, broken))] or candidates
+    by_way = {item.way: item for item in usable}
     for _, way in choices.near(task):
-        for candidate in usable:
-            if candidate.way == way:
-                return candidate
+        if way in by_way:
+            return by_way[way]
     # Costs take time, and so only those that decide are computed.
-    ranks = [(item.is_last_resort, item.is_guess) for item in usable]
-    best = min(ranks)
-    first = [item for item, rank in zip(usable, ranks, strict=True) if rank == best]
+    rank = attrgetter("is_last_resort", "is_guess")
+    best = min(map(rank, usable))
+    first = [item for item in usable if rank(item) == best]
     return first[0] if len(first) == 1 else min(first, key=lambda item: item.cost)

@@ -29,10 +29,7 @@ class Blocks(Tiled):
     """
 
     directions = (BACKWARD_DATA,)
-
-    @classmethod
-    def kernel_of(cls, direction: str) -> str:
-        return "convolution/backward_data_tiled"
+    kernels = "convolution/{direction}_tiled"
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:

@@ -25,10 +25,7 @@ class Compiled(Implementation):
     families = ("convolution", "dense")
     is_last_resort = True
     is_guess = True
-
-    @classmethod
-    def kernel_of(cls, direction: str) -> str:
-        return "generated"
+    kernels = "generated"
 
     @classmethod
     def stores(cls, operation: Operation) -> bool:

@@ -20,10 +20,7 @@ class DenseDirect(Implementation):
 
     lanes = None
     families = ("dense",)
-
-    @classmethod
-    def kernel_of(cls, direction: str) -> str:
-        return super().kernel_of(direction).removesuffix("_direct")
+    kernels = "dense/{direction}"
 
     @property
     def cost(self) -> float:

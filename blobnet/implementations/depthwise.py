@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from blobnet.implementations.base import FORWARD, Implementation
-from blobnet.implementations.blocking import VECTOR_COST, rounded_up
+from blobnet.implementations.blocking import VECTOR_COST, Block, rounded_up
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall
 
@@ -19,6 +17,8 @@ MOST_TAPS = 49
 class Depthwise(Implementation):
     """Units that are apart: blocks of rows of a plane, of several heights."""
 
+    tile: Block
+
     lanes = False
     directions = (FORWARD,)
 
@@ -28,35 +28,29 @@ class Depthwise(Implementation):
         return super().matches(operation) and apart and operation.taps <= MOST_TAPS
 
     @classmethod
-    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+    def tiles(cls, operation: Operation) -> list[Block]:
+        """So many rows of vectors that are whole."""
         tunables, output = cls.tunables(operation), operation.output.shape
-        # Vectors that are whole, in a row.
         width = 1 << (min(output.width, tunables["MAXIMUM_LANES"]).bit_length() - 1)
         heights = {min(rows, output.height) for rows in (tunables["MAXIMUM_ROWS"], 2, 1)}
-        return (cls(operation, rows, width) for rows in sorted(heights))
-
-    def __init__(self, operation: Operation, rows: int, width: int) -> None:
-        super().__init__(operation, f"{rows}x{width}")
-        #: Rows of a block, and values of a vector.
-        self.rows, self.width = rows, width
+        return [Block(0, rows, width) for rows in sorted(heights)]
 
     @property
     def cost(self) -> float:
-        operation, output, rows = self.operation, self.operation.output.shape, self.rows
-        vectors = rounded_up(output.height, rows) * -(-output.width // self.width) * output.units * operation.batch_size
+        operation, output, rows, width = self.operation, self.operation.output.shape, self.tile.units, self.tile.vectors
+        vectors = rounded_up(output.height, rows) * -(-output.width // width) * output.units * operation.batch_size
         loads = (rows - 1) * operation.vertical.stride + operation.vertical.span
         steps = operation.taps + loads * operation.horizontal.kernel / rows + STORE_COST
         return SUM_COST * vectors * VECTOR_COST * steps / operation.cores
 
     def calls(self) -> list[KernelCall]:
-        operation, output = self.operation, self.operation.output.shape
-        blocks = -(-output.height // self.rows)
-        parts = min(blocks, max(1, -(-WORK_ITEMS * operation.cores // (output.units * operation.batch_size))))
-        rows = -(-blocks // parts) * self.rows
+        operation, output, block_rows = self.operation, self.operation.output.shape, self.tile.units
+        planes, wanted = output.units * operation.batch_size, WORK_ITEMS * operation.cores
+        blocks = -(-output.height // block_rows)
+        rows = -(-blocks // min(blocks, max(1, -(-wanted // planes)))) * block_rows
         parts = -(-output.height // rows)
         # Many small planes: a work-item takes some time to begin.
-        most = max(1, output.units * operation.batch_size * parts // (WORK_ITEMS * operation.cores))
-        at_once = max(count for count in range(1, min(most, output.units) + 1) if output.units % count == 0)
-        size = GlobalSize(1, parts, output.units // at_once)
-        facts = {"LANES": self.width, "BLOCK_ROWS": self.rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}
-        return [operation.call(self.kernel, size, None, facts)]
+        most = max(1, min(planes * parts // wanted, output.units))
+        at_once = max(count for count in range(1, most + 1) if output.units % count == 0)
+        facts = {"LANES": self.tile.vectors, "BLOCK_ROWS": block_rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}
+        return [operation.call(self.kernel, GlobalSize(1, parts, output.units // at_once), None, facts)]

@@ -54,6 +54,7 @@ class Direct(Implementation):
     """Tiles of sums in registers, straight from the blobs."""
 
     lanes = False
+    kernels = "convolution/{direction}"
     #: Whether it reads the input of a convolution at a stride from a copy, split into phases.
     splits_input: ClassVar[bool] = True
 
@@ -68,8 +69,7 @@ class Direct(Implementation):
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
-        kernel = super().kernel_of(direction).removesuffix("_direct")
-        return "convolution/forward_flat" if direction == FORWARD else kernel
+        return "convolution/forward_flat" if direction == FORWARD else super().kernel_of(direction)
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:

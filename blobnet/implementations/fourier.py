@@ -6,16 +6,13 @@ numbers that products are of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from blobnet.blob import FLOAT32
-from blobnet.implementations.base import Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile
-from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Winograd
+from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Patch, Winograd
 from blobnet.kernel_call import GlobalSize
-from blobnet.task import Way
 
 #: Cells of a patch on a side, and the points of its spectrum of which the others are conjugates.
 _SIDE, _POINTS = 32, 514
@@ -25,8 +22,6 @@ _TAPS = range(4, 8)
 _LANES, _WHOLE = 8, 64
 #: Bytes of local memory of a work-group that transforms patches (kernels/convolution/fourier.h).
 _LOCAL_BYTES = FLOAT32.itemsize * _LANES * (_SIDE * (_SIDE + 1) + 4)
-#: Weights side by side in a work-group that makes their gradient, and work-items that share the points of each.
-_COLUMNS, _SLICES = 32, 4
 #: Tiles of products beside those of minimal filtering.
 _TILES = (Tile(96, 128, 16, 12, 8, speed=1.0, busy=2),)
 
@@ -34,27 +29,19 @@ _TILES = (Tile(96, 128, 16, 12, 8, speed=1.0, busy=2),)
 class Fourier(Winograd):
     """Discrete Fourier transforms: square filters of many taps at stride 1, in patches of 32 x 32 cells."""
 
-    weight, patch = "convolution/fourier_weight", "convolution/fourier_patch"
-    result, gradient = "convolution/fourier_result", "convolution/fourier_gradient"
-    parts = 2
+    transforms = "convolution/fourier_{}"
+    parts, slices = 2, 4
 
     @classmethod
-    def patches_of(cls, taps: int) -> dict[int, int]:
-        return {_SIDE: _POINTS} if taps in _TAPS else {}
+    def patches_for(cls, taps: int, *, of_weights: bool) -> Iterator[tuple[Sequence[Tile], Patch]]:
+        if taps in _TAPS:
+            yield (*(WEIGHT_TILES if of_weights else TILES), *_TILES), ("fourier", _SIDE - taps + 1, _POINTS)
 
     @classmethod
-    def tiles_of(cls, side: int, *, of_weights: bool) -> tuple[Tile, ...]:
-        return (*(WEIGHT_TILES if of_weights else TILES), *_TILES)
-
-    @classmethod
-    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+    def tiles(cls, operation: Operation) -> list[tuple[Tile, str, int, int]]:
         model = operation.tuning.model
         has_room = model.group_size >= _LANES * _SIDE and model.local_memory >= _LOCAL_BYTES
-        return super().candidates(operation) if has_room else iter(())
-
-    @property
-    def way(self) -> Way:
-        return Way("fourier", str(self.tile))
+        return super().tiles(operation) if has_room else []
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:
@@ -71,8 +58,3 @@ class Fourier(Winograd):
         """So many work-groups, along the width, for each so many patches."""
         items = _LANES * _SIDE
         return GlobalSize(work_groups * items, 1, units, positions=self.sample_patches, tile=patches), items
-
-    @property
-    def gradient_work(self) -> tuple[GlobalSize, Local]:
-        size, _ = super().gradient_work
-        return replace(size, units=size.units * _SLICES), (_COLUMNS, 1, _SLICES)

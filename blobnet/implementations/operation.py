@@ -15,16 +15,7 @@ from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
-from blobnet.kernel_call import (
-    Array,
-    Blob,
-    GlobalSize,
-    KernelCall,
-    Tuning,
-    elementwise_work,
-    group_size,
-    power_of_two,
-)
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
 from blobnet.kernel_source import Macro, load
 
 
@@ -104,17 +95,13 @@ class Phase:
     @property
     def macros(self) -> dict[str, Macro]:
         """The phase as macros."""
-        macros: dict[str, Macro] = {}
-        for axis, letter, cell in (self.vertical, "Y", "ROW"), (self.horizontal, "X", "COLUMN"):
-            macros |= {f"PHASE_{letter}": axis.offset, f"{cell}_FIRST": axis.shift, f"{cell}_STEP": axis.shift_step}
-            macros |= {
-                f"TAP_{letter}_FIRST": axis.first,
-                f"TAP_{letter}_STEP": axis.step,
-                f"BESIDE_{letter}": axis.beside,
-            }
         # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.
-        rows = self.vertical.count if self.horizontal.count else 0
-        return {**macros, "TAPS_Y": rows, "TAPS_X": max(1, self.horizontal.count)}
+        rows, columns = self.vertical.count if self.horizontal.count else 0, max(1, self.horizontal.count)
+        macros: dict[str, Macro] = {"TAPS_Y": rows, "TAPS_X": columns}
+        for axis, y, row in (self.vertical, "Y", "ROW"), (self.horizontal, "X", "COLUMN"):
+            macros |= {f"PHASE_{y}": axis.offset, f"{row}_FIRST": axis.shift, f"{row}_STEP": axis.shift_step}
+            macros |= {f"TAP_{y}_FIRST": axis.first, f"TAP_{y}_STEP": axis.step, f"BESIDE_{y}": axis.beside}
+        return macros
 
 
 @dataclass(frozen=True)
@@ -282,7 +269,7 @@ class Operation:
     @property
     def macros(self) -> dict[str, Macro]:
         """All that kernels may ask about it."""
-        return {
+        macros: dict[str, Macro] = {
             "GROUPS": self.groups,
             "GROUP_INPUT_UNITS": self.input.shape.units // self.groups,
             "GROUP_OUTPUT_UNITS": self.output.shape.units // self.groups,
@@ -292,26 +279,17 @@ class Operation:
             "UNIT_STRIDE": self.unit_stride,
             "DEPTH_STRIDE": self.taps if self.unit_stride == self.columns else self.columns,
             "TAPS": self.taps,
-            "FILTER_HEIGHT": self.vertical.kernel,
-            "FILTER_WIDTH": self.horizontal.kernel,
-            "STRIDE_Y": self.vertical.stride,
-            "STRIDE_X": self.horizontal.stride,
-            "DILATION_Y": self.vertical.dilation,
-            "DILATION_X": self.horizontal.dilation,
-            "PAD_TOP": self.vertical.padding[0],
-            "PAD_LEFT": self.horizontal.padding[0],
-            "PHASES_Y": min(self.vertical.stride, self.vertical.span),
-            "PHASES_X": min(self.horizontal.stride, self.horizontal.span),
-            "PHASE_HEIGHT": self.input_phases.height,
-            "PHASE_WIDTH": self.input_phases.width,
-            "INPUT_HEIGHT": self.input.shape.height,
-            "INPUT_WIDTH": self.input.shape.width,
-            "RESULT_HEIGHT": self.result.shape.height,
-            "RESULT_WIDTH": self.result.shape.width,
             "BIAS_MODE": self.bias_mode,
             "HAS_BIAS": int(self.bias_mode > 0),
             "ACCUMULATE": int(self.accumulate),
         }
+        axes = (self.vertical, "Y", "HEIGHT", "TOP"), (self.horizontal, "X", "WIDTH", "LEFT")
+        for place, (axis, y, height, top) in enumerate(axes, 1):
+            macros |= {f"FILTER_{height}": axis.kernel, f"STRIDE_{y}": axis.stride, f"DILATION_{y}": axis.dilation}
+            macros |= {f"PAD_{top}": axis.padding[0], f"PHASES_{y}": min(axis.stride, axis.span)}
+            for name, shape in ("INPUT", self.input.shape), ("RESULT", self.result.shape), ("PHASE", self.input_phases):
+                macros[f"{name}_{height}"] = shape.axes[place]
+        return macros
 
     def call(
         self,
@@ -384,16 +362,3 @@ class Operation:
             # NOTE: a kernel takes no null arrays: roles that are not read are bound to what is there.
             "RESIDUAL": self.result,
         }
-
-
-def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
-    """The launch that adds up partial sums of a gradient, which lie one behind the other."""
-    run, local = (1, group_size(tuning.model, 64)) if tuning.model.items_are_lanes else (256, 1)
-    return KernelCall(
-        "gradient/reduce",
-        label,
-        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
-        arrays={"PARTIALS": partials, "GRADIENT": gradient},
-        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
-        local_size=(local, 1, 1),
-    )

@@ -14,7 +14,6 @@ from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work
 from blobnet.kernel_source import Macro
-from blobnet.task import Way
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -47,7 +46,7 @@ class Tiled(Implementation):
     lanes = True
 
     def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
-        super().__init__(operation, tile)
+        super().__init__(operation, tile, f"{tile} in {wanted}" if wanted > 1 else "")
         #: Parts of the sums, 0: as many as are the cheapest (``splits``).
         self.wanted = wanted
         #: Columns of the packed weights: whole tiles of units.
@@ -64,10 +63,6 @@ class Tiled(Implementation):
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         for tile in cls.tiles(operation):
             yield from (cls(operation, tile, splits) for splits in cls(operation, tile).row_splits())
-
-    @property
-    def way(self) -> Way:
-        return Way(self.variants[0], f"{self.tile} in {self.wanted}" if self.wanted > 1 else str(self.tile))
 
     @property
     def cost(self) -> float:

@@ -7,7 +7,7 @@ between two launches lies in memory, so a batch goes through them in chunks of s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -54,6 +54,8 @@ WEIGHT_TOTAL_TILES = (
 #: that stores units side by side.
 _PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_PATCHES, _BATCH_LOCAL = 128, 32, 8, 256
 Local = int | tuple[int, int, int]
+#: The variant of ways with such patches, their results on a side, and their points.
+Patch = tuple[str, int, int]
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
@@ -72,14 +74,11 @@ class Winograd(Implementation):
     lanes = True
     #: By the results of a patch on a side.
     variants = ("winograd2", "winograd3", "winograd4", "winograd5")
-    #: The kernels that transform, and the real numbers of a value at a point.
-    weight, patch = "convolution/winograd_weight", "convolution/winograd_patch"
-    result, gradient = "convolution/winograd_result", "convolution/winograd_gradient"
-    parts = 1
-
-    @classmethod
-    def kernel_of(cls, direction: str) -> str:
-        return "convolution/point_product"
+    kernels = "convolution/point_product"
+    #: The kernels that transform: weights, patches, results, and into the gradient of the weights.
+    transforms = "convolution/winograd_{}"
+    #: Real numbers of a value at a point, and work-items that share the points of a weight's gradient.
+    parts, slices = 1, 1
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -88,31 +87,26 @@ class Winograd(Implementation):
         return super().matches(operation) and square
 
     @classmethod
-    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
-        taps, of_weights = operation.vertical.kernel, operation.direction == BACKWARD_WEIGHTS
-        known = (
-            (side - taps + 1, points, tile)
-            for side, points in cls.patches_of(taps).items()
-            for tile in fitting(cls.tiles_of(side, of_weights=of_weights), operation.tuning.model)
-        )
-        found = (cls(operation, tile, cells, points) for cells, points, tile in known)
-        return (candidate for candidate in found if candidate.chunk)
+    def patches_for(cls, taps: int, *, of_weights: bool) -> Iterator[tuple[Sequence[Tile], Patch]]:
+        """Tiles for the products of patches, of those for filters of so many taps on a side."""
+        for side, known in PATCH_TAPS.items():
+            tiles = (TILES, WEIGHT_TILES) if side <= _PLAIN else (TOTAL_TILES, WEIGHT_TOTAL_TILES)
+            if taps in known:
+                cells = side - taps + 1
+                yield tiles[of_weights], (f"winograd{cells}", cells, side**2)
 
     @classmethod
-    def patches_of(cls, taps: int) -> dict[int, int]:
-        """The sides of patches for filters of so many taps on a side, and the points of each."""
-        return {side: side**2 for side in PATCH_TAPS if taps in PATCH_TAPS[side]}
+    def tiles(cls, operation: Operation) -> list[tuple[Tile, str, int, int]]:
+        """Each with what patches it is for."""
+        known = cls.patches_for(operation.vertical.kernel, of_weights=operation.direction == BACKWARD_WEIGHTS)
+        model = operation.tuning.model
+        return [(tile, *patch) for tiles, patch in known for tile in fitting(tiles, model)]
 
-    @classmethod
-    def tiles_of(cls, side: int, *, of_weights: bool) -> tuple[Tile, ...]:
-        """Tiles for the products of patches of a side."""
-        if side > _PLAIN:
-            return WEIGHT_TOTAL_TILES if of_weights else TOTAL_TILES
-        return WEIGHT_TILES if of_weights else TILES
-
-    def __init__(self, operation: Operation, tile: Tile, cells: int, points: int) -> None:
+    def __init__(self, operation: Operation, choice: tuple[Tile, str, int, int]) -> None:
+        tile, variant, cells, points = choice
         super().__init__(operation, tile)
-        self.cells, result, parts = cells, operation.result.shape, self.parts
+        self.way = Way(variant, str(tile))
+        self.cells, result, parts, batch = cells, operation.result.shape, self.parts, operation.batch_size
         #: Whether products are over the patches, instead of the units.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
         #: Products: a group's for each point.
@@ -127,33 +121,32 @@ class Winograd(Implementation):
         #: Values of one product that are not of the patches, and those that are, for each of them.
         self.fixed, self.growing = parts * self.units * self.depth, parts * (self.units + parts * self.depth)
         room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.fixed
-        most = max(0, room // (self.growing * self.sample_patches))
-        #: Samples of a chunk: what WORKSPACE has room for, 0 if that is none; and those of each.
-        self.chunk = most and -(-operation.batch_size // -(-operation.batch_size // most))
-        count, firsts = operation.batch_size, range(0, operation.batch_size, self.chunk or operation.batch_size)
-        self.chunks = [range(first, min(first + self.chunk, count)) for first in firsts]
+        most = room // (self.growing * self.sample_patches)
+        self.fits = most > 0
+        #: Samples of chunks, which are about equal, and of each no more than WORKSPACE has room for.
+        chunk = -(-batch // -(-batch // max(1, most)))
+        self.chunks = [range(first, min(first + chunk, batch)) for first in range(0, batch, chunk)]
         #: Patches of a chunk, in whole tiles of every kernel.
-        self.patches = rounded_up(self.chunk * self.sample_patches, max(_PATCH_LOCAL, tile.columns) // parts)
-        #: What is side by side in the right factor of a product, and what the product sums over.
-        self.across, self.rows = (self.depth, self.patches) if self.of_weights else (self.patches, self.depth)
-        tiles = self.batches * tile.count(self.units, parts * self.across)
-        most = min(MOST_SPLITS, -(-parts * self.chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
+        self.patches = rounded_up(chunk * self.sample_patches, max(_PATCH_LOCAL, tile.columns) // parts)
+        #: Columns and rows of the right factor of a product: what is side by side, and what the product sums over.
+        self.columns, self.rows = (self.depth, self.patches) if self.of_weights else (self.patches, self.depth)
+        self.columns, self.rows = parts * self.columns, parts * self.rows
         #: Parts of the sum over patches that is the gradient of the weights; of other sums one.
-        self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most) if self.of_weights else 1
-
-    @property
-    def way(self) -> Way:
-        return Way(f"winograd{self.cells}", str(self.tile))
+        self.splits = 1
+        if self.of_weights:
+            tiles = self.batches * tile.count(self.units, self.columns)
+            most = min(MOST_SPLITS, -(-parts * chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
+            self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most)
 
     @property
     def cost(self) -> float:
         operation, cores, launches = self.operation, self.operation.cores, 5 if self.of_weights else 3
         # What launches read and write in a chunk beside the arithmetic of products.
-        read = operation.source.shape.elements + operation.result.shape.elements
-        values = self.batches * (self.growing * self.patches + self.fixed * self.splits) + self.chunk * read
+        read = len(self.chunks[0]) * (operation.source.shape.elements + operation.result.shape.elements)
+        values = self.batches * (self.growing * self.patches + self.fixed * self.splits) + read
         # Splits fill the device, whatever the tile.
-        rows, shared = self.parts * self.rows, cores if self.of_weights else 1
-        sums = self.tile.cost(self.units, self.parts * self.across, self.batches, cores // shared) * rows / shared
+        shared = cores if self.of_weights else 1
+        sums = self.tile.cost(self.units, self.columns, self.batches, cores // shared) * self.rows / shared
         return len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST)
 
     def calls(self) -> list[KernelCall]:
@@ -161,36 +154,36 @@ class Winograd(Implementation):
 
     def _products(self) -> list[KernelCall]:
         """Filters the source; backward data with the filter turned by 180 degrees."""
-        operation, units, depth = self.operation, self.units, self.depth
+        operation, tile, units, depth, batches = self.operation, self.tile, self.units, self.depth, self.batches
         # Memory of its own: in inference it stays from batch to batch.
-        weights = operation.memory(f"filtered weights for {operation.direction}", self.batches * self.fixed)
+        weights = operation.memory(f"filtered weights for {operation.direction}", batches * self.fixed)
         patches, products = self._memory(self.parts**2 * depth * self.patches, self.parts * units * self.patches)
-        calls = [self._call(self.weight, *self.weight_work, ": weights", TRANSFORMED=weights)]
-        width, positions = units // self.tile.units * self.tile.items, self.parts * self.sample_patches
-        size = GlobalSize(width, 1, self.batches, positions=positions, tile=self.tile.columns)
+        size, positions = GlobalSize(units, depth, operation.groups, per_sample=False), self.parts * self.sample_patches
+        calls = [self._call("weight", size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
+        size = GlobalSize(units // tile.units * tile.items, 1, batches, positions=positions, tile=tile.columns)
         for samples in self.chunks:
             calls += [
                 self._patch(samples, operation.source, patches, depth),
-                self._product(samples, [weights, patches, products], size),
-                self._call(self.result, *self.result_work, "", samples, PRODUCTS=products),
+                self._product(samples, size, weights, patches, products),
+                self._call("result", *self.result_work, "", samples, PRODUCTS=products),
             ]
         return calls
 
     def _sums(self) -> list[KernelCall]:
         """Multiplies patches of the delta with patches of the input, in splits, and sums them chunk by chunk."""
-        operation, units, columns, splits = self.operation, self.units, self.depth, self.splits
-        sizes = self.parts * units * self.patches, self.parts**2 * columns * self.patches, splits * self.fixed
+        operation, units, depth, slices = self.operation, self.units, self.depth, self.slices
+        sizes = self.parts * units * self.patches, self.parts**2 * depth * self.patches, self.splits * self.fixed
         deltas, patches, products = self._memory(*sizes)
-        width = self.tile.count(units, self.parts * columns) * self.tile.items
-        size = GlobalSize(width, splits, self.batches, per_sample=False)
-        calls = []
+        width, calls = self.tile.count(units, self.columns) * self.tile.items, []
+        size = GlobalSize(width, self.splits, self.batches, per_sample=False)
         for samples in self.chunks:
             calls += [
                 self._patch(samples, operation.output, deltas, units, delta=True),
-                self._patch(samples, operation.input, patches, columns),
-                self._product(samples, [deltas, patches, products], size),
+                self._patch(samples, operation.input, patches, depth),
+                self._product(samples, size, deltas, patches, products),
             ]
-        return [*calls, self._call(self.gradient, *self.gradient_work, SPLITS=splits, PRODUCTS=products)]
+        size = GlobalSize(operation.depth, operation.units, operation.groups * slices, per_sample=False)
+        return [*calls, self._call("gradient", size, (_WEIGHT_LOCAL, 1, slices), PRODUCTS=products)]
 
     def _memory(self, *sizes: int) -> list[Array]:
         """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
@@ -205,7 +198,7 @@ class Winograd(Implementation):
     def _call(
         self, kernel: str, size: GlobalSize, local: Local, note: str = "", samples: range | None = None, /, **given: Any
     ) -> KernelCall:
-        """A launch of a kernel that transforms; ``given`` as for :meth:`Operation.call`."""
+        """A launch of a kernel that transforms, or of the product; ``given`` as for :meth:`Operation.call`."""
         operation = self.operation
         facts: dict[str, Macro] = {
             "CELLS": self.cells,
@@ -220,75 +213,41 @@ class Winograd(Implementation):
             "COLUMNS": self.depth,
             "ROTATED": int(operation.direction == BACKWARD_DATA),
             "BY_BATCH": int(self.of_weights),
+            "SPLITS": self.splits,
         }
-        label = f"{operation.name} {operation.direction}{note}"
-        return operation.call(kernel, size, local, facts, label, samples, **given)
+        name = kernel if kernel == self.kernel else self.transforms.format(kernel)
+        return operation.call(
+            name, size, local, facts, f"{operation.name} {operation.direction}{note}", samples, **given
+        )
 
     def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.
 
         ``delta``: those of the delta for the gradient of the weights, which lie side by side.
         """
-        (phase,), groups = self.operation.phases, self.operation.groups
-        axes = phase.vertical, phase.horizontal
-        first = [0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step) for axis in axes]
-        return self._call(
-            self.patch,
-            *self.patch_work(units),
-            ": patches",
-            samples,
-            DELTA=int(delta),
-            FIRST_Y=first[0],
-            FIRST_X=first[1],
-            GROUP_UNITS=blob.shape.units // groups,
-            UNITS=units,
-            SOURCE=blob,
-            TRANSFORMED=to,
-        )
+        (phase,), given = self.operation.phases, {"SOURCE": blob, "TRANSFORMED": to}
+        for axis, name in (phase.vertical, "FIRST_Y"), (phase.horizontal, "FIRST_X"):
+            given[name] = 0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step)
+        given |= {"DELTA": int(delta), "GROUP_UNITS": blob.shape.units // self.operation.groups, "UNITS": units}
+        return self._call("patch", *self.patch_work(units), ": patches", samples, **given)
 
-    def _product(self, samples: range, factors: list[Array], size: GlobalSize) -> KernelCall:
+    def _product(self, samples: range, size: GlobalSize, left: Array, right: Array, products: Array) -> KernelCall:
         """Multiplies two matrices into a third."""
-        operation, parts = self.operation, self.parts
-        facts: dict[str, Macro] = {
-            **self.tile.macros,
-            "UNITS": self.units,
-            "COLUMNS": parts * self.across,
-            "DEPTH": parts * self.rows,
-            "BY_BATCH": int(self.of_weights),
-            "SAMPLE_ROWS": parts * self.sample_patches,
-            "SPLITS": self.splits,
-            "ACCUMULATE": int(self.of_weights and samples.start > 0),
-            "SUM_ROWS": _SUM_ROWS * self.tile.totals,
-        }
-        label = f"{operation.name} {operation.direction}: products"
-        arrays = dict(zip(("LEFT", "RIGHT", "PRODUCTS"), factors, strict=True))
-        return operation.call(self.kernel, size, self.tile.items, facts, label, samples, **arrays)
-
-    # -- the work of transforms, and the work-items of a group ---------------------------------------------------------
-
-    @property
-    def weight_work(self) -> tuple[GlobalSize, Local]:
-        """That of weights."""
-        return GlobalSize(self.units, self.depth, self.operation.groups, per_sample=False), _WEIGHT_LOCAL
+        given = {"LEFT": left, "RIGHT": right, "PRODUCTS": products, "COLUMNS": self.columns, "DEPTH": self.rows}
+        given |= {"SAMPLE_ROWS": self.parts * self.sample_patches, "SUM_ROWS": _SUM_ROWS * self.tile.totals}
+        given |= {"ACCUMULATE": int(self.of_weights and samples.start > 0), **self.tile.macros}
+        return self._call(self.kernel, size, self.tile.items, ": products", samples, **given)
 
     def patch_work(self, units: int) -> tuple[GlobalSize, Local]:
-        """That of patches of ``units`` a group."""
-        size = GlobalSize(
-            _PATCH_LOCAL, 1, self.operation.groups * units, positions=self.sample_patches, tile=_PATCH_LOCAL
-        )
+        """The work of transforming patches of ``units`` a group, and the work-items of a group."""
+        units, local = self.operation.groups * units, _PATCH_LOCAL
+        size = GlobalSize(local, 1, units, positions=self.sample_patches, tile=local)
         model = self.operation.tuning.model
         if not self.of_weights:
-            return size, group_size(model, _PATCH_LOCAL)
+            return size, group_size(model, local)
         return size, (_BATCH_PATCHES, 1, group_size(model, _BATCH_LOCAL) // _BATCH_PATCHES)
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:
-        """That of results."""
+        """Those of transforming results."""
         return self.patch_work(self.operation.units)
-
-    @property
-    def gradient_work(self) -> tuple[GlobalSize, Local]:
-        """That of the gradient of weights."""
-        operation = self.operation
-        size = GlobalSize(operation.depth, operation.units, operation.groups, per_sample=False)
-        return size, _WEIGHT_LOCAL

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from blobnet.ends import totals_call
 from blobnet.graph import Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.implementations.operation import sum_call
-from blobnet.kernel_call import Array, KernelCall
+from blobnet.kernel_call import Array, KernelCall, sum_call
 from blobnet.planning.fusion import Fusion
 from blobnet.planning.layout import HaloOf
 from blobnet.planning.request import Request
