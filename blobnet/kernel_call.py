@@ -257,7 +257,7 @@ class KernelCall:
         """The global size for ``count`` samples, each dimension a multiple of the local one."""
         local = self.local_size or (1, 1, 1)
         sizes = self.global_size.of_batch(count)
-        return tuple(-(-size // step) * step for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
+        return tuple(rounded_up(size, step) for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -344,8 +344,7 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
         return GlobalSize(1, 1, shape.planes), None
     width = power_of_two(shape.width, group_size(tuning.model, 64))
     height = power_of_two(shape.height, group_size(tuning.model) // width)
-    rows = -(-shape.height // height) * height
-    return GlobalSize(width, rows, shape.planes), full_group(tuning.model, width, height)
+    return GlobalSize(width, rounded_up(shape.height, height), shape.planes), full_group(tuning.model, width, height)
 
 
 def planes_at_once(shape: Shape) -> int:
@@ -360,7 +359,7 @@ def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tu
     # Programs know how many share a plane: there are few such numbers.
     items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
     sharers = 1 if items == 1 else group_size(tuning.model) if items > 4 * _FEW_SHARERS else _FEW_SHARERS
-    return GlobalSize(-(-items // sharers) * sharers, 1, shape.planes), full_group(tuning.model, sharers)
+    return GlobalSize(rounded_up(items, sharers), 1, shape.planes), full_group(tuning.model, sharers)
 
 
 def cell_call(
@@ -395,6 +394,11 @@ def full_group(model: DeviceModel, width: int, height: int = 1) -> tuple[int, in
 def power_of_two(value: int, most: int) -> int:
     """The smallest power of two that is at least ``value``, but no more than ``most``, a power of two itself."""
     return min(1 << (value - 1).bit_length(), most)
+
+
+def rounded_up(size: int, step: int) -> int:
+    """``size`` up to the next multiple of ``step``."""
+    return -(-size // step) * step
 
 
 def copy_call(

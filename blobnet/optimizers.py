@@ -25,7 +25,7 @@ from blobnet.blob import FloatArray
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
 from blobnet.geometry import plain
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
 from blobnet.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
@@ -204,7 +204,7 @@ class Optimizer(ABC):
         return KernelCall(
             self.kernel,
             f"{self._subject} step",
-            GlobalSize(min(-(-runs // group) * group, _MOST_ITEMS), per_sample=False),
+            GlobalSize(min(rounded_up(runs, group), _MOST_ITEMS), per_sample=False),
             arrays={
                 "PARAMETERS": of_part("parameters"),
                 "GRADIENTS": gradients,

@@ -8,7 +8,7 @@ from blobnet import kernel_source
 from blobnet.device_model import DeviceModel
 from blobnet.graph import Graph
 from blobnet.initializers import GIVEN
-from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size
+from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
 
@@ -158,7 +158,7 @@ def statistics_of(graph: Graph, table: ParameterTable) -> range:
     if not moved:
         return range(0)
     end = max(piece.offset + piece.elements for piece in moved)
-    return range(min(piece.offset for piece in moved), -(-end // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT)
+    return range(min(piece.offset for piece in moved), rounded_up(end, PARAMETER_ALIGNMENT))
 
 
 def memory(*, average: bool) -> dict[str, int]:
@@ -204,7 +204,7 @@ def _call(
         KernelCall(
             kernel,
             label,
-            GlobalSize(min(-(-runs // group) * group, _MOST_ITEMS), per_sample=False),
+            GlobalSize(min(rounded_up(runs, group), _MOST_ITEMS), per_sample=False),
             arrays=arrays,
             macros={"TRAINABLE_ELEMENTS": elements, **macros},
             tunables=tunables,

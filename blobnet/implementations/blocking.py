@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from blobnet.kernel_call import power_of_two
+from blobnet.kernel_call import power_of_two, rounded_up
 from blobnet.kernel_source import Macro
 
 #: What a vector costs, in multiply-adds, however few lanes it has: costs are those of processors with so many.
@@ -26,11 +26,6 @@ CACHE_ELEMENTS, READ_COST = 2**18, 30
 WAY_ELEMENTS, WAYS, CONFLICT_COST = 2**10, 8, 1.3
 #: Work-items for each compute unit from which on it does not matter that some units have one more.
 FEW_ITEMS = 4
-
-
-def rounded_up(size: int, step: int) -> int:
-    """``size`` up to the next multiple of ``step``."""
-    return -(-size // step) * step
 
 
 @dataclass(frozen=True, order=True)

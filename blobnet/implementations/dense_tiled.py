@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
-from blobnet.implementations.blocking import rounded_up, splits_for
+from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile, fitting
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
 TILES = (

@@ -9,18 +9,9 @@ from typing import ClassVar, NamedTuple
 from blobnet.blob import BlobLayout
 from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
-from blobnet.implementations.blocking import (
-    READ_COST,
-    VECTOR_COST,
-    Block,
-    blocks,
-    reads,
-    rounded_up,
-    splits_for,
-    vector_tiles,
-)
+from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, reads, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, power_of_two
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, power_of_two, rounded_up
 from blobnet.kernel_source import Macro
 
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
@@ -113,11 +104,6 @@ class Direct(Implementation):
         operation = self.operation
         return operation.direction == FORWARD and self.pitch != operation.result.layout.unit_memory_width
 
-    @staticmethod
-    def _is_long(part: Part) -> bool:
-        """Whether it makes long rows of the result's own, which are stored as they are."""
-        return not part.flat and part.phase.horizontal.size >= LONG_ROW * part.tile.lanes
-
     def _reads(self, part: Part) -> Pair:
         """:func:`reads` of the tiles."""
         operation, tile = self.operation, part.tile
@@ -131,7 +117,9 @@ class Direct(Implementation):
         cost = (sums + READ_COST * sum(min(self._reads(part)) for part in self.parts)) * operation.groups
         # NOTE: also where the copy's pitch spares that: batches of small planes are slower than panels nonetheless.
         is_widened = self.copies and self.pitch > self.layout.unit_width
-        if (self._moves or is_widened) and not all(self._is_long(part) for part in self.parts):
+        # Long rows of the result's own are stored as they are.
+        are_long = (not flat and phase.horizontal.size >= LONG_ROW * tile.lanes for phase, tile, flat in self.parts)
+        if (self._moves or is_widened) and not all(are_long):
             cost += STORE_COST * elements
         if operation.direction == FORWARD and operation.taps == 1:
             cost *= ONE_TAP_FORWARD_COST
@@ -167,12 +155,12 @@ class Direct(Implementation):
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-            order["BLOCKS_AT_ONCE"] = at_once = max(1, math.prod(size) * operation.batch_size // items)
-            size = (-(-math.prod(size) // at_once), 1)
-            facts = part.tile.macros | order | part.phase.macros | macros | {"FLAT": int(part.flat)}
-            facts |= dict(zip(("STEP_Y", "STEP_X"), self._steps(part.phase), strict=True))
+            blocks, (step_y, step_x) = math.prod(size), self._steps(part.phase)
+            at_once = max(1, blocks * operation.batch_size // items)
+            facts = part.tile.macros | order | part.phase.macros | macros
+            facts |= {"FLAT": int(part.flat), "STEP_Y": step_y, "STEP_X": step_x, "BLOCKS_AT_ONCE": at_once}
             # Backward data, which copies nothing, reads the delta and knows no INPUT.
-            calls.append(operation.call(self.kernel, GlobalSize(*size), None, facts, INPUT=blob))
+            calls.append(operation.call(self.kernel, GlobalSize(-(-blocks // at_once)), None, facts, INPUT=blob))
         return calls
 
 
@@ -184,10 +172,9 @@ class _Gradient(Direct):
     def __init__(self, operation: Operation, tile: Block, most_lanes: int) -> None:
         super().__init__(operation, tile)
         delta, layout = operation.output.shape, operation.output.layout
-        self.flat = layout.unit_memory_width == self.pitch or delta.height == 1
         #: How many runs of positions are summed for a sample, and how long they are: flat planes are one, or rows.
         self.runs, self.run = delta.height, delta.width
-        if self.flat:
+        if layout.unit_memory_width == self.pitch or delta.height == 1:
             self.runs, self.run = 1, delta.width + (delta.height - 1) * layout.unit_memory_width
         #: Lanes of a vector.
         self.width = power_of_two(self.run, most_lanes)
@@ -211,15 +198,9 @@ class _Gradient(Direct):
         parts = operation.groups * splits
         read = reads(of_units // parts, unit_blocks, of_columns // parts, column_blocks)
         (blob, macros, copy), (size, order) = self._copy(), _order(unit_blocks, column_blocks, read)
-        facts = {
-            **macros,
-            **order,
-            "FLAT": int(self.runs == 1),
-            "PIECE": min(self.run, rounded_up(tunables["PIECE_POSITIONS"], self.width)) if self.runs == 1 else self.run,
-            "LANES": self.width,
-            "BLOCK_COLUMNS": tile.vectors,
-            "BLOCK_UNITS": tile.units,
-        }
+        piece = min(self.run, rounded_up(tunables["PIECE_POSITIONS"], self.width)) if self.runs == 1 else self.run
+        own = {"LANES": self.width, "BLOCK_COLUMNS": tile.vectors, "BLOCK_UNITS": tile.units}
+        facts = {**macros, **order, **own, "FLAT": int(self.runs == 1), "PIECE": piece}
         work = GlobalSize(*size, splits, per_sample=False)
         return [*copy, *operation.summed(splits, self.kernel, work, None, facts, INPUT=blob)]
 

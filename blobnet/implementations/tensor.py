@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.implementations.blocking import rounded_up
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.tiled import Tiled
-from blobnet.kernel_call import GlobalSize
+from blobnet.kernel_call import GlobalSize, rounded_up
 from blobnet.kernel_source import Macro
 
 

@@ -9,10 +9,10 @@ from math import prod
 from blobnet.blob import Shape
 from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
-from blobnet.implementations.blocking import powers_of_two, rounded_up
+from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
-from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work
+from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, rounded_up
 from blobnet.kernel_source import Macro
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).

@@ -14,10 +14,10 @@ from typing import Any
 
 from blobnet.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
-from blobnet.implementations.blocking import rounded_up, splits_for
+from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting
-from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size
+from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
 from blobnet.task import Way
 

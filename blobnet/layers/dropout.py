@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step
-from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, row_group
+from blobnet.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
@@ -124,4 +124,4 @@ def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int
     if not tuning.model.items_are_lanes:
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
     group = row_group(tuning.model, blocks)
-    return GlobalSize(-(-blocks // group[0]) * group[0]), group
+    return GlobalSize(rounded_up(blocks, group[0])), group
