@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_DATA
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile, fitting
@@ -39,32 +40,22 @@ class Blocks(Tiled):
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
-        assert operation.blocks
-        return fitting(TILES, operation.tuning.model, [operation.blocks.taps * operation.depth])
-
-    @property
-    def phase(self) -> Phase:
-        """All of them."""
-        assert self.operation.blocks
-        return self.operation.blocks
-
-    @property
-    def units(self) -> int:
-        return self.operation.units * self.operation.strides[0] * self.operation.strides[1]
-
-    @property
-    def taps(self) -> int:
-        return self.phase.taps
+        rows = [phase.taps * operation.depth for phase in [operation.blocks] if phase]
+        return fitting(TILES, operation.tuning.model, rows)
 
     def phases(self, operation: Operation) -> list[Phase]:
-        return [self.phase]
+        return [operation.blocks] if operation.blocks else []
+
+    def extents(self) -> Pair:
+        (phase,) = self.phases(self.operation)
+        return self.operation.units * phase.vertical.beside * phase.horizontal.beside, phase.taps
 
     @property
     def matrix(self) -> dict[str, Macro]:
-        operation, axes = self.operation, (self.phase.vertical, self.phase.horizontal)
-        window = {"FILTER_HEIGHT": axes[0].count, "FILTER_WIDTH": axes[1].count}
+        (phase,), operation = self.phases(self.operation), self.operation
+        window = {"FILTER_HEIGHT": phase.vertical.count, "FILTER_WIDTH": phase.horizontal.count}
         kernel = {"KERNEL_HEIGHT": operation.vertical.kernel, "KERNEL_WIDTH": operation.horizontal.kernel}
-        return {**super().matrix, **self.phase.macros, **window, **kernel}
+        return {**super().matrix, **phase.macros, **window, **kernel}
 
     @property
     def packing(self) -> tuple[str, GlobalSize, int]:

@@ -29,7 +29,8 @@ _TILES = (Tile(96, 128, 16, 12, 8, speed=1.0, busy=2),)
 class Fourier(Winograd):
     """Discrete Fourier transforms: square filters of many taps at stride 1, in patches of 32 x 32 cells."""
 
-    transforms = "convolution/fourier_{}"
+    weight, patch = "convolution/fourier_weight", "convolution/fourier_patch"
+    result, gradient = "convolution/fourier_result", "convolution/fourier_gradient"
     parts, slices = 2, 4
 
     @classmethod

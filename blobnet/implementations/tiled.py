@@ -49,6 +49,10 @@ class Tiled(Implementation):
         super().__init__(operation, tile, f"{tile} in {wanted}" if wanted > 1 else "")
         #: Parts of the sums, 0: as many as are the cheapest (``splits``).
         self.wanted = wanted
+        #: Whether it makes the gradient of the weights, of which nothing is packed.
+        self.of_weights = operation.direction == BACKWARD_WEIGHTS
+        #: Units of a group of the product, and taps in the matrix: the result's, and the filter's.
+        self.units, self.taps = self.extents()
         #: Columns of the packed weights: whole tiles of units.
         self.unit_columns = rounded_up(self.units, tile.units)
 
@@ -56,8 +60,7 @@ class Tiled(Implementation):
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         if operation.direction == BACKWARD_WEIGHTS:
             return tiles_for(WEIGHT_TILES, operation.tuning, rows=None)
-        rows = [phase.taps * operation.depth for phase in operation.plain.phases]
-        return tiles_for(TILES, operation.tuning, rows)
+        return tiles_for(TILES, operation.tuning, [phase.taps * operation.depth for phase in operation.plain.phases])
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
@@ -67,7 +70,7 @@ class Tiled(Implementation):
     @property
     def cost(self) -> float:
         cost = self._product_cost(self.splits)
-        if self.operation.direction == BACKWARD_WEIGHTS:
+        if self.of_weights:
             return cost
         return cost + len(self._work) * LAUNCH_COST + 2 * self.elements * VALUE_COST / self.operation.cores
 
@@ -75,7 +78,7 @@ class Tiled(Implementation):
     def _work(self) -> list[Pair]:
         """Columns and rows of each product: of backward weights one, else one of each phase."""
         operation, samples = self.operation, self.operation.batch_size
-        if operation.direction == BACKWARD_WEIGHTS:
+        if self.of_weights:
             return [(operation.columns, samples * operation.positions)]
         phases = self.phases(operation.plain)
         return [(samples * self.positions(phase), phase.taps * self.depth_rows) for phase in phases]
@@ -88,18 +91,17 @@ class Tiled(Implementation):
 
     def _product_cost(self, splits: int) -> float:
         """What the products and the sums of their parts cost."""
-        operation, cores = self.operation, self.operation.cores
-        is_gradient = operation.direction == BACKWARD_WEIGHTS
-        results = operation.weights if is_gradient else operation.batch_size * operation.result.shape.elements
+        operation, tile, cores = self.operation, self.tile, self.operation.cores
+        results = operation.weights if self.of_weights else operation.batch_size * operation.result.shape.elements
         product = sum(
-            (rows / splits + self.tile.overhead) * self.tile.cost(self.units, columns, operation.groups * splits, cores)
+            (rows / splits + tile.overhead) * tile.cost(self.units, columns, operation.groups * splits, cores)
             for columns, rows in self._work
         )
         return product + sum_cost(results, splits, cores)
 
     def calls(self) -> list[KernelCall]:
         operation, tile = self.operation, self.tile
-        if operation.direction != BACKWARD_WEIGHTS:
+        if not self.of_weights:
             return self._products()
         # Multiplies the delta with the input over all positions.
         width = tile.count(operation.units, operation.columns) * tile.items
@@ -108,15 +110,9 @@ class Tiled(Implementation):
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 
-    @property
-    def units(self) -> int:
-        """Units of a group of the product: of the result."""
-        return self.operation.units
-
-    @property
-    def taps(self) -> int:
-        """Taps in the matrix."""
-        return self.operation.taps
+    def extents(self) -> Pair:
+        """``units`` and ``taps``."""
+        return self.operation.units, self.operation.taps
 
     def phases(self, operation: Operation) -> list[Phase]:
         """What there is a product for, of the operation itself or without what is done to its results."""
@@ -149,7 +145,7 @@ class Tiled(Implementation):
 
     def row_splits(self) -> Iterator[int]:
         """Into how many parts the rows of the largest product may go: more of them only until the device is full."""
-        if self.operation.direction == BACKWARD_WEIGHTS:
+        if self.of_weights:
             return iter([0])
         columns, rows = max(self._work, key=prod)
         tiles = self.operation.groups * self.tile.count(self.units, columns)

@@ -75,8 +75,9 @@ class Winograd(Implementation):
     #: By the results of a patch on a side.
     variants = ("winograd2", "winograd3", "winograd4", "winograd5")
     kernels = "convolution/point_product"
-    #: The kernels that transform: weights, patches, results, and into the gradient of the weights.
-    transforms = "convolution/winograd_{}"
+    #: The kernels that transform.
+    weight, patch = "convolution/winograd_weight", "convolution/winograd_patch"
+    result, gradient = "convolution/winograd_result", "convolution/winograd_gradient"
     #: Real numbers of a value at a point, and work-items that share the points of a weight's gradient.
     parts, slices = 1, 1
 
@@ -159,13 +160,13 @@ class Winograd(Implementation):
         weights = operation.memory(f"filtered weights for {operation.direction}", batches * self.fixed)
         patches, products = self._memory(self.parts**2 * depth * self.patches, self.parts * units * self.patches)
         size, positions = GlobalSize(units, depth, operation.groups, per_sample=False), self.parts * self.sample_patches
-        calls = [self._call("weight", size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
+        calls = [self._call(self.weight, size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
         size = GlobalSize(units // tile.units * tile.items, 1, batches, positions=positions, tile=tile.columns)
         for samples in self.chunks:
             calls += [
                 self._patch(samples, operation.source, patches, depth),
                 self._product(samples, size, weights, patches, products),
-                self._call("result", *self.result_work, "", samples, PRODUCTS=products),
+                self._call(self.result, *self.result_work, "", samples, PRODUCTS=products),
             ]
         return calls
 
@@ -183,7 +184,7 @@ class Winograd(Implementation):
                 self._product(samples, size, deltas, patches, products),
             ]
         size = GlobalSize(operation.depth, operation.units, operation.groups * slices, per_sample=False)
-        return [*calls, self._call("gradient", size, (_WEIGHT_LOCAL, 1, slices), PRODUCTS=products)]
+        return [*calls, self._call(self.gradient, size, (_WEIGHT_LOCAL, 1, slices), PRODUCTS=products)]
 
     def _memory(self, *sizes: int) -> list[Array]:
         """Arrays of so many elements for each product: parts of one, so that the next layer's fit in its place."""
@@ -215,10 +216,8 @@ class Winograd(Implementation):
             "BY_BATCH": int(self.of_weights),
             "SPLITS": self.splits,
         }
-        name = kernel if kernel == self.kernel else self.transforms.format(kernel)
-        return operation.call(
-            name, size, local, facts, f"{operation.name} {operation.direction}{note}", samples, **given
-        )
+        label = f"{operation.name} {operation.direction}{note}"
+        return operation.call(kernel, size, local, facts, label, samples, **given)
 
     def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.
@@ -229,7 +228,7 @@ class Winograd(Implementation):
         for axis, name in (phase.vertical, "FIRST_Y"), (phase.horizontal, "FIRST_X"):
             given[name] = 0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step)
         given |= {"DELTA": int(delta), "GROUP_UNITS": blob.shape.units // self.operation.groups, "UNITS": units}
-        return self._call("patch", *self.patch_work(units), ": patches", samples, **given)
+        return self._call(self.patch, *self.patch_work(units), ": patches", samples, **given)
 
     def _product(self, samples: range, size: GlobalSize, left: Array, right: Array, products: Array) -> KernelCall:
         """Multiplies two matrices into a third."""
