@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from blobnet.cellwise import Tail, statements
@@ -9,7 +10,6 @@ from blobnet.contraction import function
 from blobnet.contraction.calls import calls
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
-from blobnet.geometry import WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import Array, Blob, KernelCall
@@ -41,36 +41,40 @@ class Compiled(Implementation):
         return multiply_adds * operation.weights / operation.cores / speed
 
     def calls(self) -> list[KernelCall]:
-        return _calls(self.operation)
-
-
-def _calls(operation: Operation) -> list[KernelCall]:
-    known: dict[str, Blob | Array] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
-    if operation.direction != FORWARD:
-        name, result = (
-            ("I", operation.input)
-            if operation.direction == BACKWARD_DATA
-            else ("W", operation.parameter("WEIGHT_GRADIENT"))
-        )
-        program = _program(operation)
+        operation = self.operation
+        known: dict[str, Blob | Array] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
+        if operation.direction == FORWARD:
+            tail = statements(operation.epilogue, "T", "T_")
+            known |= {"B": operation.parameter("BIAS"), tail.output: operation.output, **tail.operands}
+            return self._launches(_program(operation, tail), known)
+        program, name = _program(operation), "I" if operation.direction == BACKWARD_DATA else "W"
         deltas = delta_names(program)
+        result = operation.input if name == "I" else operation.parameter("WEIGHT_GRADIENT")
         known |= {deltas["S"]: operation.output, deltas[name]: result}
         bias = operation.bias_gradient() if operation.family == "dense" else []
-        accumulate = [deltas[name]] if operation.accumulate else []
-        return [*_launches(operation, differentiate(program, [name]), known, accumulate), *bias]
-    terms = "S"
-    if operation.bias_mode:
-        terms, known["B"] = "S + B", operation.parameter("BIAS")
-    tail = statements(operation.epilogue, "T", "T_")
-    known |= {tail.output: operation.output, **tail.operands}
-    then = " ".join(f"{statement};" for statement in (f"T = {terms}", *tail.statements))
-    return _launches(operation, _program(operation, then, tail.output, tail), known)
+        return [*self._launches(differentiate(program, [name]), known, [deltas[name]] * operation.accumulate), *bias]
+
+    def _launches(
+        self, program: Program, operands: dict[str, Blob | Array], accumulate: Sequence[str] = ()
+    ) -> list[KernelCall]:
+        """The launches of a program, whose inputs are only those that it reads."""
+        read = {read.tensor.name for statement in program.statements for read in statement.reads}
+        inputs, operation = tuple(tensor for tensor in program.inputs if tensor.name in read), self.operation
+        return calls(
+            replace(program, inputs=inputs),
+            operands,
+            label=operation.label,
+            batch=operation.batch_size,
+            memory=operation.memory,
+            tuning=operation.tuning,
+            accumulate=accumulate,
+        )
 
 
-def _program(operation: Operation, then: str = "", result: str = "S", tail: Tail | None = None) -> Program:
-    """The forward pass, the sum S and what is done to it ``then``, for the shapes of an operation.
+def _program(operation: Operation, tail: Tail | None = None) -> Program:
+    """The forward pass for the shapes of an operation: the sum S, the bias, and its ``tail``.
 
-    Backward it is the sum alone, whose delta then is the blob, where zeros lie around it, and no copy.
+    Without one it is the sum alone, for backward, whose delta then is the blob, where zeros lie around it, and no copy.
     """
     given, made, batch, groups = operation.input.shape, operation.output.shape, operation.batch_size, operation.groups
     sizes = {"g": groups, "o": made.units // groups, "i": given.units // groups}
@@ -81,39 +85,18 @@ def _program(operation: Operation, then: str = "", result: str = "S", tail: Tail
         terms = {"g": f"{sizes[name]}*g", name: name}
         return " + ".join(terms[key] for key in terms if key in used)
 
-    total = f"S[n, {unit('o')}, y, x : N, {made.units}, {made.height}, {made.width}]"
-    cell = f"{_cell(operation.vertical, 'y', 'a')}, {_cell(operation.horizontal, 'x', 'b')}"
-    product = f"I[n, {unit('i')}, {cell}] * W[{', '.join(used)}, a, b]"
-    each, whole = (made.units, 1, 1), (made.units, made.height, made.width)
+    axes = (operation.vertical, "y", "a"), (operation.horizontal, "x", "b")
+    cell = ", ".join(f"{axis.stride}*{place} + {axis.dilation}*{tap} - {axis.padding[0]}" for axis, place, tap in axes)
+    text = f"S[n, {unit('o')}, y, x : N, {made.units}, {made.height}, {made.width}]"
+    text += f" = +(I[n, {unit('i')}, {cell}] * W[{', '.join(used)}, a, b]);"
     shapes = {
         "I": (batch, given.units, given.height, given.width),
         "W": (*(sizes[name] for name in used), operation.vertical.kernel, operation.horizontal.kernel),
-        "B": whole if operation.bias_mode == 2 else each,
     }
-    beside = tail.shapes((batch, *whole)) if tail else {}
-    shapes |= beside
-    more = [*("B" if "+ B" in then else ""), *beside]
-    text = f"function ({', '.join(['I[N, C, Y, X]', 'W', *more])}) -> ({result}) {{ {total} = +({product}); {then} }}"
-    return function(text).program(**{name: shapes[name] for name in ("I", "W", *more)})
-
-
-def _cell(axis: WindowAxis, position: str, tap: str) -> str:
-    """What a result reads at a tap."""
-    return f"{axis.stride}*{position} + {axis.dilation}*{tap} - {axis.padding[0]}"
-
-
-def _launches(
-    operation: Operation, program: Program, operands: dict[str, Blob | Array], accumulate: list[str] | None = None
-) -> list[KernelCall]:
-    """The launches of a program, whose inputs are only those that it reads."""
-    read = {read.tensor.name for statement in program.statements for read in statement.reads}
-    inputs = tuple(tensor for tensor in program.inputs if tensor.name in read)
-    return calls(
-        replace(program, inputs=inputs),
-        operands,
-        label=operation.label,
-        batch=operation.batch_size,
-        memory=operation.memory,
-        tuning=operation.tuning,
-        accumulate=accumulate or [],
-    )
+    if tail:
+        if operation.bias_mode:
+            shapes["B"] = (made.units, made.height, made.width) if operation.bias_mode == 2 else (made.units, 1, 1)
+        shapes |= tail.shapes((batch, made.units, made.height, made.width))
+        text += "".join(f" {item};" for item in (f"T = S{' + B' if operation.bias_mode else ''}", *tail.statements))
+    inputs = ", ".join(["I[N, C, Y, X]", *[name for name in shapes if name != "I"]])
+    return function(f"function ({inputs}) -> ({tail.output if tail else 'S'}) {{ {text} }}").program(**shapes)

@@ -37,17 +37,12 @@ class DenseTiled(Implementation):
     def tiles(cls, operation: Operation) -> tuple[Tile, ...]:
         return fitting(TILES, operation.tuning.model)
 
-    @property
-    def splits(self) -> int:
-        """Parts of the sums, forward and backward data."""
-        tile, operation, most = self.tile, self.operation, -(-self.rows // _LEAST_ROWS)
-        tiles = tile.count(operation.batch_size, operation.result.shape.elements)
-        return splits_for(tiles, _SPLIT_TILES * operation.cores, min(_MOST_SPLITS, most))
-
-    @property
-    def rows(self) -> int:
-        """Values that each sum is of, forward and backward data."""
-        return self.operation.source.shape.elements
+    def __init__(self, operation: Operation, tile: Tile) -> None:
+        super().__init__(operation, tile)
+        #: Of forward and backward data: values that each sum is of, sums of a sample, and parts of the sums.
+        self.rows, self.values = operation.source.shape.elements, operation.result.shape.elements
+        tiles, most = tile.count(operation.batch_size, self.values), min(_MOST_SPLITS, -(-self.rows // _LEAST_ROWS))
+        self.splits = splits_for(tiles, _SPLIT_TILES * operation.cores, most)
 
     @property
     def cost(self) -> float:
@@ -55,15 +50,13 @@ class DenseTiled(Implementation):
         if operation.direction == BACKWARD_WEIGHTS:
             product = tile.cost(operation.units, operation.columns, 1, operation.cores)
             return product * rounded_up(batch, tile.depth)
-        product = tile.cost(batch, operation.result.shape.elements, self.splits, operation.cores)
-        return product * self.rows / self.splits
+        return tile.cost(batch, self.values, self.splits, operation.cores) * self.rows / self.splits
 
     def calls(self) -> list[KernelCall]:
-        operation, tile = self.operation, self.tile
+        operation, tile, values, splits = self.operation, self.tile, self.values, self.splits
         if operation.direction == BACKWARD_WEIGHTS:
             size = GlobalSize(tile.count(operation.units, operation.columns) * tile.items, per_sample=False)
             return [operation.call(self.kernel, size, tile.items, tile.macros), *operation.bias_gradient()]
-        values, splits = operation.result.shape.elements, self.splits
         partials = operation.memory(f"{operation.direction} partials", per_sample=splits * values)
         facts = {"UNITS": values, "ELEMENTS": values, "SPLITS": splits, **tile.macros}
         size = GlobalSize(tile.count(operation.batch_size, values) * tile.items, splits, per_sample=False)
