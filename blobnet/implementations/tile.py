@@ -1,7 +1,7 @@
 """Tiles of products of matrices, what work-groups of GPUs compute: sizes, speeds, and what a product with them costs.
 
-Convolutions (tiled, on tensor cores, by minimal filtering) and dense layers each have a list of tiles with the speeds
-that were measured there; a model gives the speeds of others, for tuning to try.
+Each implementation has a list of tiles with the speeds that were measured there; a model gives those of others, for
+tuning to try.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def registers(self) -> int:
-        """Registers of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
+        """Those of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
         sums, factors = self.item_units * self.item_columns * (1 + self.totals), self.item_units + self.item_columns
         return sums + factors + self.prefetched + _ADDRESS_REGISTERS
 
@@ -107,8 +107,8 @@ _SUMS_AHEAD, _STEPS_UNROLLED, _NOTHING_AHEAD, _FRUGAL = 5, 3, ("intel",), (None,
 _LOCAL_COST, _GLOBAL_COST, _STEP_COST = 1.9, 9.1, 0.8
 #: The tile whose speed is 1.
 _FASTEST = Tile(128, 64, 16, 8, 8, speed=1.0)
-#: Units, columns, those of a work-item, and depths that tiles are made of; work-items of a group.
-_TRIED, _ITEMS = ((32, 64, 128, 256), (32, 64, 128, 256), (4, 8), (4, 8), (8, 16)), range(64, 257)
+#: Units, columns, depths, and those of a work-item that tiles are made of; work-items of a group.
+_TRIED, _ITEMS = ((32, 64, 128, 256), (32, 64, 128, 256), (8, 16), (4, 8), (4, 8)), range(64, 257)
 
 
 def predicted_speed(tile: Tile) -> float:
@@ -118,25 +118,20 @@ def predicted_speed(tile: Tile) -> float:
     1/units + 1/columns from global memory; too few work-items side by side, for want of registers or local memory, do
     not hide waits.
     """
+
+    def cost(of: Tile) -> float:
+        local = _LOCAL_COST * (1 / of.item_units + 1 / of.item_columns)
+        return 1 + (local + _GLOBAL_COST * (1 / of.units + 1 / of.columns) + _STEP_COST / of.depth)
+
     groups = min(_REGISTERS // (tile.registers * tile.items), _LOCAL_BYTES // tile.local_bytes)
-    hidden = min(1.0, groups * tile.items / _HIDING_ITEMS)
-    return hidden * (1 + _loads(_FASTEST)) / (1 + _loads(tile))
-
-
-def _loads(tile: Tile) -> float:
-    """The cost of loads for each multiply-add."""
-    local = _LOCAL_COST * (1 / tile.item_units + 1 / tile.item_columns)
-    return local + _GLOBAL_COST * (1 / tile.units + 1 / tile.columns) + _STEP_COST / tile.depth
+    return min(1.0, groups * tile.items / _HIDING_ITEMS) * cost(_FASTEST) / cost(tile)
 
 
 @cache
 def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozenset[int] | None) -> tuple[Tile, ...]:
     """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
-    tried = (
-        Tile(units, columns, depth, item_units, item_columns, speed=0.0, is_guess=True)
-        for units, columns, item_units, item_columns, depth in itertools.product(*_TRIED)
-    )
+    tried = (Tile(*sizes, speed=0.0, is_guess=True) for sizes in itertools.product(*_TRIED))
     small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS)
     for tile in fitting(small, model, rows):
         guess = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
@@ -149,10 +144,7 @@ def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozense
 def fitting(tiles: Iterable[Tile], model: DeviceModel, rows: Collection[int] | None = ()) -> tuple[Tile, ...]:
     """The tiles whose work-groups a device allows, and whose work-items have room in its registers.
 
-    Args:
-        tiles: of a kernel.
-        model: the device.
-        rows: of its products, as far as they are known; None where no compiler loads factors ahead in the kernel.
+    ``rows`` are those of the products, as far as they are known; None where no compiler loads factors ahead.
     """
     return tuple(
         tile
@@ -169,15 +161,10 @@ def tiles_for(measured: tuple[Tile, ...], tuning: Tuning, rows: Collection[int] 
     ``rows`` as for :func:`fitting`.
     """
     known = fitting(measured, tuning.model, rows)
-    few = None if rows is None else frozenset(count for count in rows if count <= _STEPS_UNROLLED * max(_TRIED[-1]))
+    few = None if rows is None else frozenset(count for count in rows if count <= _STEPS_UNROLLED * max(_TRIED[2]))
     return known + guessed_tiles(known, tuning.model, few) or (min(measured, key=lambda tile: tile.registers),)
 
 
 #: What moving a value to or from memory costs the device, and a launch a compute unit, in multiply-adds (see
 #: Implementation.cost).
 VALUE_COST, LAUNCH_COST = 28, 540_000
-
-
-def sum_cost(values: int, splits: int, cores: int) -> float:
-    """What adding the parts of ``values`` sums in ``splits`` costs: a launch that moves them."""
-    return LAUNCH_COST + values * (splits + 1) * VALUE_COST / cores if splits > 1 else 0

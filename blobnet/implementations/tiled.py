@@ -11,7 +11,7 @@ from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, sum_cost, tiles_for
+from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, rounded_up
 from blobnet.kernel_source import Macro
 
@@ -97,7 +97,7 @@ class Tiled(Implementation):
             (rows / splits + tile.overhead) * tile.cost(self.units, columns, operation.groups * splits, cores)
             for columns, rows in self._work
         )
-        return product + sum_cost(results, splits, cores)
+        return product + (LAUNCH_COST + results * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
 
     def calls(self) -> list[KernelCall]:
         operation, tile = self.operation, self.tile
