@@ -56,14 +56,9 @@ class Gathered(Implementation):
         role = "output delta" if operation.direction == BACKWARD_DATA else "input"
         memory = operation.memory(f"{role} gathered by samples", (tile.lanes - 1) * self.copied, self.copied)
         gathered = replace(memory, side_by_side=True, type=operation.source.type)
-        macros = tile.macros | {
-            "GROUP_UNITS": operation.depth,
-            "SOURCE_HEIGHT": layout.unit_height,
-            "SOURCE_WIDTH": layout.unit_width,
-            "SOURCE_PITCH": layout.unit_memory_width,
-            "RUN": self.run,
-            "SAMPLES": self.samples,
-        }
+        macros = {**tile.macros, "GROUP_UNITS": operation.depth, "RUN": self.run, "SAMPLES": self.samples}
+        macros |= {"SOURCE_HEIGHT": layout.unit_height, "SOURCE_WIDTH": layout.unit_width}
+        macros["SOURCE_PITCH"] = layout.unit_memory_width
         size = GlobalSize(self.samples // tile.lanes, units=operation.source.shape.units, per_sample=False)
         label = f"{operation.label}: gather"
         calls = [operation.call("blob/gather", size, None, macros, label, INPUT=operation.source, GATHERED=gathered)]

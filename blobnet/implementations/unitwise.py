@@ -53,21 +53,14 @@ class Unitwise(Implementation):
             "PARTIALS": gradient if in_place else operation.memory("weight partials", sums),
             "PANELS": replace(operation.memory("input in panels", per_sample=panel_values), type=operation.input.type),
         }
-        facts = tile.macros | {
-            "PANEL_UNITS": tile.values,
-            "SPLITS": splits,
-            "PIECE_ROWS": min(max(1, tunables["PIECE_POSITIONS"] // delta.width), delta.height),
-            "RANGE": tunables["RANGE_BLOCKS"] * tile.units,
-            "UNITS": delta.units,
-            "COLUMNS": columns,
-        }
-        launches = {
-            "convolution/pack_units": GlobalSize(panels * tile.vectors),
-            self.kernel: GlobalSize(ranges, operation.taps, panels * splits, per_sample=False),
-            "convolution/unitwise_gradient": GlobalSize(
-                -(-operation.depth // tile.lanes), delta.units, per_sample=False
-            ),
-        }
-        pack, *products = (operation.call(kernel, size, None, facts, **arrays) for kernel, size in launches.items())
-        pack = replace(pack, label=f"{operation.label}: pack")
-        return [pack, *products[: 1 if in_place else 2]]
+        rows = min(max(1, tunables["PIECE_POSITIONS"] // delta.width), delta.height)
+        facts = {**tile.macros, "PANEL_UNITS": tile.values, "SPLITS": splits, "PIECE_ROWS": rows}
+        facts |= {"RANGE": tunables["RANGE_BLOCKS"] * tile.units, "UNITS": delta.units, "COLUMNS": columns}
+        vectors = -(-operation.depth // tile.lanes)
+        launches = [
+            ("convolution/pack_units", GlobalSize(panels * tile.vectors), f"{operation.label}: pack"),
+            (self.kernel, GlobalSize(ranges, operation.taps, panels * splits, per_sample=False), ""),
+            ("convolution/unitwise_gradient", GlobalSize(vectors, delta.units, per_sample=False), ""),
+        ]
+        launches = launches[: 2 if in_place else 3]
+        return [operation.call(kernel, size, None, facts, label, **arrays) for kernel, size, label in launches]

@@ -201,21 +201,11 @@ class Winograd(Implementation):
     ) -> KernelCall:
         """A launch of a kernel that transforms, or of the product; ``given`` as for :meth:`Operation.call`."""
         operation = self.operation
-        facts: dict[str, Macro] = {
-            "CELLS": self.cells,
-            "TAPS": operation.vertical.kernel,
-            "SAMPLE_PATCHES": self.sample_patches,
-            "ROW_PATCHES": self.row_patches,
-            "PATCHES": self.patches,
-            "GROUP_UNITS": operation.units,
-            "GROUP_DEPTH": operation.depth,
-            "UNITS": self.units,
-            "DEPTH": self.depth,
-            "COLUMNS": self.depth,
-            "ROTATED": int(operation.direction == BACKWARD_DATA),
-            "BY_BATCH": int(self.of_weights),
-            "SPLITS": self.splits,
-        }
+        facts: dict[str, Macro] = {"CELLS": self.cells, "TAPS": operation.vertical.kernel, "SPLITS": self.splits}
+        facts |= {"ROTATED": int(operation.direction == BACKWARD_DATA), "BY_BATCH": int(self.of_weights)}
+        facts |= {"SAMPLE_PATCHES": self.sample_patches, "ROW_PATCHES": self.row_patches, "PATCHES": self.patches}
+        facts |= {"GROUP_UNITS": operation.units, "GROUP_DEPTH": operation.depth}
+        facts |= {"UNITS": self.units, "DEPTH": self.depth, "COLUMNS": self.depth}
         label = f"{operation.name} {operation.direction}{note}"
         return operation.call(kernel, size, local, facts, label, samples, **given)
 
