@@ -104,7 +104,8 @@ class OddWay(Implementation):
 def odd_way(name: str, **macros: Macro) -> type[OddWay]:
     """One with a name of its own."""
     way = Way.parse(name)
-    made: type[OddWay] = type("Odd", (OddWay,), {"way": way, "variants": (way.variant,), "macros": macros})
+    tiles = classmethod(lambda *_: (way.tile,))
+    made: type[OddWay] = type("Odd", (OddWay,), {"variants": (way.variant,), "tiles": tiles, "macros": macros})
     return made
 
 
