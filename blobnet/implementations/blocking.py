@@ -14,18 +14,14 @@ from functools import lru_cache
 from blobnet.kernel_call import power_of_two, rounded_up
 from blobnet.kernel_source import Macro
 
-#: What a vector costs, in multiply-adds, however few lanes it has: costs are those of processors with so many.
-VECTOR_COST = 16
-#: What a load costs, in multiply-adds.
-LOAD_COST = 0.5
+#: What a vector costs, in multiply-adds, however few lanes it has: costs are those of processors with so many; a load.
+VECTOR_COST, LOAD_COST = 16, 0.5
 #: Elements that a CPU's second cache holds beside what else is read, and what it costs to read one from beyond it, in
 #: multiply-adds of a compute unit.
 CACHE_ELEMENTS, READ_COST = 2**18, 30
 #: Elements from which on what lies a multiple of them apart shares its place in a processor's first cache, how many
 #: such a place holds, and what it costs to read more in turn.
 WAY_ELEMENTS, WAYS, CONFLICT_COST = 2**10, 8, 1.3
-#: Work-items for each compute unit from which on it does not matter that some units have one more.
-FEW_ITEMS = 4
 
 
 @dataclass(frozen=True, order=True)
@@ -105,11 +101,6 @@ def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) 
         return elements * (times if elements > CACHE_ELEMENTS else 1)
 
     return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
-
-
-def balance(items: int, cores: int) -> float:
-    """How many times as long so few equal work-items take as if compute units shared them evenly; 1 for many."""
-    return -(-items // cores) * cores / items if items < FEW_ITEMS * cores else 1.0
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:

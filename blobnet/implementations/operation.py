@@ -132,6 +132,7 @@ class Operation:
             the positions of a unit.
         taps: of a filter.
         columns, weights: weights of one output unit, and all of them.
+        unit_stride: from the weights of a unit of the result to those of the next.
         strides: the vertical and the horizontal one.
         cores: compute units of the device.
         label: of its launches, for people.
@@ -160,6 +161,7 @@ class Operation:
     taps: int = field(init=False)
     columns: int = field(init=False)
     weights: int = field(init=False)
+    unit_stride: int = field(init=False)
     strides: Pair = field(init=False)
     cores: int = field(init=False)
     label: str = field(init=False)
@@ -178,6 +180,7 @@ class Operation:
             taps=taps,
             columns=columns,
             weights=self.output.shape.units * columns,
+            unit_stride=taps if self.direction == BACKWARD_DATA else columns,
             strides=(self.vertical.stride, self.horizontal.stride),
             cores=self.tuning.model.cores,
             label=f"{self.name} {self.direction.removesuffix('s')}",
@@ -261,12 +264,7 @@ class Operation:
         known = name if name == "weight" or self.bias_mode else "weight"
         return self.array(gradient or "parameter", known, 0, 0)
 
-    @property
-    def unit_stride(self) -> int:
-        """From the weights of a unit of the result to those of the next."""
-        return self.taps if self.direction == BACKWARD_DATA else self.columns
-
-    @property
+    @cached_property
     def macros(self) -> dict[str, Macro]:
         """All that kernels may ask about it."""
         macros: dict[str, Macro] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blobnet.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, Block, balance, vector_tiles
+from blobnet.implementations.blocking import READ_COST, Block, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
 
@@ -13,8 +13,9 @@ from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
 COPY_COST, STORE_COST, TRANSPOSE_COST, PRODUCT_COST = 30, 40, 40, 0.8
 #: Rows of a panel at most, and units of a work-item, each of which has a tile of sums in local memory.
 MOST_ROWS, MOST_UNITS = 512, 512
-#: Work-items that a compute unit should have, so that none waits long for the last, if they have so many units each.
-WORK_ITEMS, FEWEST_UNITS = 8, 64
+#: Work-items that a compute unit should have, so that none waits long for the last, if they have so many units each;
+#: and from how many on it does not matter that some compute units have one more.
+WORK_ITEMS, FEWEST_UNITS, MANY_ITEMS = 8, 64, 4
 
 
 class Panels(Implementation):
@@ -54,15 +55,16 @@ class Panels(Implementation):
 
     @property
     def cost(self) -> float:
-        operation = self.operation
+        operation, cores = self.operation, self.operation.cores
         copied = COPY_COST * operation.depth * operation.taps * self.chunks
         positions = operation.batch_size * operation.positions
         values = positions * operation.groups * (copied + STORE_COST * operation.units)
         items = operation.groups * self.chunks * self.count
         product = self.tile.cost * operation.depth * operation.taps * operation.groups
-        shared = (PRODUCT_COST * product + values + READ_COST * operation.weights) / operation.cores
-        transposed = operation.weights if operation.direction == BACKWARD_DATA else 0
-        return shared * balance(items, operation.cores) + TRANSPOSE_COST * transposed / operation.cores
+        cost = (PRODUCT_COST * product + values + READ_COST * operation.weights) / cores
+        if items < MANY_ITEMS * cores:
+            cost *= -(-items // cores) * cores / items
+        return cost + (TRANSPOSE_COST * operation.weights / cores if operation.direction == BACKWARD_DATA else 0)
 
     def calls(self) -> list[KernelCall]:
         operation, tile, calls, arrays = self.operation, self.tile, [], {}
