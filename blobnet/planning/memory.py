@@ -93,10 +93,10 @@ class _Slot:
         # As a rule the latest member is the one that is in the way.
         return all(item.last < first or last < item.first for item in reversed(self.members))
 
-    def would_clear(self, occupant: Occupant) -> bool:
-        """Whether, with one more, halos would have to be cleared."""
-        same = self.planes == {occupant.plane}
-        return not same and (occupant.has_halo or any(item.has_halo for item in self.members))
+    def to_clear(self, *more: Occupant) -> list[Occupant]:
+        """Those, of it and of ``more`` in it, whose halos others leave behind with values."""
+        planes = self.planes.union(item.plane for item in more)
+        return [item for item in (*self.members, *more) if item.has_halo] if len(planes) > 1 else []
 
     def add(self, occupant: Occupant, size: int) -> None:
         self.members.append(occupant)
@@ -125,7 +125,7 @@ def allocate(
         limit = request.parameters.type.itemsize * request.parameters.elements
         slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
-    for item in (item for slot in slots for item in _to_clear(slot.members)):
+    for item in (item for slot in slots for item in slot.to_clear()):
         assert item.blob is not None
         cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning.model))
     shared = [
@@ -206,7 +206,7 @@ def _share_buffers(
             and (slot.members[0].blob is None) == is_array
             and slot.members[0].type == occupant.type
             and slot.is_free_for(occupant)
-            and not (keep_planes and slot.would_clear(occupant))
+            and not (keep_planes and slot.to_clear(occupant))
         ]
         wastes = [(slot.room < size, slot.planes != planes, abs(slot.room - size)) for slot in free]
         if free:
@@ -218,13 +218,6 @@ def _share_buffers(
 
 def _bytes(slots: Iterable[_Slot]) -> int:
     return sum(slot.members[0].type.itemsize * slot.room for slot in slots)
-
-
-def _to_clear(members: Sequence[Occupant]) -> list[Occupant]:
-    """Those of a buffer whose halos others leave behind with values."""
-    if len({item.plane for item in members}) == 1:
-        return []
-    return [item for item in members if item.has_halo]
 
 
 def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
