@@ -101,10 +101,7 @@ class Implementation(ABC):
     @property
     @abstractmethod
     def cost(self) -> float:
-        """How long it should take, on a scale that the candidates of an operation share.
-
-        Multiply-adds of a compute unit of the device at the speed of the best product there.
-        """
+        """How long it should take: in multiply-adds of a compute unit, at the speed of the device's best product."""
 
     @abstractmethod
     def calls(self) -> list[KernelCall]:
@@ -114,8 +111,7 @@ class Implementation(ABC):
 def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
     """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
-    What was chosen, for this batch or a near one, may not be there: tiles change from version to version, and some
-    candidates come and go with the batch.
+    What was chosen may not be there: tiles change from version to version, and some come and go with the batch.
     """
     broken = choices.broken
     usable = [item for item in candidates if not (broken and is_broken(task, item.way, broken))] or candidates

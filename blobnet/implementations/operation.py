@@ -203,10 +203,7 @@ class Operation:
 
     @property
     def input_phases(self) -> Shape:
-        """A unit of the padded input as planes in which a strided convolution has stride 1: phases that some tap reads.
-
-        As far as taps read them (convolution/input_phases.h).
-        """
+        """A unit of the padded input as planes of stride 1, as many and as large as taps read (input_phases.h)."""
         y, x, shape = self.vertical, self.horizontal, self.output.shape
         sizes = shape.height + (y.span - 1) // y.stride, shape.width + (x.span - 1) // x.stride
         return Shape(min(y.stride, y.span) * min(x.stride, x.span), *sizes)
@@ -256,10 +253,8 @@ class Operation:
         return self.array("memory", name, elements, per_sample)
 
     def parameter(self, role: str) -> Array:
-        """What a kernel calls ``WEIGHT``, ``BIAS``, ``WEIGHT_GRADIENT`` or ``BIAS_GRADIENT``.
-
-        The weights for a bias that there is not, for kernels take no null arrays.
-        """
+        """What a kernel calls ``WEIGHT``, ``BIAS``, ``WEIGHT_GRADIENT`` or ``BIAS_GRADIENT``."""
+        # The weights for a bias that there is not: kernels take no null arrays.
         name, _, gradient = role.lower().partition("_")
         known = name if name == "weight" or self.bias_mode else "weight"
         return self.array(gradient or "parameter", known, 0, 0)
@@ -325,10 +320,7 @@ class Operation:
         return with_epilogue(call, self.epilogue, self.bias_mode) if "FINISHED" in header.macros else call
 
     def summed(self, splits: int, *launch: Any, name: str = "weight", **given: Blob) -> list[KernelCall]:
-        """A launch, as for :meth:`call`, that makes a parameter's gradient in ``splits`` parts, and their sum's.
-
-        A sum in one part is the gradient itself.
-        """
+        """A launch, as for :meth:`call`, that makes a parameter's gradient; in several ``splits``, and their sum's."""
         gradient = partials = self.parameter(f"{name.upper()}_GRADIENT")
         if splits > 1:
             partials = self.memory(f"{name} partials", splits * gradient.elements)

@@ -1,8 +1,7 @@
 """Square filters at stride 1 by minimal filtering (Lavin & Gray 2015, arXiv 1509.09308), on GPUs.
 
-Weights, and patches of blobs, become values at the points of a patch. Their products, over the units or, for the
-gradient of the weights, over the patches, take 2.25 to 6.25 times fewer multiplications than the taps would. What is
-between two launches lies in memory, so a batch goes through them in chunks of samples.
+Weights, and patches of blobs, become values at the points of a patch, whose products are over the units or, for the
+gradient of the weights, over the patches. What is between launches lies in memory: a batch goes in chunks of samples.
 """
 
 from __future__ import annotations
