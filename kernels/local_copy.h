@@ -7,6 +7,23 @@
  * Groups of copies end by END_COPIES. AWAIT_COPIES(MOST) waits until all but the last MOST groups have arrived, for this
  * work-item: others need a barrier behind it.
  */
+
+/* Plain copies of numbers of a type, of which LOAD_FOUR loads four; what they do is said below. */
+#define PLAIN_COPIES(type, LOAD_FOUR)                                                                     \
+    INLINE void OVERLOADED copy_value(__local real_t *to, __global const type *from, const bool is_there) \
+    {                                                                                                     \
+        *to = is_there ? VALUE_OF(from) : 0;                                                              \
+    }                                                                                                     \
+    INLINE void OVERLOADED copy_quad(__local real_t *to, __global const type *from, const bool is_there)  \
+    {                                                                                                     \
+        vstore4(is_there ? LOAD_FOUR(0, from) : 0, 0, to);                                                \
+    }                                                                                                     \
+    INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const type *from,                  \
+                                          const bool is_there)                                            \
+    {                                                                                                     \
+        copy_quad(to, from, is_there);                                                                    \
+    }
+
 #if defined(COPIES_IN_BACKGROUND) && defined(__NV_CL_C_VERSION)
 
 #define LOCAL_ADDRESS(pointer) ((uint)(size_t)(pointer))
@@ -41,39 +58,12 @@ INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const real_t 
 
 #define END_COPIES()
 #define AWAIT_COPIES(MOST)
-
-INLINE void OVERLOADED copy_value(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    *to = is_there ? *from : 0;
-}
-
-INLINE void OVERLOADED copy_quad(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    vstore4(is_there ? vload4(0, from) : 0, 0, to);
-}
-
-INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const real_t *from, const bool is_there)
-{
-    copy_quad(to, from, is_there);
-}
+PLAIN_COPIES(real_t, vload4)
 
 #endif
 
 #ifdef NARROW_STORAGE
-INLINE void OVERLOADED copy_value(__local real_t *to, __global const half *from, const bool is_there)
-{
-    *to = is_there ? VALUE_OF(from) : 0;
-}
-
-INLINE void OVERLOADED copy_quad(__local real_t *to, __global const half *from, const bool is_there)
-{
-    vstore4(is_there ? vloada_half4(0, from) : 0, 0, to);
-}
-
-INLINE void OVERLOADED copy_quad_once(__local real_t *to, __global const half *from, const bool is_there)
-{
-    copy_quad(to, from, is_there);
-}
+PLAIN_COPIES(half, vloada_half4)
 #endif
 
 /* Copies RUN values: 1, or 4 in a quad. */
