@@ -323,10 +323,10 @@ class Tuning:
 def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCall]:
     """The calls with programs for a device.
 
-    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops where it knows their
-    length (docs/kernels.md).
+    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops of most kernels where it
+    knows their length (docs/kernels.md).
     """
-    return [replace(call, constant_sizes=not model.items_are_lanes) for call in calls]
+    return [replace(call, constant_sizes=not (model.items_are_lanes or call.source.sizes_everywhere)) for call in calls]
 
 
 def as_rows(*blobs: Blob) -> tuple[Blob, ...]:

@@ -29,9 +29,20 @@ class Definition(str):
     """The text of a macro with arguments, which stand in front of it: ``(x, y) ((x) + (y))``."""
 
 
-#: The title of the blobs whose sizes are arguments.
-_SIZED_BLOBS = "Blobs, sizes as arguments"
-_SECTIONS = ("Blobs", _SIZED_BLOBS, "Arrays", "Scalars", "Macros", "Tunables", "Moves", "Global", "Local")
+#: The title of the blobs whose sizes are arguments; and where they are so on processors too.
+_SIZED_BLOBS, _SIZED_EVERYWHERE = "Blobs, sizes as arguments", "Blobs, sizes as arguments everywhere"
+_SECTIONS = (
+    "Blobs",
+    _SIZED_BLOBS,
+    _SIZED_EVERYWHERE,
+    "Arrays",
+    "Scalars",
+    "Macros",
+    "Tunables",
+    "Moves",
+    "Global",
+    "Local",
+)
 _ACCESS = ("read", "write", "update")
 #: How the header says that a kernel reads a blob without its halo.
 _DATA_ALONE = "read data alone"
@@ -77,8 +88,9 @@ class KernelSource:
     ``float32_alone`` those whose numbers must be what kernels compute with, since they are copied as they lie.
     ``moves`` says what a kernel does that only moves data, for plans to count.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
-    need not be part of the program, like those that are scalars: it serves any. ``is_generated``: the text is no file
-    of kernels/, but was made for the geometry of its blobs, so nothing is defined in front of it.
+    need not be part of the program, like those that are scalars: it serves any; with ``sizes_everywhere`` also on
+    devices that have the others built for their sizes alone. ``is_generated``: the text is no file of kernels/, but was
+    made for the geometry of its blobs, so nothing is defined in front of it.
     """
 
     name: str
@@ -91,6 +103,7 @@ class KernelSource:
     tunables: Mapping[str, Tunable]
     dimensions: Mapping[str, str]
     sizes_as_arguments: bool = False
+    sizes_everywhere: bool = False
     data_alone: frozenset[str] = frozenset()
     float32_alone: frozenset[str] = frozenset()
     moves: str | None = None
@@ -282,7 +295,8 @@ def parse(name: str, text: str) -> KernelSource:
         raise KernelError(f"kernel {name}", "a kernel file must open with its header, a comment")
     purpose, sections = _listed(text)
     accesses = {}
-    sized = sections.pop(_SIZED_BLOBS)
+    everywhere = sections.pop(_SIZED_EVERYWHERE)
+    sized = sections.pop(_SIZED_BLOBS) | everywhere
     sections["Blobs"] = sized | sections["Blobs"]
     for kind in ("Blobs", "Arrays"):
         accesses[kind] = {role: rest.split(" ")[0] for role, rest in sections[kind].items()}
@@ -306,6 +320,7 @@ def parse(name: str, text: str) -> KernelSource:
         tunables=tunables,
         dimensions=sections["Global"],
         sizes_as_arguments=bool(sized),
+        sizes_everywhere=bool(everywhere),
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
         float32_alone=frozenset(role for role, rest in sections["Blobs"].items() if _FLOAT32_ALONE in rest),
         moves=next(iter(sections["Moves"]), None),

@@ -2,7 +2,7 @@
  * Batch normalization, forward in training, last stage, cell by cell:
  * output = epilogue((input - mean) / sqrt(variance + epsilon) * scale + shift).
  *
- * Blobs, sizes as arguments:
+ * Blobs, sizes as arguments everywhere:
  *   INPUT    read
  *   RESIDUAL read   if HAS_RESIDUAL
  *   OUTPUT   write

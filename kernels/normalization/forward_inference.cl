@@ -2,7 +2,7 @@
  * Batch normalization, forward in inference, cell by cell; may run in place:
  * output = f((input - running_mean) / sqrt(running_variance + epsilon) * scale + shift + residual).
  *
- * Blobs, sizes as arguments:
+ * Blobs, sizes as arguments everywhere:
  *   INPUT    read
  *   RESIDUAL read   if HAS_RESIDUAL
  *   OUTPUT   write

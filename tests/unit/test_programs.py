@@ -7,7 +7,7 @@ import pytest
 import blobnet as bn
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
-from blobnet.models import resnet50
+from blobnet.models import densenet121, resnet50
 from blobnet.models.mobilenet_v2 import mobilenet_v2
 from blobnet.planning import make_plan
 from blobnet.tuning import Tunings
@@ -41,3 +41,12 @@ def test_kernels_that_move_data_have_one_program_each(network: bn.Model) -> None
         calls = [call for _, call in plan.calls if call.kernel == kernel]
         assert len(calls) > 3
         assert len({call.assemble() for call in calls}) == 1, kernel
+
+
+def test_norms_of_a_deep_network_share_programs_on_a_cpu() -> None:
+    """They have as many sizes as layers; products, which are faster with constants, have a program for each."""
+    plan = make_plan(densenet121().graph, 1, tuning=tuning_for("cpu"))
+    norms = [call for _, call in plan.calls if call.kernel == "normalization/forward_inference"]
+    assert len(norms) > 50
+    assert len({call.assemble() for call in norms}) <= 16
+    assert {call.constant_sizes for _, call in plan.calls if call.kernel.startswith("convolution/forward")} == {True}
