@@ -28,12 +28,11 @@ class Implementation(ABC):
     Attributes:
         operation: what it computes.
         tile: what is its own among the candidates of the implementation; empty where there is but one.
-        way: what is its own among the candidates of a task.
-        kernel: the operation's, which is called as ``kernels`` say.
         directions: those that it knows.
         families: of operations: ``convolution``, ``dense``.
         lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
         variants: of its ways: as a rule one, with the file's name.
+        kernels: the pattern of its kernels' names.
         precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
@@ -50,9 +49,11 @@ class Implementation(ABC):
     is_guess: bool = False
     fits: bool = True
 
-    def __init__(self, operation: Operation, tile: Any = "", name: str = "") -> None:
-        self.operation, self.tile, self.kernel = operation, tile, self.kernel_of(operation.direction)
-        self.way, self.is_guess = Way(self.variants[0], name or str(tile)), getattr(tile, "is_guess", self.is_guess)
+    # ``variant`` and ``suffix``: what else its way is called by than the one variant, and the tile. Names are made when
+    # somebody asks: of dozens of candidates a plan names one.
+    def __init__(self, operation: Operation, tile: Any = "", variant: str = "", suffix: str = "") -> None:
+        self.operation, self.tile, self._name = operation, tile, (variant, suffix)
+        self.is_guess = getattr(tile, "is_guess", self.is_guess)
 
     def __init_subclass__(cls) -> None:
         name = cls.__module__.rpartition(".")[2].removeprefix("dense_")
@@ -87,6 +88,17 @@ class Implementation(ABC):
         name = direction.removesuffix("s").replace(" ", "_")
         return cls.kernels.format(family=cls.families[0], direction=name, variant=cls.variants[0])
 
+    @property
+    def kernel(self) -> str:
+        """The kernel for the operation."""
+        return self.kernel_of(self.operation.direction)
+
+    @property
+    def way(self) -> Way:
+        """What is its own among the candidates of a task."""
+        variant, suffix = self._name
+        return Way(variant or self.variants[0], f"{self.tile}{suffix}")
+
     @classmethod
     def tunables(cls, operation: Operation) -> dict[str, int]:
         """Those of the kernel for an operation."""
@@ -115,10 +127,9 @@ def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -
     """
     broken = choices.broken
     usable = [item for item in candidates if not (broken and is_broken(task, item.way, broken))] or candidates
-    by_way = {item.way: item for item in usable}
     for _, way in choices.near(task):
-        if way in by_way:
-            return by_way[way]
+        if found := [item for item in usable if item.way == way]:
+            return found[0]
     # Costs take time, and so only those that decide are computed.
     rank = attrgetter("is_last_resort", "is_guess")
     best = min(map(rank, usable))

@@ -29,8 +29,7 @@ class Compiled(Implementation):
 
     @classmethod
     def stores(cls, operation: Operation) -> bool:
-        # What it generates is for the types.
-        return True
+        return True  # What it generates is for the types.
 
     @property
     def cost(self) -> float:

@@ -24,11 +24,9 @@ COPY_COST, STORE_COST = 40, 50
 LONG_ROW = 4
 #: Most vectors of sums where several taps read phases: with 24, Intel's compiler makes loops of 0.6 of the speed.
 SPLIT_ACCUMULATORS = 20
-#: What forward takes of what is counted, but for the copy, where stores weigh most: its results go from registers
-#: straight to memory.
-ONE_TAP_FORWARD_COST = 0.85
-#: How much longer the gradient of the weights takes where no other tap reads what a column has brought near.
-ONE_TAP_COST = 1.15
+#: With one tap: what forward takes of what is counted, but for the copy, since results go from registers straight to
+#: memory; and how much longer the gradient takes, where no other tap reads what a column has brought near.
+ONE_TAP_FORWARD_COST, ONE_TAP_COST = 0.85, 1.15
 #: What it costs to add up the lanes of a weight's sum and to store it, in multiply-adds.
 WEIGHT_COST = 200
 

@@ -223,9 +223,8 @@ class Operation:
     @cached_property
     def taps_inside(self) -> int:
         """Taps that read the source and not its halo, over all positions of a unit."""
-        height, width = self.source.shape.height, self.source.shape.width
-        axes = ((phase.vertical.taps_inside(height), phase.horizontal.taps_inside(width)) for phase in self.phases)
-        return sum(map(math.prod, axes))
+        _, height, width = self.source.shape.axes
+        return sum(item.vertical.taps_inside(height) * item.horizontal.taps_inside(width) for item in self.phases)
 
     @property
     def geometry(self) -> tuple[object, ...]:
@@ -233,13 +232,10 @@ class Operation:
 
         Not at which units of its storage a blob begins, of which a concat has as many as inputs.
         """
-        blobs = [
-            (replace(blob.layout, unit_offset=0), blob.type)
-            for blob in (self.input, self.output, *(step.blob for step in self.epilogue))
-            if blob
-        ]
+        blobs = self.input, self.output, *(step.blob for step in self.epilogue)
+        lie = [(replace(blob.layout, unit_offset=0), blob.type) for blob in blobs if blob]
         window = self.groups, self.vertical, self.horizontal
-        return self.family, self.direction, *blobs, *window, self.batch_size, self.bias_mode, self.accumulate
+        return self.family, self.direction, *lie, *window, self.batch_size, self.bias_mode, self.accumulate
 
     @cached_property
     def plain(self) -> Operation:
@@ -345,10 +341,6 @@ class Operation:
     @property
     def blobs(self) -> dict[str, Blob]:
         """Its blobs by the roles of kernels."""
-        return {
-            **dict.fromkeys(("INPUT", "INPUT_DELTA"), self.input),
-            **dict.fromkeys(("OUTPUT", "OUTPUT_DELTA"), self.output),
-            "RESULT": self.result,
-            # NOTE: a kernel takes no null arrays: roles that are not read are bound to what is there.
-            "RESIDUAL": self.result,
-        }
+        # NOTE: a kernel takes no null arrays: a RESIDUAL that is not read is bound to what is there.
+        sides = {"INPUT": self.input, "INPUT_DELTA": self.input, "OUTPUT": self.output, "OUTPUT_DELTA": self.output}
+        return {**sides, "RESULT": self.result, "RESIDUAL": self.result}

@@ -46,7 +46,7 @@ class Tiled(Implementation):
     lanes = True
 
     def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
-        super().__init__(operation, tile, f"{tile} in {wanted}" if wanted > 1 else "")
+        super().__init__(operation, tile, suffix=f" in {wanted}" if wanted > 1 else "")
         #: Parts of the sums, 0: as many as are the cheapest (``splits``).
         self.wanted = wanted
         #: Whether it makes the gradient of the weights, of which nothing is packed.

@@ -18,7 +18,6 @@ from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
-from blobnet.task import Way
 
 #: Cells of a patch on a side, for which winograd.h has matrices, and the sides of filters that err little enough there;
 #: and the rows that larger patches than _PLAIN sum before they are added to a total (docs/performance.md).
@@ -104,8 +103,7 @@ class Winograd(Implementation):
 
     def __init__(self, operation: Operation, choice: tuple[Tile, str, int, int]) -> None:
         tile, variant, cells, points = choice
-        super().__init__(operation, tile)
-        self.way = Way(variant, str(tile))
+        super().__init__(operation, tile, variant)
         self.cells, result, parts, batch = cells, operation.result.shape, self.parts, operation.batch_size
         #: Whether products are over the patches, instead of the units.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
