@@ -46,9 +46,8 @@ class DenseDirect(Implementation):
         best = blocks(*(extents[side] for side in sides), *most.values(), tunables["MAXIMUM_ACCUMULATORS"])[0]
         tile = dict(zip(sides, (best.units, best.vectors), strict=True))
         counts = {side: -(-extents[side] // tile[side]) for side in sides}
-        samples = tile.get("SAMPLES", 0)
-        size = GlobalSize(
-            counts.get("VECTORS", 1) * local, counts.get("UNITS", 1), per_sample=samples > 0, samples=samples or 1
-        )
+        # Backward weights is over all samples, and the others over one or several.
+        width, height, samples = counts.get("VECTORS", 1) * local, counts.get("UNITS", 1), tile.get("SAMPLES", 1)
+        size = GlobalSize(width, height, per_sample="SAMPLES" in tile, samples=samples)
         facts = {"ROWS": rows, "ROW_ELEMENTS": run, "LANES": lanes, **{f"BLOCK_{side}": tile[side] for side in sides}}
         return [operation.call(self.kernel, size, local, facts)]

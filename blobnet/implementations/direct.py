@@ -153,12 +153,12 @@ class Direct(Implementation):
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-            blocks, (step_y, step_x) = math.prod(size), self._steps(part.phase)
-            at_once = max(1, blocks * operation.batch_size // items)
+            count, (step_y, step_x) = math.prod(size), self._steps(part.phase)
+            at_once = max(1, count * operation.batch_size // items)
             facts = part.tile.macros | order | part.phase.macros | macros
             facts |= {"FLAT": int(part.flat), "STEP_Y": step_y, "STEP_X": step_x, "BLOCKS_AT_ONCE": at_once}
             # Backward data, which copies nothing, reads the delta and knows no INPUT.
-            calls.append(operation.call(self.kernel, GlobalSize(-(-blocks // at_once)), None, facts, INPUT=blob))
+            calls.append(operation.call(self.kernel, GlobalSize(-(-count // at_once)), None, facts, INPUT=blob))
         return calls
 
 

@@ -87,7 +87,7 @@ class Winograd(Implementation):
 
     @classmethod
     def patches_for(cls, taps: int, *, of_weights: bool) -> Iterator[tuple[Sequence[Tile], Patch]]:
-        """Tiles for the products of patches, of those for filters of so many taps on a side."""
+        """The patches for filters of so many taps on a side, each with the tiles for its products."""
         for side, known in PATCH_TAPS.items():
             tiles = (TILES, WEIGHT_TILES) if side <= _PLAIN else (TOTAL_TILES, WEIGHT_TOTAL_TILES)
             if taps in known:
@@ -96,7 +96,7 @@ class Winograd(Implementation):
 
     @classmethod
     def tiles(cls, operation: Operation) -> list[tuple[Tile, str, int, int]]:
-        """Each with what patches it is for."""
+        """Each with the patch that it is for."""
         known = cls.patches_for(operation.vertical.kernel, of_weights=operation.direction == BACKWARD_WEIGHTS)
         model = operation.tuning.model
         return [(tile, *patch) for tiles, patch in known for tile in fitting(tiles, model)]
@@ -127,8 +127,8 @@ class Winograd(Implementation):
         #: Patches of a chunk, in whole tiles of every kernel.
         self.patches = rounded_up(chunk * self.sample_patches, max(_PATCH_LOCAL, tile.columns) // parts)
         #: Columns and rows of the right factor of a product: what is side by side, and what the product sums over.
-        self.columns, self.rows = (self.depth, self.patches) if self.of_weights else (self.patches, self.depth)
-        self.columns, self.rows = parts * self.columns, parts * self.rows
+        sides = self.depth, self.patches
+        self.columns, self.rows = (parts * side for side in (sides if self.of_weights else sides[::-1]))
         #: Parts of the sum over patches that is the gradient of the weights; of other sums one.
         self.splits = 1
         if self.of_weights:
