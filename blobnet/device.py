@@ -1,7 +1,4 @@
-"""OpenCL devices: the only module that imports pyopencl.
-
-Finding drivers, choosing a device, building and caching programs, buffers, launches.
-"""
+"""OpenCL devices: finding drivers, choosing a device, building and caching programs, buffers, launches."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from blobnet import child, child_builds
+from blobnet import child, child_builds, opencl
 from blobnet.blob import FLOAT32, FloatArray, Padding, storage_type
 from blobnet.builtins import WITHOUT_HEADER, declared
 from blobnet.cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
@@ -37,6 +34,7 @@ from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches
 from blobnet.kernel_call import PRECISIONS, Tuning
+from blobnet.opencl import cl
 from blobnet.recent import Recent
 from blobnet.regular import check_regular
 from blobnet.tuning import Tunings
@@ -68,6 +66,9 @@ _TRIAL_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 
 #: Batches that may be on their way to a processor at once, in so many bytes. NOTE: on Intel's runtime who waits for the
 #: oldest one waits for all of them, and then it has no work as long as the host prepares the next.
 BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
+#: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
+#: tried.
+_LEAST_CRASH = 1 << 31
 #: Bytes of a page, which no two buffers share, and of a large one.
 _PAGE, _LARGE_PAGE = 1 << 12, 1 << 21
 #: What drivers say of a device that is gone or was reset, and what there is to do.
@@ -86,12 +87,6 @@ def _intel_runtime() -> Path | None:
     """The library of PyPI's intel-opencl-rt, if it is installed in this environment."""
     library = Path(sys.prefix) / "lib" / "libintelocl.so"
     return library if library.exists() else None
-
-
-try:
-    import pyopencl as cl
-except ImportError as error:  # pragma: no cover - pyopencl is a core dependency
-    raise DeviceError("OpenCL", "pyopencl must be importable", cause=error, hint="pip install pyopencl") from error
 
 
 class _Region(mmap.mmap):
@@ -188,93 +183,6 @@ _DRIVERS = (
 )
 
 
-def _function(name: str, *types: Any) -> Callable[..., int] | None:
-    """A function of OpenCL, from the loader that pyopencl uses; None if it cannot be had."""
-    with contextlib.suppress(OSError, AttributeError):
-        # NOTE: a library's handle finds what the library itself was linked with (not on Windows).
-        function = getattr(ctypes.CDLL(cl._cl.__file__), name)
-        function.argtypes = types or None
-        return cast(Callable[..., int], function)
-    return None
-
-
-_SET_ARGUMENT = _function("clSetKernelArg", ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p)
-_SET_POINTER = _function("clSetKernelArgSVMPointer", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
-_GET_INFO = _function(
-    "clGetDeviceInfo", ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
-)
-_CREATE_BUFFER = _function(
-    "clCreateBufferWithProperties",
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_uint64,
-    ctypes.c_size_t,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-if _CREATE_BUFFER is not None:
-    cast(Any, _CREATE_BUFFER).restype = ctypes.c_void_p
-_CREATE_KERNELS = _function(
-    "clCreateKernelsInProgram", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p
-)
-_RELEASE_KERNEL = _function("clReleaseKernel", ctypes.c_void_p)
-#: CL_DEVICE_UUID_KHR, its bytes, and CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, which pyopencl has no names for.
-_UUID, _UUID_BYTES, _OPAQUE_FD = 0x106A, 16, 0x2060
-#: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
-#: tried.
-_LEAST_CRASH = 1 << 31
-
-
-def _touch_kernels(program: cl.Program) -> None:
-    """Makes the kernels of a program, and forgets them: Intel's runtime reads half of a binary for the first one.
-
-    NOTE: pyopencl holds Python's lock when it makes a kernel; ctypes does not.
-    """
-    if _CREATE_KERNELS is None or _RELEASE_KERNEL is None:
-        return
-    count = ctypes.c_uint()
-    if _CREATE_KERNELS(program.int_ptr, 0, None, ctypes.byref(count)) == cl.status_code.SUCCESS:
-        kernels = (ctypes.c_void_p * count.value)()
-        if _CREATE_KERNELS(program.int_ptr, count, kernels, None) == cl.status_code.SUCCESS:
-            for kernel in kernels:
-                _RELEASE_KERNEL(kernel)
-
-
-def _keep_invokers_in_memory() -> None:
-    """Has pyopencl generate its functions that call kernels once for each list of arguments, and keep none on the disk.
-
-    NOTE: it makes them anew for each kernel's name, and keeps them in an SQLite file of pytools. Reading one takes
-    0.2 ms; and no process can do anything without that file: not in a read-only home, not where it is damaged.
-    """
-
-    class Memory(dict[Any, Any]):
-        store_if_not_present = dict.setdefault
-
-    module: Any = cl
-    usual = getattr(cl, "_PYOPENCL_NO_CACHE", False)
-    module._PYOPENCL_NO_CACHE = True  # The file is opened when the module is loaded.
-    try:
-        from pyopencl import invoker
-    except ImportError:
-        return
-    finally:
-        module._PYOPENCL_NO_CACHE = usual
-    module = invoker
-    module.invoker_cache = Memory()
-    generate, known = module.generate_enqueue_and_set_args, {}
-
-    def remembered(name: str, *arguments: Any, devs: Any, **settings: Any) -> Any:
-        key = arguments, tuple(sorted(settings.items()))
-        if key not in known:
-            known[key] = generate("kernel", *arguments, devs=devs, **settings)
-        return known[key]
-
-    module.generate_enqueue_and_set_args = remembered
-
-
-_keep_invokers_in_memory()
-
-
 @dataclass(frozen=True)
 class DeviceInfo:
     """What ``blobnet devices`` shows of a device."""
@@ -306,10 +214,10 @@ class DeviceInfo:
     @cached_property
     def uuid(self) -> bytes | None:
         """What CUDA calls it too; None for devices of others than NVIDIA."""
-        uuid = ctypes.create_string_buffer(_UUID_BYTES)
-        if self.model.capability is None or _GET_INFO is None:
+        uuid = ctypes.create_string_buffer(opencl.UUID_BYTES)
+        if self.model.capability is None or opencl.GET_INFO is None:
             return None
-        return None if _GET_INFO(self.handle.int_ptr, _UUID, _UUID_BYTES, uuid, None) else uuid.raw
+        return None if opencl.GET_INFO(self.handle.int_ptr, opencl.UUID, opencl.UUID_BYTES, uuid, None) else uuid.raw
 
     @cached_property
     def answers(self) -> Answers:
@@ -621,7 +529,7 @@ class Device:
         self._crashed: dict[str, str] = {}
         #: Programs that are being loaded, by digest: see :meth:`foreseeing`.
         self._loading: dict[str, Future[cl.Program | None]] = {}
-        self._enqueue = None if self.is_host else _function("clEnqueueNDRangeKernel")
+        self._enqueue = None if self.is_host else opencl.function("clEnqueueNDRangeKernel")
 
     @property
     def is_host(self) -> bool:
@@ -716,8 +624,8 @@ class Device:
             rule = "the driver must take memory that CUDA has exported, and crashes from 2 GiB on"
             raise DeviceError(self.info.name, rule, bytes=memory.size)
         code, descriptor = ctypes.c_int(), memory.export()
-        properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)
-        handle = _CREATE_BUFFER and _CREATE_BUFFER(
+        properties = (ctypes.c_uint64 * 3)(opencl.OPAQUE_FD, descriptor, 0)
+        handle = opencl.CREATE_BUFFER and opencl.CREATE_BUFFER(
             self.context.int_ptr, properties, cl.mem_flags.READ_WRITE, memory.size, None, ctypes.byref(code)
         )
         if not handle:
@@ -765,7 +673,7 @@ class Device:
     def reads_host(self) -> bool:
         """Whether kernels may read any memory of this process: see Lent."""
         capabilities = _asked(self.info.handle, "svm_capabilities") or 0
-        return _SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
+        return opencl.SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
 
     def write(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> None:
         """Copies an array into a buffer, from byte ``offset`` on; done when it returns."""
@@ -983,7 +891,7 @@ class Device:
             with contextlib.suppress(cl.Error, RuntimeError):
                 program: cl.Program = cl.Program(self.context, [self.info.handle], [binary])
                 program.build(cache_dir=_NO_CACHE)
-                _touch_kernels(program)
+                opencl.touch_kernels(program)
                 return program
         return None
 
@@ -1171,14 +1079,14 @@ class Device:
         NOTE: pyopencl takes 9 us for a value, since it tries all else before, and a network has ten thousand.
         """
         if isinstance(value, Lent):
-            assert _SET_POINTER is not None, "it is lent where the device reads it"
+            assert opencl.SET_POINTER is not None, "it is lent where the device reads it"
             pointer = value.values.__array_interface__["data"][0]  # NOTE: ``ctypes.data`` takes five times as long.
-            if code := _SET_POINTER(kernel.int_ptr, index, pointer):
+            if code := opencl.SET_POINTER(kernel.int_ptr, index, pointer):
                 raise DeviceError(self.info.name, "the device must take memory of this process", code=code)
             return
         is_value = isinstance(value, np.generic | np.ndarray)
         data = value.tobytes() if is_value else b""
-        if not is_value or _SET_ARGUMENT is None or _SET_ARGUMENT(kernel.int_ptr, index, len(data), data):
+        if not is_value or opencl.SET_ARGUMENT is None or opencl.SET_ARGUMENT(kernel.int_ptr, index, len(data), data):
             kernel.set_arg(index, value)  # Which has words for errors.
 
     def prepare(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import Sequential, layers
+from blobnet import Sequential, layers, opencl
 from blobnet import device as devices
 from blobnet.device import BATCHES_AHEAD, Device, Feed
 from blobnet.device_model import Answers, model_of
@@ -155,7 +155,7 @@ def test_launches_with_and_without_an_event(
     device: Device, monkeypatch: pytest.MonkeyPatch, without_event: bool
 ) -> None:
     results = []
-    enqueue = devices._function("clEnqueueNDRangeKernel")
+    enqueue = opencl.function("clEnqueueNDRangeKernel")
     assert enqueue is not None
 
     def recorded(*arguments: object) -> int:

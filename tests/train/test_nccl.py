@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blobnet import device as devices
-from blobnet import nccl
+from blobnet import nccl, opencl
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, DeviceError, OutOfMemoryError
@@ -171,7 +171,7 @@ def test_memory_that_a_driver_does_not_take(
     device: Device, monkeypatch: pytest.MonkeyPatch, size: int, words: str
 ) -> None:
     # What a driver itself would do with such a descriptor is its own affair.
-    monkeypatch.setattr(devices, "_CREATE_BUFFER", lambda *arguments: setattr(arguments[-1]._obj, "value", -7))
+    monkeypatch.setattr(opencl, "CREATE_BUFFER", lambda *arguments: setattr(arguments[-1]._obj, "value", -7))
     memory = Exported(size)
     communicator: Any = SimpleNamespace(libraries=SimpleNamespace(version="1"), allocate=lambda _: memory)
     rule = rf"the driver must take memory that CUDA has exported{words}\. Hint: BLOBNET_NCCL=0"

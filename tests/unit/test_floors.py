@@ -53,7 +53,7 @@ FLOORS = """
     planning.plan
     planning summary
     plan_memory stored_plans
-    augment tuning child_builds
+    augment tuning child_builds opencl
     device moved_labels
     executor transports
     contraction.execution
@@ -79,7 +79,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 
 #: Packages that one floor alone imports, and the modules that may.
 ONLY_IN = {
-    "pyopencl": {"device"},
+    "pyopencl": {"opencl"},
     "h5py": {"checkpoint", "datasets", "hdf5", "interop"},
     "tensorboardX": {"callbacks"},
     "tqdm": {"progress", "command_line"},
