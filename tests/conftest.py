@@ -26,7 +26,7 @@ _INTERPRETED = {"gfx1100": 32, "gfx1100-wave64": 64}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "of a test with parameters the first and the last set alone, and none that takes long"
+    text = "of a test with parameters the first set alone, of every other one the last, and none that takes long"
     parser.addoption("--sample", action="store_true", help=text)
 
 
@@ -36,7 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sets: dict[str, list[pytest.Item]] = {}
     for item in items:
         sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for same in sets.values() for item in (same[0], same[-1]) if not item.get_closest_marker("long")}
+    chosen = [same[-(number % 2)] for number, same in enumerate(sets.values())]
+    kept = {item for item in chosen if not item.get_closest_marker("long")}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 

@@ -412,6 +412,7 @@ def test_kernels_against_the_roofline() -> None:
     assert roof.get_xlabel() == "flops per byte, each byte moved once"
 
 
+@pytest.mark.long
 def test_first_steps(net, run, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
     cold, warm = first_step.seconds(net, (1, 6, 6), 3, 2, device.info.address)

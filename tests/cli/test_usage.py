@@ -223,6 +223,7 @@ sys.exit(main())
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.long
 def test_ctrl_c_while_it_starts_is_one_line(tmp_path) -> None:
     """At 20 moments of the first half second, five processes at a time."""
     # A console script; what Ctrl-C does before its first line is Python's own matter.

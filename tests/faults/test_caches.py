@@ -170,6 +170,7 @@ def test_a_cache_that_is_read_only(tmp_path: Path, warm: tuple[Path, str], is_wa
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
+@pytest.mark.long
 def test_processes_that_fill_a_cache_at_once(tmp_path: Path, warm: tuple[Path, str]) -> None:
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(run, [tmp_path] * 3)) == {(warm[1], "")}

@@ -51,6 +51,7 @@ def last_line(said: str) -> str:
     return said.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_lost_device_loses_nothing(folder: Path) -> None:
     """It is named, and so is the last file, from which training goes on to the same bits."""
     assert run(folder, *TRAIN, "--output", "whole.h5")[0] == 0

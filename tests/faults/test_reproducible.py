@@ -78,6 +78,7 @@ def network() -> bn.Sequential:
     return model
 
 
+@pytest.mark.long
 def test_the_same_file_however_samples_come_and_memory_is_used(train, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = train()
     assert train() == wanted
@@ -114,6 +115,7 @@ model.save(sys.argv[1])
 """
 
 
+@pytest.mark.long
 def test_the_same_file_from_a_cold_cache_and_a_warm_one(tmp_path: Path) -> None:
     found = []
     for number in range(2):

@@ -56,6 +56,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err.splitlines()[-1] if err else ""
 
 
+@pytest.mark.long
 def test_a_second_training_does_not_write_the_same_file(folder: Path) -> None:
     first = train(folder)
     await_file(folder / "a.h5", first)
@@ -236,6 +237,7 @@ def test_what_a_killed_process_of_the_same_number_left_is_removed(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == [under_way, "a.h5"]
 
 
+@pytest.mark.long
 def test_kills_at_any_moment_lose_only_steps(folder: Path) -> None:
     epochs, random_ = 5 + KILLS, random.Random(1)
     assert finish(train(folder, "--csv", "whole.csv", output="whole.h5", epochs=epochs))[0] == 0

@@ -100,6 +100,7 @@ def test_node_tests_of_the_host_pass(kind: str) -> None:
             Runner.assert_similar_outputs(outputs, prepared.run(list(inputs)), case.rtol, case.atol)
 
 
+@pytest.mark.long
 def test_node_tests_of_loops_and_einsum_pass() -> None:
     """Of all types, but for sequences, Scan with samples of its own, and whole numbers that are made of values."""
     own = [

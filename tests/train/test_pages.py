@@ -33,6 +33,7 @@ PAGES = (
 NEEDED = {"weights": ("safetensors", "torch", "onnxscript")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs(name: str, tmp_path: Path) -> None:
     for package in ("PIL", "matplotlib", "onnx", *NEEDED.get(name, ())):
@@ -50,6 +51,7 @@ def test_a_page_runs(name: str, tmp_path: Path) -> None:
     assert all((DOCS / picture).stat().st_size > 5000 for picture in pictures)
 
 
+@pytest.mark.long
 def test_the_site_is_whole(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")

@@ -371,6 +371,7 @@ def test_minimal_filtering_has_the_same_results_without_halos(device: Device) ->
     assert not differing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", JOINED)
 def test_known_graphs_have_the_same_results_however_planned(device: Device, name: str) -> None:
     assert_same_results(device, KNOWN_GRAPHS[name](), CrossEntropy(), training=True, debug=name == "residual")

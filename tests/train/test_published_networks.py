@@ -80,6 +80,7 @@ def test_the_definition_is_that_of_the_twin(name: str) -> None:
     assert np.allclose(found.numpy().reshape(wanted.shape), wanted, rtol=1e-9, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DEVICE_NETWORKS)
 def test_outputs_are_the_twins(name: str, device: Device) -> None:
     _, model, x, wanted = twins(name)

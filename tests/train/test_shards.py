@@ -77,6 +77,7 @@ def test_statistics_are_the_mean_of_those_of_the_shards(device: Device) -> None:
     np.testing.assert_allclose(model.weights["norm/running_variance"], 0.9 + 0.1 * variance, rtol=1e-5)
 
 
+@pytest.mark.long
 @needs_mpi
 def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path) -> None:
     alone = tiny_model()
@@ -116,6 +117,7 @@ def in_step(path: object, accumulate: int, **more: Any) -> Model:
     return model
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_batch_norms_over_all_shards_do_not_depend_on_ranks(device: Device, tmp_path: Path, accumulate: int) -> None:
@@ -248,6 +250,7 @@ for own in [*UNLIKE.values(), {"shards": 1}, {"batch_size": 10}]:
 """
 
 
+@pytest.mark.long
 @needs_mpi
 def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -148,6 +148,7 @@ def check_outputs(model: Model, device: Device) -> None:
     np.testing.assert_allclose(found, wanted.reshape(found.shape), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_training_with_the_least_of_everything() -> None:
     wanted, model, device = trained(tiny_model(), Device(host_device())), tiny_model(), SimulatedDevice("least")
     check_equal(trained(model, device), wanted)

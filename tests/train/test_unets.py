@@ -78,6 +78,7 @@ def mean_iou(model: Model, x: npt.NDArray[Any], masks: npt.NDArray[np.int64], cl
     return float(np.mean(both))
 
 
+@pytest.mark.long
 def test_masks_are_learnt(device: Device) -> None:
     (x, masks), (xv, masks_v) = shapes_on_noise(256, 0), shapes_on_noise(64, 1)
     model = unet((1, 16, 16), classes=3, filters=(8, 12, 16), seed=1)
@@ -94,6 +95,7 @@ def test_masks_are_learnt(device: Device) -> None:
     assert (single == masks_v).mean() < 0.75 < history["validation_accuracy"][-1]
 
 
+@pytest.mark.long
 def test_masks_of_digits_are_learnt(device: Device) -> None:
     """Which strokes belong to a digit below 5 only the whole picture tells."""
     data = datasets.load("digits").train

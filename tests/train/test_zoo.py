@@ -278,6 +278,7 @@ def test_the_definition_is_torchvisions(name: str) -> None:
         assert rates[0] == (rates[1] if kind != "StochasticDepth" else [item for item in rates[1] if item in own])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Keras on PyTorch's
 def test_mobilenet_v1_is_kerass(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
