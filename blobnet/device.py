@@ -541,6 +541,18 @@ class Device:
         """What was measured on this device."""
         return Tunings(self.info.identity, self.info.model.relatives)
 
+    def beside(self) -> Device:
+        """The same device, context and programs, with a queue of its own: what is launched there does not wait.
+
+        Raises:
+            DeviceError: the driver gives no further queue.
+        """
+        _ = self.tunings  # which both then share
+        other = copy.copy(self)
+        with self._reporting("making another queue"):
+            other.queue = cl.CommandQueue(self.context)
+        return other
+
     @property
     def model(self) -> DeviceModel:
         """What is known of the device, with what was measured."""
@@ -749,7 +761,7 @@ class Device:
             return event
 
     def hold(self, event: cl.Event) -> None:
-        """Makes launches that follow wait for a copy of :meth:`fetch`, which begins at once."""
+        """Makes launches that follow wait for a copy of :meth:`fetch`, which begins at once, or for another queue."""
         with self._reporting("waiting for a copy"):
             self.transfers.flush()
             cl.enqueue_barrier(self.queue, wait_for=[event])

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,6 +101,13 @@ class Launch:
                 value = values[name]
                 self._device.set_argument(self.kernel, index, _number(value))
             self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
+
+    def move(self, device: Device) -> None:
+        """Has ``enqueue`` put it into the queue of a device that is the same but for that (Device.beside)."""
+        if self._device is not device:
+            self._device = device
+            if self.enqueue is not _launch_nothing:
+                self.enqueue = device.prepare(self.kernel, self.global_size, self.local_size)
 
     def takes(self, storage: str) -> bool:
         """Whether some of its arrays lie in a storage."""
@@ -390,12 +398,16 @@ class Executor:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def bind(self, calls: Iterable[KernelCall], count: int) -> list[Launch]:
-        """Kernel objects with all arguments set, for a batch of ``count``."""
-        return self._bind(calls, Batch(count))
+    def bind(
+        self, calls: Iterable[KernelCall], count: int, memory: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[Launch]:
+        """Kernel objects with all arguments set, for a batch of ``count``; ``memory`` is in place of own buffers."""
+        return self._bind(calls, Batch(count), memory)
 
-    def _bind(self, calls: Iterable[KernelCall], batch: Batch) -> list[Launch]:
-        launches = bind(self.device, calls, self._placed, batch)
+    def _bind(
+        self, calls: Iterable[KernelCall], batch: Batch, memory: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[Launch]:
+        launches = bind(self.device, calls, {**self._placed, **memory}, batch)
         for item, (name, first) in itertools.product(launches, self._firsts.items()):
             item.place(name, first)
         return launches

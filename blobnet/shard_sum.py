@@ -8,7 +8,7 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,9 +20,11 @@ from blobnet.blob import FLOAT32
 from blobnet.executor import Executor, Launch
 from blobnet.graph import Graph
 from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.lanes import Lanes
 from blobnet.parallel import World
 from blobnet.parameters import ParameterTable
-from blobnet.weight_buffers import GRADIENT_SUM, STATISTICS, SUM_SCALE, Sums, half, statistics_of
+from blobnet.planning import STATISTICS
+from blobnet.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
 
 #: How ranks add: along the tree of shards, or as their transport likes, whose bits depend on the number of ranks.
 ORDERED, FAST = "ordered", "fast"
@@ -108,6 +110,7 @@ class _Part:
         sums: where they lie.
         world: the ranks.
         last: the number of the rank's last shard, behind which its sum is whole.
+        left: the buffers that this shard leaves what it has computed in.
 
     Attributes:
         ready: behind how many launches of the backward pass its gradients are done.
@@ -115,14 +118,16 @@ class _Part:
         merge: adds up the sums of the rank's shards.
     """
 
-    def __init__(self, part: range, executor: Executor, sums: Sums, world: World, last: int) -> None:
+    def __init__(
+        self, part: range, executor: Executor, sums: Sums, world: World, last: int, left: Mapping[str, Any]
+    ) -> None:
         model = executor.plan.tuning.model
         self._part, self._executor, self._sums, self._world = part, executor, sums, world
         calls = executor.plan.phase("backward")
         touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
         self.ready = max(touching, default=0)
         place = sums.place_of(last)
-        self.accumulate = executor.bind(sums.accumulate_call(place, model, part), 0)
+        self.accumulate = executor.bind(sums.accumulate_call(place, model, part), 0, left)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
         self._levels = exchanges(part, world.rank, world.size) if sums.is_ordered else []
@@ -171,26 +176,36 @@ class ShardSum:
         shards: of a step, over all ranks.
         world: the ranks.
         totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
+        lanes: what computes the rank's shards.
     """
 
-    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int) -> None:
+    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int, lanes: Lanes) -> None:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
-        self._own = shards // world.size
+        self._own, self._lanes = shards // world.size, lanes
         self._number, self._place, self._weights = 0, 0, list[float]()
-        #: Whether a step has begun, and its statistics with it.
-        self._is_under_way = False
         #: What the losses of each shard of all ranks have come to, behind the last step.
         self.totals: npt.NDArray[np.float32] | None = None
-        self._parts = [_Part(part, executor, sums, world, self._own - 1) for part in sums.parts]
+        #: For each lane, the buffers that its shards leave what they have computed in.
+        self._left = [
+            {name: lane.buffers[name] for name in ("gradients", STATISTICS) if name in lane.buffers}
+            for lane in lanes.executors
+        ]
+        last = self._own - 1
+        self._parts = [
+            _Part(part, executor, sums, world, last, self._left[last % len(self._left)]) for part in sums.parts
+        ]
         #: Of the parts that are exchanged, from the one that began first on.
         self._exchanging: list[Iterator[None]] = []
         model = executor.plan.tuning.model
 
-        def bind(calls: list[KernelCall]) -> list[Launch]:
-            return executor.bind(calls, 0)
+        def bind(calls: list[KernelCall], left: Mapping[str, Any] = self._left[0]) -> list[Launch]:
+            return executor.bind(calls, 0, left)
 
         numbers = range(sums.count)
-        self._accumulate = [bind(sums.accumulate_call(number, model)) for number in numbers]
+        #: For each lane, and each of the sums.
+        self._accumulate = [
+            [bind(sums.accumulate_call(number, model), left) for number in numbers] for left in self._left
+        ]
         self._finish = bind(sums.finish_calls(model) if sums.count else [])
         if shards == 1:
             return
@@ -204,9 +219,8 @@ class ShardSum:
             tree = [call for place, far in pairs for call in sums.merge_call(place, model, distance=far)]
             self._tree = bind(tree)
             return
-        self._take = [bind(sums.take_call(number, model)) for number in numbers]
+        self._take = [[bind(sums.take_call(number, model), left) for number in numbers] for left in self._left]
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
-        self._save, self._restore = bind(sums.save_call(model)), bind(sums.restore_call(model))
 
     def behind(self) -> list[tuple[int, Callable[[], None]]]:
         """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
@@ -234,18 +248,16 @@ class ShardSum:
         if self._shards == 1:
             return
         self._number = number
-        self._is_under_way = True
         self._place = self._sums.place_of(number)
-        if self._sums.statistics:
-            if number == 0:
-                buffer = self._executor.buffers[STATISTICS]
-                self._executor.device.fill_zero(buffer, FLOAT32.itemsize * len(self._sums.statistics))
-            self._launch(self._restore if number else self._save)
-        self._executor.place("totals", number * self._totals)
+        self._lanes.begin(number)
+        self._lanes.executor.place("totals", number * self._totals)
 
     def add(self) -> None:
         """Adds the gradients of a batch to those of its shard, but for parts that are exchanged by now."""
-        self._launch(self._parts[-1].accumulate if self._exchanging else self._accumulate[self._place])
+        if self._lanes.is_summed:
+            return
+        whole = self._accumulate[self._lanes.number][self._place]
+        self._launch_later(self._parts[-1].accumulate if self._exchanging else whole)
 
     def end(self, weight: float) -> None:
         """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
@@ -253,17 +265,18 @@ class ShardSum:
         if self._shards == 1:
             return
         number, place = self._number, self._place
-        self._launch(self._take[place])
+        launches = [*self._take[self._lanes.number][place]]
         if self._exchanging:
-            self._launch(self._parts[-1].merge)
+            launches += self._parts[-1].merge
             number = 0
         elif not self._sums.of_batches:
             number >>= number & 1  # Its left neighbour's sum is theirs now.
         while number & 1:
-            self._launch(self._merge[place])
+            launches += self._merge[place]
             number, place = number >> 1, place - 1
         if self._number == self._own - 1:
-            self._launch(self._first_total)
+            launches += self._first_total
+        self._launch_later(launches)
 
     def end_together(self, weights: Sequence[float]) -> None:
         """Behind all batches of all of the rank's shards, which were computed in step: with the weight of each."""
@@ -278,6 +291,7 @@ class ShardSum:
             Whether the losses of all ranks are finite, where there are several; if one is not, the next step of the
             optimizer changes nothing on any.
         """
+        self._lanes.run()
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
@@ -296,22 +310,19 @@ class ShardSum:
                 executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
         self._launch(self._finish)
-        self._is_under_way = False
         return is_finite
 
-    def undo(self) -> bool:
-        """Makes statistics what they were before the step that is under way, if there is one; whether that is known."""
-        if self._sums.in_step:
-            return False
-        own = self._sums.statistics
-        if self._is_under_way and own:
-            device, buffers = self._executor.device, self._executor.buffers
-            before = device.read(buffers[STATISTICS], len(own))
-            device.write(buffers["parameters"], before, FLOAT32.itemsize * own.start)
-        return True
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether those among the parameters stay what they were before a step until it is done."""
+        return not self._sums.in_step
 
     def _launch(self, launches: Sequence[Launch]) -> None:
         self._executor.launch(launches, 0)
+
+    def _launch_later(self, launches: Sequence[Launch]) -> None:
+        """Launches once shards have left what they take."""
+        self._lanes.later(partial(self._launch, launches))
 
 
 def _first_total(shards: int, totals: int) -> KernelCall:

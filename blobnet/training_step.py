@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -15,10 +16,11 @@ from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
 from blobnet.blob import FLOAT32, FloatArray, Shape
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of
-from blobnet.errors import OptionError, OutOfMemoryError, warn
-from blobnet.executor import IN_PARTS, Executor, check_fits, first_that_fits, plan_for
+from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
+from blobnet.executor import IN_PARTS, Executor, Launch, check_by_default, check_fits, first_that_fits, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
+from blobnet.lanes import Lanes, lane_counts, memory_of_lanes
 from blobnet.lockstep import Lockstep, memory_of_shards
 from blobnet.losses import Loss
 from blobnet.moved_labels import move_labels
@@ -48,6 +50,7 @@ def fitting_plan(
     world: World = ALONE,
     reduction: str = ORDERED,
     in_step: bool = False,
+    lanes: int = 1,
     average: bool = False,
     **settings: Any,
 ) -> Plan:
@@ -64,9 +67,14 @@ def fitting_plan(
     sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
     reserved = _state_bytes(table, optimizer, sums, average)
     settings |= {"loss": loss, "training": True, "parameters": table, "shards": shards if in_step else 1}
+    settings["statistics"] = sums.statistics
+    # Shards that are computed in step have each what is made of the parameters for itself.
+    settings["in_batches"] = not in_step and (accumulate or shards > lanes * world.size)
     plan = plan_for(device, graph, batch_size, reserved=reserved, **settings)
-    if in_step:
-        check_fits(plan, device, reserved + memory_of_shards(plan, shards // world.size))
+    own = (
+        memory_of_shards(plan, shards // world.size) if in_step else memory_of_lanes(plan, lanes, shards // world.size)
+    )
+    check_fits(plan, device, reserved + own)
     return plan
 
 
@@ -171,7 +179,18 @@ class TrainingStep:
         settings["in_step"] = in_step
         settings["average"] = average is not None
         settings["augmented"] = self.augmented or False
-        self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, **settings)
+        counts = (
+            [1]
+            if in_step or accumulate or debug or (debug is None and check_by_default())
+            else lane_counts(device.info.model, own)
+        )
+        for lanes in counts:
+            try:
+                self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, lanes=lanes, **settings)
+                break
+            except PlanError:  # Of fewer shards at a time there is less to keep.
+                if lanes == 1:
+                    raise
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
         self.parameters.write(weights)
         table, device_model = self.parameters.table, self.plan.tuning.model
@@ -207,9 +226,13 @@ class TrainingStep:
         if average is not None:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
-        #: The sum of the gradients, where a step is made of several batches.
+        self._state_bytes += memory_of_lanes(self.plan, lanes, own)
+        self.lanes = Lanes(self.executor, lanes, own, sums.statistics)
         self._is_over = False
-        self.sum = ShardSum(self.executor, sums, shards, world, self._totals)
+        #: The number of the step that launches have been told last.
+        self._told: int | None = None
+        #: The sum of the gradients, where a step is made of several batches.
+        self.sum = ShardSum(self.executor, sums, shards, world, self._totals, self.lanes)
 
     @property
     def batch_size(self) -> int:
@@ -301,6 +324,9 @@ class TrainingStep:
         """
         self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
+        if self.lanes.are_several:
+            self.lanes.stage(batch, partial(self._behind_forward, batch))
+            return
         self.executor.run("forward", batch)
         self._compute_losses(self.executor, batch)
         self.executor.run("backward", batch, self.sum.behind() if exchanging else ())
@@ -309,7 +335,7 @@ class TrainingStep:
         """Takes the batch that is loaded for one of the rank's shards, where these are computed together."""
         assert self.lockstep is not None, "shards are computed one by one"
         self._feed_step()
-        self.lockstep.begin(shard, batch, self.parameters.frozen_version)
+        self.lockstep.begin(shard, batch, self._parameters_version)
 
     def finish_gradients(self, counts: Sequence[int]) -> None:
         """Forward, losses and backward on the batches that have begun; all ranks must call it.
@@ -320,10 +346,18 @@ class TrainingStep:
         self.lockstep.finish(counts, self._compute_losses)
 
     def _compute_losses(self, executor: Executor, batch: Batch) -> None:
-        for head, weight in zip(self.heads, self.loss_weights, strict=True):
-            executor.run(head.phase, batch.of_output(head.number, weight))
-        if len(self.heads) > 1:
-            executor.run("loss", batch)
+        executor.launch(self._losses(executor, batch), batch.count)
+
+    def _losses(self, executor: Executor, batch: Batch) -> list[Launch]:
+        """What an executor launches for the losses of a batch."""
+        ends = zip(self.heads, self.loss_weights, strict=True)
+        of_heads = [executor.launches(head.phase, batch.of_output(head.number, weight)) for head, weight in ends]
+        in_all = executor.launches("loss", batch) if len(self.heads) > 1 else []
+        return [*itertools.chain.from_iterable(of_heads), *in_all]
+
+    def _behind_forward(self, batch: Batch, executor: Executor) -> list[Launch]:
+        """What it launches behind the forward pass."""
+        return [*self._losses(executor, batch), *executor.launches("backward", batch)]
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
@@ -337,14 +371,23 @@ class TrainingStep:
             parameters.changed(only_trained=True)
         self.number += 1
 
+    @property
+    def _parameters_version(self) -> int:
+        """Another number whenever parameters have changed of which the plan keeps something that is made of them."""
+        return self.parameters.version if self.plan.in_batches else self.parameters.frozen_version
+
     def _prepare(self) -> None:
-        self.executor.prepare(self.parameters.frozen_version)
+        self.executor.prepare(self._parameters_version)
         self._feed_step()
 
     def _feed_step(self) -> None:
+        """Tells launches which step it is, once: shards that are under way read it too."""
+        if self._told == self.number:
+            return
         step = np.zeros(STEP_WORDS, np.uint32)
         step[:3] = self.seed & 0xFFFFFFFF, self.seed >> 32, self.number
         self.executor.feed("step", step)
+        self._told = self.number
 
     # -- what was measured -------------------------------------------------------------------------------------------
 
@@ -402,7 +445,7 @@ class TrainingStep:
         Returns:
             Whether it could.
         """
-        self._is_over = self.sum.totals is not None and self.sum.undo()
+        self._is_over = self.sum.totals is not None and self.sum.keeps_statistics
         return self._is_over
 
     # -- state -------------------------------------------------------------------------------------------------------

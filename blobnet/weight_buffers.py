@@ -11,13 +11,12 @@ from blobnet.initializers import GIVEN
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
 from blobnet.parameters import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.planning import STATISTICS
 
 #: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
 GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
 #: The gradients of a batch of each shard, where shards are computed in step and have several batches.
 SHARD_GRADIENTS = "gradients of shards"
-#: The statistics that layers keep, as they were before the step.
-STATISTICS = "statistics before the step"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
 AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
 #: Work-items of a work-group, and the most of a launch, on a GPU.
@@ -60,7 +59,7 @@ class Sums:
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         if self.in_step and self.of_batches:
             sums[SHARD_GRADIENTS] = max(1, self.count * self.gradients)
-        return sums | ({STATISTICS: len(self.statistics)} if self.statistics else {})
+        return sums
 
     @property
     def gradients_of_shards(self) -> str:
@@ -84,10 +83,6 @@ class Sums:
     def _statistics(self, number: int) -> Array:
         return _array(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
 
-    @property
-    def _kept(self) -> Array:
-        return _array("parameters", len(self.statistics), self.statistics.start)
-
     def accumulate_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
         """The call that adds a batch's gradients, or a part of them, to a sum; none without trainable parameters."""
         own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
@@ -95,22 +90,10 @@ class Sums:
         arrays = {"GRADIENTS": _array("gradients", len(own), own.start), "GRADIENT_SUM": into}
         return _call("optimizer/accumulate", "gradient sum", arrays, len(own), model)
 
-    def save_call(self, model: DeviceModel) -> list[KernelCall]:
-        """The call that keeps the statistics, in STATISTICS, which must be clear."""
-        before = _array(STATISTICS, len(self.statistics))
-        arrays = {"GRADIENTS": self._kept, "GRADIENT_SUM": before}
-        return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
-
     def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
-        """The call that adds the statistics to a sum, and clears them."""
-        arrays = {"MERGED": self._kept, "SUM": self._statistics(number)}
-        return _call("optimizer/merge", "statistics sum", arrays, len(self.statistics), model)
-
-    def restore_call(self, model: DeviceModel) -> list[KernelCall]:
-        """The call that makes the statistics, once they are clear, what they were before the step."""
-        before = _array(STATISTICS, len(self.statistics))
-        arrays = {"GRADIENTS": before, "GRADIENT_SUM": self._kept}
-        return _call("optimizer/accumulate", "statistics before", arrays, len(self.statistics), model)
+        """The call that adds a shard's statistics to a sum."""
+        arrays = {"GRADIENTS": _array(STATISTICS, len(self.statistics)), "GRADIENT_SUM": self._statistics(number)}
+        return _call("optimizer/accumulate", "statistics sum", arrays, len(self.statistics), model)
 
     def merge_call(
         self, number: int, model: DeviceModel, part: range | None = None, distance: int = 1
@@ -133,7 +116,8 @@ class Sums:
     def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
         """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""
         sources = self._array(0), self._statistics(0)
-        targets = _array("gradients", self.gradients), self._kept
+        kept = _array("parameters", len(self.statistics), self.statistics.start)
+        targets = _array("gradients", self.gradients), kept
         labels = "gradient of the step", "statistics of the step"
         calls: list[KernelCall] = []
         for number, (source, target, label) in enumerate(zip(sources, targets, labels, strict=True)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from blobnet import device, onnx, plots, scaling
 from blobnet.arguments import losses_for
@@ -16,6 +17,7 @@ from blobnet.ends import by_name
 from blobnet.errors import OptionError, counted
 from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.lanes import lane_counts, memory_of_lanes
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
 from blobnet.onnx.operation import UnsupportedError
@@ -50,7 +52,11 @@ def run(options: argparse.Namespace) -> int:
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     size = options.batch_size // shards
-    plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table)
+    sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
+    own = shards // world.size
+    lanes = lane_counts(kind, own)[0]
+    settings: dict[str, Any] = {"statistics": sums.statistics, "in_batches": own > lanes}
+    plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
     print(f"{title}\n")
     memory: dict[str, int] = {}
@@ -60,11 +66,12 @@ def run(options: argparse.Namespace) -> int:
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
         memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)
-    sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
     memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}
+    if lanes > 1:
+        memory["shards at a time"] = memory_of_lanes(plan, lanes, own)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.devices:
-        print("\n" + "\n".join(_devices_text(options, shards, sums, kind)))
+        print("\n" + "\n".join(_devices_text(options, shards, lanes, sums, kind)))
     if tail:
         print(f"\nOn the host, in NumPy, behind the network: {', '.join(tail)}")
     if options.plot is not None:
@@ -93,13 +100,13 @@ def _world(options: argparse.Namespace, training: bool) -> tuple[World, int]:
     return world, shards
 
 
-def _devices_text(options: argparse.Namespace, shards: int, sums: Sums, kind: DeviceModel) -> Iterator[str]:
+def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Sums, kind: DeviceModel) -> Iterator[str]:
     """What devices exchange in a step, and how long that takes."""
     count, size = options.devices, options.batch_size
     on_a_host = options.devices_per_host or count
     yield (
         f"{'devices':<20}{count}, {on_a_host} a host; a batch of {size} in {counted(shards, 'shard')} of "
-        f"{size // shards}, {shards // count} a device"
+        f"{size // shards}, {shards // count} a device{f', {lanes} at a time' if lanes > 1 else ''}"
     )
     beside = FLOAT32.itemsize * sum(sums.memory().values())
     yield f"{'sums':<20}{readable(beside)} a device, beside the gradients"

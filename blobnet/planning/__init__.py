@@ -1,12 +1,13 @@
 """From a graph to a plan: which memory every blob gets, and which kernels run in which order.
 
 Passes without a device, each a module with one function from frozen values to a frozen value; none changes what another
-has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, memory; ``plan`` runs
-them.
+has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, statistics, memory;
+``plan`` runs them.
 """
 
 from blobnet.ends import AUGMENTATION_WORDS
 from blobnet.planning.memory import STEP_WORDS, Buffer, sample_slots
 from blobnet.planning.plan import Plan, make_plan
+from blobnet.planning.statistics import STATISTICS
 
-__all__ = ["AUGMENTATION_WORDS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]
+__all__ = ["AUGMENTATION_WORDS", "STATISTICS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]

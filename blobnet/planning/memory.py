@@ -1,4 +1,4 @@
-"""Pass 9: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
+"""Pass 10: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from blobnet.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCal
 from blobnet.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
+from blobnet.planning.statistics import STATISTICS
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MOST_ELEMENTS = 1 << 30
@@ -238,6 +239,8 @@ def _persistent(request: Request, calls: Sequence[PhasedCall]) -> list[Buffer]:
     sizes["step"] = (STEP_WORDS, 0)
     if request.training:
         sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
+    if request.statistics:
+        sizes[STATISTICS] = (len(request.statistics), 0)
     if request.heads:
         sizes["totals"] = (len(request.heads) * TOTALS, 0)
     for head in request.heads:

@@ -23,6 +23,7 @@ from blobnet.planning.request import Request, requested
 from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
 from blobnet.planning.sites import make_sites
+from blobnet.planning.statistics import with_own_statistics
 
 _MOST_SAMPLES = 1 << 30
 
@@ -57,7 +58,7 @@ class Plan(Request):
     def phase(self, name: str) -> list[KernelCall]:
         """The calls of one phase: ``constant``, ``forward``, ``loss`` or ``backward``.
 
-        Those of ``constant`` run whenever parameters changed, but for those that are trained.
+        Those of ``constant`` run whenever parameters changed; of those that are trained only with ``in_batches``.
         """
         return [call for phase, call in self.calls if phase == name]
 
@@ -65,6 +66,13 @@ class Plan(Request):
     def copies(self) -> list[str]:
         """Launches that only move values where blobs could not share memory: each with its label, and why not."""
         return [f"{call.label} ({call.because})" for _, call in self.calls if call.moves == COPYING]
+
+    @property
+    def constants(self) -> set[str]:
+        """The buffers of what the calls of ``constant`` have made for the others."""
+        made = {name for call in self.phase(CONSTANT) for name in call.storages("write", "update")}
+        others = (call for phase, call in self.calls if phase != CONSTANT)
+        return {self.placed[name] for call in others for name in made.intersection(call.storages("read"))}
 
     @property
     def persistent(self) -> set[str]:
@@ -145,7 +153,8 @@ def _plan(request: Request) -> Plan:
     deltas = place_deltas(request, roles, places)
     layouts, fusion, scheduled = _settle(request, roles, places, deltas)
     calls: Sequence[PhasedCall] = [(item.phase, item.call) for item in scheduled]
-    calls = with_constants(calls, request.parameters.trainable_elements if request.training else 0)
+    calls = with_constants(calls, request.changing_parameters)
+    calls = with_own_statistics(calls, request.statistics)
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     wanted = {index for _, index in request.graph.entries} & deltas.regions.keys() if request.input_delta else set()
     memory = allocate(request, calls, results, {deltas.regions[index].storage.name for index in wanted})
@@ -155,7 +164,8 @@ def _plan(request: Request) -> Plan:
         **vars(request),
         # What rarely runs is not worth a program for each size.
         calls=tuple(
-            (phase, call if phase == CONSTANT else fast) for (phase, call), fast in zip(memory.calls, made, strict=True)
+            (phase, call if phase == CONSTANT and not request.in_batches else fast)
+            for (phase, call), fast in zip(memory.calls, made, strict=True)
         ),
         buffers=memory.buffers,
         placed=memory.placed,

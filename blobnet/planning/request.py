@@ -31,6 +31,9 @@ class Request:
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
         shards: of a step, whose batch norms are over all of them; 1: batch norms are over a batch.
+        in_batches: whether the parameters stay as they are for several batches of training, whose gradients are added.
+        statistics: which of the parameters' elements, that layers move in training, have a storage of their own: those
+            of a shard.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
     """
 
@@ -47,6 +50,13 @@ class Request:
     reuse: bool = True
     every_halo: bool = False
     shards: int = 1
+    in_batches: bool = False
+    statistics: range = range(0)
+
+    @property
+    def changing_parameters(self) -> int:
+        """Elements of the parameters that may be others for the next batch, which lie in front of all others."""
+        return self.parameters.trainable_elements if self.training and not self.in_batches else 0
 
     @property
     def told(self) -> str:
@@ -78,6 +88,8 @@ def requested(
     reuse: bool = True,
     every_halo: bool = False,
     shards: int = 1,
+    in_batches: bool = False,
+    statistics: range = range(0),
     parameters: ParameterTable | None = None,
 ) -> Request:
     """A request that can be planned for; without ``parameters``, all that are trainable are trained.
@@ -95,5 +107,5 @@ def requested(
     table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
     if training and table.type != FLOAT32:
         raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
-    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards
+    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards, in_batches, statistics
     return Request(graph, batch_size, table, loss, training, settings, *options)

@@ -1,0 +1,128 @@
+"""Shards that are computed several at a time: the same bits as one by one, and the memory that they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import models, training_step
+from blobnet.augment import Flip, Mixup
+from blobnet.callbacks import Checkpoint
+from blobnet.device import Device
+from blobnet.errors import PlanError, TrainingError
+from blobnet.lanes import lane_counts, memory_of_lanes
+from blobnet.losses import CrossEntropy
+from blobnet.optimizers import SGD, Adam
+from blobnet.planning import Plan, make_plan
+from blobnet.training_step import TrainingStep
+from tests.kinds import tuning_for
+from tests.ranks import mpiexec, needs_mpi
+from tests.tiny import tiny_model
+from tests.train.test_shards import RANK, SETTINGS, X, Y, plain_model
+
+
+def at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_step, "lane_counts", lambda kind, shards: [min(count, shards)])
+
+
+def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> bytes:
+    """The file of a model with dropout and batch norms."""
+    callback = Checkpoint(path, every_steps=4)
+    tiny_model().fit(*data, device=device, verbose=False, callbacks=callback, **(SETTINGS | {"shards": 8} | more))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(("count", "shards"), [(2, 2), (2, 8), (4, 8), (8, 8)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"augment": [Flip(), Mixup(0.4)], "sample_weights": np.linspace(0.5, 2, len(X), dtype=np.float32)},
+        {"freeze": "norm*", "average": 0.9, "class_weights": dict(enumerate(np.linspace(1, 2, 10).tolist()))},
+    ],
+    ids=["plain", "augment", "freeze"],
+)
+def test_shards_at_a_time_train_the_same_bits(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shards: int, more: dict[str, Any]
+) -> None:
+    at_a_time(1, monkeypatch)
+    one_by_one = trained(tmp_path / "1.h5", device, shards=shards, **more)
+    at_a_time(count, monkeypatch)
+    assert trained(tmp_path / "n.h5", device, shards=shards, **more) == one_by_one
+
+
+def test_batches_of_a_stream_come_in_one_behind_the_other(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = [(X[first:end], Y[first:end]) for first, end in ((0, 16), (16, 19), (19, 41))]
+    one_by_one = trained(tmp_path / "1.h5", device, data=(stream,))
+    at_a_time(2, monkeypatch)
+    assert trained(tmp_path / "2.h5", device, data=(stream,)) == one_by_one
+
+
+@needs_mpi
+def test_ranks_compute_several_at_a_time(device: Device, tmp_path: Path) -> None:
+    one_by_one = trained(tmp_path / "1.h5", device)
+    patch = "from blobnet import training_step\ntraining_step.lane_counts = lambda kind, shards: [min(2, shards)]\n"
+    # Each has two shards, or four; and several buckets, which wait for both lanes.
+    for count in (4, 2):
+        mpiexec(count, device, "-c", patch + RANK, tmp_path / "ranks.h5", 8, "ordered", 300, check=True)
+        assert (tmp_path / "ranks.h5").read_bytes() == one_by_one
+
+
+@pytest.mark.filterwarnings("ignore:.*samples should be normalised")
+def test_a_loss_that_is_not_finite_stops_the_step(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_a_time(2, monkeypatch)
+    x = np.zeros((16, 1, 8, 8), np.float32)
+    x[np.random.default_rng([0, 0]).permutation(16)[13]] = 3e38  # In the last of four shards.
+    model = plain_model()
+    before = {name: values.tobytes() for name, values in model.weights.items()}
+    with pytest.raises(TrainingError, match=r"the loss must stay finite\. Received epoch=1, step=0"):
+        model.fit(x, Y[:16], batch_size=16, shards=4, device=device, optimizer=SGD(1e30), verbose=False)
+    assert {name: values.tobytes() for name, values in model.weights.items()} == before
+
+
+def test_a_gpu_computes_two_shards_at_a_time() -> None:
+    gpu, cpu = (tuning_for(kind).model for kind in ("gpu", "cpu"))
+    assert [lane_counts(gpu, shards) for shards in (1, 2, 4, 8, 16)] == [[1], [2, 1], [1], [1], [1]]
+    assert lane_counts(cpu, 2) == [1]
+
+
+def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = models.resnet8().graph
+    monkeypatch.setattr(training_step, "lane_counts", lambda kind, shards: [4, 2, 1])
+
+    def step() -> TrainingStep:
+        weights = models.resnet8().weights
+        return TrainingStep(device, graph, weights, CrossEntropy(), Adam(), 4, shards=8, debug=False)
+
+    large = step()
+    assert len(large.lanes.executors) == 4
+
+    def refuse(plan: Plan, device: Device, reserved: int = 0) -> None:
+        if plan.bytes() + reserved >= large.bytes:
+            raise PlanError("plan", "it must fit")
+
+    monkeypatch.setattr(training_step, "check_fits", refuse)
+    less = step()
+    assert len(less.lanes.executors) == 2
+    assert less.bytes + memory_of_lanes(large.plan, 4, 8) == large.bytes + memory_of_lanes(less.plan, 2, 8)
+
+
+def test_what_parameters_alone_give_is_made_once_a_step() -> None:
+    graph = models.resnet8().graph
+    settings: dict[str, Any] = {"loss": CrossEntropy(), "training": True, "tuning": tuning_for("gpu")}
+    for_each, once = (make_plan(graph, 16, in_batches=in_batches, **settings) for in_batches in (False, True))
+    packed = {call.label for call in once.phase("constant")}
+    assert not for_each.phase("constant")
+    assert packed <= {call.label for _, call in for_each.calls}
+    assert any("pack" in call.kernel for call in once.phase("constant"))
+    # Nothing else takes their place.
+    assert once.constants
+    for name in once.constants:
+        others = [storage for storage, buffer in once.placed.items() if buffer == name]
+        made = {storage for call in once.phase("constant") for storage in call.storages("write", "update")}
+        assert set(others) <= made
