@@ -49,6 +49,7 @@ FLOORS = """
     planning.layout
     planning.sites planning.fusion
     planning.schedule planning.constants
+    planning.statistics
     planning.memory
     planning.plan
     planning summary
@@ -60,6 +61,7 @@ FLOORS = """
     checkup.reference
     checkup
     optimizers checkpoint datasets kernels metrics weight_buffers parallel
+    lanes
     sample_weights shard_sum lockstep
     labels loader progress samples scaling training_step
     inference callbacks arguments notes network_inputs
