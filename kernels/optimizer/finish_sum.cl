@@ -24,7 +24,8 @@ __kernel void optimizer_finish_sum(READ_ARRAY(real_t, sum_scale), WRITE_ARRAY(re
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
             const vector_t sum = VECTOR_LOAD(ARRAY(gradient_sum) + i);
-            VECTOR_STORE(scale * sum, ARRAY(gradients) + i);
+            // A sum of zeros is +0, whether it began with +0 or with one of them.
+            VECTOR_STORE(scale * sum + (vector_t)0, ARRAY(gradients) + i);
             VECTOR_STORE((vector_t)0, ARRAY(gradient_sum) + i);
         }
     }

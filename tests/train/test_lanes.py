@@ -18,6 +18,7 @@ from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import Plan, make_plan
 from blobnet.training_step import TrainingStep
+from blobnet.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
@@ -71,6 +72,22 @@ def test_ranks_compute_several_at_a_time(device: Device, tmp_path: Path) -> None
     for count in (4, 2):
         mpiexec(count, device, "-c", patch + RANK, tmp_path / "ranks.h5", 8, "ordered", 300, check=True)
         assert (tmp_path / "ranks.h5").read_bytes() == one_by_one
+
+
+def test_no_sum_is_a_negative_zero(device: Device) -> None:
+    # As it were where the gradients of all shards are, and the sum begins with those of one of them.
+    model = plain_model()
+    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), SGD(0.1), 4, shards=2, debug=False)
+    room = step.executor.plan.buffers["gradients"].elements
+    for shard in range(2):
+        step.sum.begin(shard)
+        step.sum.end(4.0)
+    step.lanes.run()
+    device.write(step.executor.buffers[GRADIENT_SUM], np.full(room, -0.0, np.float32))
+    step.sum.finish(4.0)
+    for name, gradients in step.gradients().items():
+        assert not gradients.any(), name
+        assert not np.signbit(gradients).any(), name
 
 
 @pytest.mark.filterwarnings("ignore:.*samples should be normalised")
