@@ -303,6 +303,15 @@ def says_model(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def says_weights(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is HDF5, and does not say that it is a model of blobnet's: Keras 2 wrote its weights so."""
+    try:
+        with opened(Path(path)) as file:
+            return attribute(file, "format") != FORMAT
+    except DAMAGE:
+        return False
+
+
 def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:
     """The model, and the version of blobnet that wrote it."""
     with reading(path) as (file, size):

@@ -47,7 +47,7 @@ _KERAS_2 = _Format(".h5", Model.save, (), Model.load_keras_weights)
 def run(options: argparse.Namespace) -> int:
     """Reads a file, and writes the other one."""
     source, target = _format(options.input), _format(options.output)
-    if source.ending == ".h5" and options.input.is_file() and not checkpoint.says_model(options.input):
+    if source.ending == ".h5" and options.input.is_file() and checkpoint.says_weights(options.input):
         source = _KERAS_2
     if options.output.exists() and not options.overwrite:
         rule, hint = "there is such a file already", "--overwrite replaces it."

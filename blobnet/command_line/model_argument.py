@@ -179,6 +179,8 @@ def find_model(text: str) -> ModelSource:
         return ModelSource(text, text, None, getattr(blobnet.models, text))
     if ".py" not in text and "/" not in text and ":" not in text:
         hint = f"{near_matches(text, known_models())} A model of your own is path/to/file.py:function."
+        if is_model_file(text):
+            hint = f"--init-from {text} starts from the model in a file, and --output {text} --resume goes on with it."
         raise OptionError("MODEL", "it must be one of blobnet's models, or a function of yours", name=text, hint=hint)
     return _find_in_file(text)
 

@@ -111,6 +111,7 @@ def test_published_weights(run, tmp_path) -> None:
         (["a.h5", "a.h5"], "a.h5: there is such a file already. Hint: --overwrite replaces it."),
         (["none.onnx", "b.h5"], "none.onnx: the file must be one that can be read"),
         (["none.h5", "b.onnx"], "none.h5: there must be such a file"),
+        (["junk.h5", "b.onnx"], "junk.h5: a model file must be HDF5, but this is no format that blobnet knows."),
         (["a.h5", "none/b.onnx"], "none/b.onnx: the folder of the file must exist"),
         (["a.pt", "b.h5", "--model", "a.h5"], "a.pt: weights are not read from pickles, which can run any code. Hint"),
         (["a.safetensors", "b.h5", "--model", "a.h5", "--classes", "4"], "--model: a model in a file has its shape"),
@@ -120,6 +121,7 @@ def test_published_weights(run, tmp_path) -> None:
 def test_what_cannot_be_converted(run, saved, arguments, message) -> None:
     saved.save_safetensors("a.safetensors")
     Path("a.pt").write_bytes(b"PK\x03\x04")
+    Path("junk.h5").write_bytes(bytes(range(144, 256)))
     result = run("convert", *arguments)
     assert (result.status, result.out) == (1, "")
     assert f"error: {message}" in result.err

@@ -298,6 +298,8 @@ def test_losses_of_targets(run, net, name, kind) -> None:
     ("arguments", "message"),
     [
         (["train", "lenet", "--dataset", "digits"], "MODEL: it must be one of blobnet's models"),
+        (["train", "a.h5", "--dataset", "digits"], "MODEL: it must be one of blobnet's models, or a function of yours. "
+         "Received name=a.h5. Hint: --init-from a.h5 starts from the model in a file, and --output a.h5 --resume goes"),
         ([*DIGITS, "--dataset", "fashion_mnits"], "data set: it must be a known name, or the path of a file or folder. "
          "Received name=fashion_mnits. Hint: did you mean 'fashion-mnist'"),
         ([*DIGITS, "--dataset", "no.npz"], "no.npz: there must be such a file or folder."),
