@@ -13,7 +13,7 @@ from blobnet.device_model import DeviceModel
 from blobnet.executor import Executor, Launch
 from blobnet.kernel_call import Array, Batch
 from blobnet.planning import STATISTICS, Plan
-from blobnet.weight_buffers import GRADIENT_SUM
+from blobnet.weight_buffers import GRADIENT_SUM, Sums
 
 #: Launches of a lane before it is another one's turn: an H100 needs a third of a millisecond for them.
 _TURN = 32
@@ -31,7 +31,7 @@ def memory_of_lanes(plan: Plan, count: int, shards: int) -> int:
     """Bytes that so many lanes for a process's shards need beside a plan's, and beside what their sums need."""
     if count == 1:
         return 0
-    labels, own = _labels(plan), _own(plan) - ({"gradients"} if _adds_to_second(count, shards) else set())
+    labels, own = _labels(plan), _own(plan) - ({"gradients"} if shards == 2 else set())
     return sum(
         plan.buffers[name].bytes(plan.batch_size) * (count if name in labels else count - 1) for name in own | labels
     )
@@ -55,23 +55,26 @@ class Lanes:
 
     Args:
         fed: the executor that batches are brought to.
-        count: how many lanes; a single one is the executor itself.
+        count: how many lanes; a single one has all that the executor has.
         shards: of the process.
-        statistics: where among the parameters the statistics lie that each shard moves for itself.
+        sums: where gradients go, and the statistics that each shard moves for itself.
 
     Attributes:
         executors: of the lanes.
     """
 
-    def __init__(self, fed: Executor, count: int, shards: int, statistics: range) -> None:
+    def __init__(self, fed: Executor, count: int, shards: int, sums: Sums) -> None:
         plan = fed.plan
-        self._fed, self._statistics = fed, statistics
-        #: The gradients of the second of two shards are the sum, to which those of the first are added.
-        self._second = {"gradients": fed.buffers[GRADIENT_SUM]} if _adds_to_second(count, shards) else {}
+        self._fed, self._statistics = fed, sums.statistics
+        is_of_shards = (shards > 1 or bool(sums.parts)) and not sums.of_batches and not sums.in_step
+        #: The lane whose gradients are the sum itself, to which those of the other one are added: of the last shard, if
+        #: each has a lane of its own.
+        self._summed = shards - 1 if is_of_shards and shards == count <= 2 else None
         self._labels = _labels(plan)
         self._samples = [name for entry in plan.entries for name in entry.memory(1)]
-        self.executors = [fed] if count == 1 else [self._executor(number) for number in range(count)]
         self._queues = [fed.device.beside() for _ in range(count)] if count > 1 else []
+        is_fed = count == 1 and self._summed is None
+        self.executors = [fed] if is_fed else [self._executor(number) for number in range(count)]
         reading = [number for number, call in enumerate(plan.phase("forward"), 1) if self._reads_samples(call.arrays)]
         #: Launches of the forward pass up to the last one that takes what came in.
         self._entering = max(reading, default=0)
@@ -97,7 +100,7 @@ class Lanes:
     @property
     def is_summed(self) -> bool:
         """Whether the gradients of the shard that has begun are where the others' are added to."""
-        return bool(self._second) and self.number == 1
+        return self.number == self._summed
 
     def begin(self, shard: int) -> None:
         """Before the batches of a shard, by its number among those of the process."""
@@ -107,6 +110,13 @@ class Lanes:
         if self._statistics:
             kept, offset = self.executor.buffers[STATISTICS], FLOAT32.itemsize * self._statistics.start
             self._fed.device.copy(self._fed.buffers["parameters"], kept, offset)
+
+    def take(self) -> Executor:
+        """Takes the batch that is loaded for the shard, where there is one lane; what computes it."""
+        if self.executor is not self._fed:
+            for name in (*self._samples, *self._labels):
+                self.executor.take(self._fed, name)
+        return self.executor
 
     def stage(self, batch: Batch, others: Callable[[Executor], list[Launch]]) -> None:
         """Takes the batch that is loaded for the shard.
@@ -158,16 +168,14 @@ class Lanes:
     def _executor(self, number: int) -> Executor:
         """The first has the memory of the executor that is fed."""
         plan, fed = self._fed.plan, self._fed
-        own = _labels(plan) | (_own(plan) if number else set())
+        own = (_labels(plan) if self._queues else set()) | (_own(plan) if number else set())
         shared = {name: buffer for name, buffer in fed.buffers.items() if name not in own}
-        return Executor(fed.device, plan, shared | (self._second if number else {}), debug=False)
+        if number == self._summed:
+            shared["gradients"] = fed.buffers[GRADIENT_SUM]
+        return Executor(fed.device, plan, shared, debug=fed.debug)
 
     def _reads_samples(self, arrays: Mapping[str, Array]) -> bool:
         return not {array.storage for array in arrays.values()}.isdisjoint(self._samples)
-
-
-def _adds_to_second(count: int, shards: int) -> bool:
-    return count == shards == 2
 
 
 def _labels(plan: Plan) -> set[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,7 +128,8 @@ class _Part:
         touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
         self.ready = max(touching, default=0)
         place = sums.place_of(last)
-        self.accumulate = executor.bind(sums.accumulate_call(place, model, part), 0, left)
+        is_there = left["gradients"] is executor.buffers.get(GRADIENT_SUM)
+        self.accumulate = [] if is_there else executor.bind(sums.accumulate_call(place, model, part), 0, left)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
         self._levels = exchanges(part, world.rank, world.size) if sums.is_ordered else []
@@ -198,7 +200,7 @@ class ShardSum:
         self._exchanging: list[Iterator[None]] = []
         model = executor.plan.tuning.model
 
-        def bind(calls: list[KernelCall], left: Mapping[str, Any] = self._left[0]) -> list[Launch]:
+        def bind(calls: list[KernelCall], left: Mapping[str, Any] = MappingProxyType({})) -> list[Launch]:
             return executor.bind(calls, 0, left)
 
         numbers = range(sums.count)

@@ -219,6 +219,8 @@ class TrainingStep:
         if in_step:
             self.lockstep = Lockstep(self.executor, sums, self.own_shards, world, self._totals)
             self._state_bytes += memory_of_shards(self.plan, own)
+        self._state_bytes += memory_of_lanes(self.plan, lanes, own)
+        self.lanes = Lanes(self.executor, lanes, own, sums)
         for head, numbers in zip(self.heads, self.class_weights, strict=True):
             if numbers is not None:
                 self.executor.write_array(head.buffer("class_weights"), numbers)
@@ -226,8 +228,6 @@ class TrainingStep:
         if average is not None:
             updates += average_call(table, device_model)
         self._update = self.executor.bind(updates, 0)
-        self._state_bytes += memory_of_lanes(self.plan, lanes, own)
-        self.lanes = Lanes(self.executor, lanes, own, sums.statistics)
         self._is_over = False
         #: The number of the step that launches have been told last.
         self._told: int | None = None
@@ -327,9 +327,10 @@ class TrainingStep:
         if self.lanes.are_several:
             self.lanes.stage(batch, partial(self._behind_forward, batch))
             return
-        self.executor.run("forward", batch)
-        self._compute_losses(self.executor, batch)
-        self.executor.run("backward", batch, self.sum.behind() if exchanging else ())
+        executor = self.lanes.take()
+        executor.run("forward", batch)
+        self._compute_losses(executor, batch)
+        executor.run("backward", batch, self.sum.behind() if exchanging else ())
 
     def begin_gradients(self, shard: int, batch: Batch) -> None:
         """Takes the batch that is loaded for one of the rank's shards, where these are computed together."""

@@ -65,12 +65,18 @@ def test_batches_of_a_stream_come_in_one_behind_the_other(
 
 
 @needs_mpi
-def test_ranks_compute_several_at_a_time(device: Device, tmp_path: Path) -> None:
-    one_by_one = trained(tmp_path / "1.h5", device)
-    patch = "from blobnet import training_step\ntraining_step.lane_counts = lambda kind, shards: [min(2, shards)]\n"
-    # Each has two shards, or four; and several buckets, which wait for both lanes.
-    for count in (4, 2):
-        mpiexec(count, device, "-c", patch + RANK, tmp_path / "ranks.h5", 8, "ordered", 300, check=True)
+def test_ranks_compute_two_at_a_time_or_one_where_the_sum_is(device: Device, tmp_path: Path) -> None:
+    weights = {number: 1 + number / 9 for number in range(10)}
+    one_by_one = trained(tmp_path / "1.h5", device, shards=4, class_weights=weights)
+    script = f"""
+from blobnet import training_step
+from tests.train.test_shards import SETTINGS
+SETTINGS["class_weights"] = {weights}
+training_step.lane_counts = lambda kind, shards: [min(2, shards)]
+{RANK}"""
+    # In several buckets, which wait for both shards of a rank.
+    for count in (2, 4):
+        mpiexec(count, device, "-c", script, tmp_path / "ranks.h5", 4, "ordered", 300, check=True)
         assert (tmp_path / "ranks.h5").read_bytes() == one_by_one
 
 
