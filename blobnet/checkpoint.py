@@ -296,20 +296,21 @@ def load(path: str | os.PathLike[str]) -> ModelFile:
 
 def says_model(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a model of blobnet's, damaged or not; a data set may be HDF5 too."""
-    try:
-        with opened(Path(path)) as file:
-            return attribute(file, "format") == FORMAT
-    except DAMAGE:
-        return False
+    return _said_format(path) == FORMAT
 
 
 def says_weights(path: str | os.PathLike[str]) -> bool:
     """Whether a file is HDF5, and does not say that it is a model of blobnet's: Keras 2 wrote its weights so."""
+    return _said_format(path) not in (FORMAT, None)
+
+
+def _said_format(path: str | os.PathLike[str]) -> str | int | None:
+    """What a file says of its format: nothing, say; None where it is not HDF5 that can be read."""
     try:
         with opened(Path(path)) as file:
-            return attribute(file, "format") != FORMAT
+            return attribute(file, "format") or ""
     except DAMAGE:
-        return False
+        return None
 
 
 def _load(path: str | os.PathLike[str]) -> tuple[ModelFile, str]:

@@ -27,6 +27,12 @@ def lane_counts(kind: DeviceModel, shards: int) -> list[int]:
     return [2, 1] if shards == 2 and not kind.is_host else [1]
 
 
+def settings_of(sums: Sums, shards: int, count: int, *, accumulate: bool = False) -> dict[str, Any]:
+    """What a plan of a process's shards is asked for with, where ``count`` of them at a time: see Request."""
+    # Shards that are computed in step have each what is made of the parameters for itself.
+    return {"statistics": sums.statistics, "in_batches": not sums.in_step and (accumulate or shards > count)}
+
+
 def memory_of_lanes(plan: Plan, count: int, shards: int) -> int:
     """Bytes that so many lanes for a process's shards need beside a plan's, and beside what their sums need."""
     if count == 1:

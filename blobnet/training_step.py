@@ -20,7 +20,7 @@ from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
 from blobnet.executor import IN_PARTS, Executor, Launch, check_by_default, check_fits, first_that_fits, plan_for
 from blobnet.graph import Graph
 from blobnet.kernel_call import Batch
-from blobnet.lanes import Lanes, lane_counts, memory_of_lanes
+from blobnet.lanes import Lanes, lane_counts, memory_of_lanes, settings_of
 from blobnet.lockstep import Lockstep, memory_of_shards
 from blobnet.losses import Loss
 from blobnet.moved_labels import move_labels
@@ -67,14 +67,11 @@ def fitting_plan(
     sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
     reserved = _state_bytes(table, optimizer, sums, average)
     settings |= {"loss": loss, "training": True, "parameters": table, "shards": shards if in_step else 1}
-    settings["statistics"] = sums.statistics
-    # Shards that are computed in step have each what is made of the parameters for itself.
-    settings["in_batches"] = not in_step and (accumulate or shards > lanes * world.size)
+    own = shards // world.size
+    settings |= settings_of(sums, own, lanes, accumulate=accumulate)
     plan = plan_for(device, graph, batch_size, reserved=reserved, **settings)
-    own = (
-        memory_of_shards(plan, shards // world.size) if in_step else memory_of_lanes(plan, lanes, shards // world.size)
-    )
-    check_fits(plan, device, reserved + own)
+    beside = memory_of_shards(plan, own) if in_step else memory_of_lanes(plan, lanes, own)
+    check_fits(plan, device, reserved + beside)
     return plan
 
 

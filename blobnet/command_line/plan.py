@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from blobnet import device, onnx, plots, scaling
 from blobnet.arguments import losses_for
@@ -17,7 +16,7 @@ from blobnet.ends import by_name
 from blobnet.errors import OptionError, counted
 from blobnet.files import check_writable
 from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.lanes import lane_counts, memory_of_lanes
+from blobnet.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
 from blobnet.onnx.operation import UnsupportedError
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
     own = shards // world.size
     lanes = lane_counts(kind, own)[0]
-    settings: dict[str, Any] = {"statistics": sums.statistics, "in_batches": own > lanes}
+    settings = settings_of(sums, own, lanes)
     plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
     print(f"{title}\n")

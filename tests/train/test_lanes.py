@@ -12,7 +12,7 @@ from blobnet import models, training_step
 from blobnet.augment import Flip, Mixup
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
-from blobnet.errors import PlanError, TrainingError
+from blobnet.errors import PlanError
 from blobnet.lanes import lane_counts, memory_of_lanes
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam
@@ -22,7 +22,7 @@ from blobnet.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
-from tests.train.test_shards import RANK, SETTINGS, X, Y, plain_model
+from tests.train.test_shards import RANK, SETTINGS, X, Y, check_that_a_later_shard_stops_the_step, plain_model
 
 
 def at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,13 +99,7 @@ def test_no_sum_is_a_negative_zero(device: Device) -> None:
 @pytest.mark.filterwarnings("ignore:.*samples should be normalised")
 def test_a_loss_that_is_not_finite_stops_the_step(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     at_a_time(2, monkeypatch)
-    x = np.zeros((16, 1, 8, 8), np.float32)
-    x[np.random.default_rng([0, 0]).permutation(16)[13]] = 3e38  # In the last of four shards.
-    model = plain_model()
-    before = {name: values.tobytes() for name, values in model.weights.items()}
-    with pytest.raises(TrainingError, match=r"the loss must stay finite\. Received epoch=1, step=0"):
-        model.fit(x, Y[:16], batch_size=16, shards=4, device=device, optimizer=SGD(1e30), verbose=False)
-    assert {name: values.tobytes() for name, values in model.weights.items()} == before
+    check_that_a_later_shard_stops_the_step(device)
 
 
 def test_a_gpu_computes_two_shards_at_a_time() -> None:
