@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help=text)
 
 
+def pytest_configure() -> None:
+    """A process that a test starts, and that a driver crashes, says on stderr where that was."""
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--sample"):
         return

@@ -97,7 +97,7 @@ def test_a_neighbour_who_takes_the_memory(folder: Path) -> None:
     """Between the plan, for which there is room, and the buffers."""
     fault = ("NEIGHBOUR", 400_000)
     status, said = run(folder, *TRAIN, "--output", "a.h5", fault=fault)
-    assert status == 1
+    assert status == 1, said
     pattern = (
         rf"error: {re.escape(choose().name)}: the device must have room for a buffer\. Received bytes=\d+, "
         r"cause=clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE\. Hint: use a smaller batch\. "
@@ -106,7 +106,7 @@ def test_a_neighbour_who_takes_the_memory(folder: Path) -> None:
     assert re.fullmatch(pattern, last_line(said))
     assert not (folder / "a.h5").exists()
     status, said = run(folder, *TRAIN, "--output", "a.h5", "--fit-memory", fault=fault)
-    assert status == 0
+    assert status == 0, said
     rule = "the memory of the device should hold a whole batch, which is computed in parts now"
     assert re.search(rf"^warning: fit_memory: {rule}\. Received batch_size=32, part=(8|4)\.$", said, re.MULTILINE)
     # A device with more memory goes on with whole batches.
