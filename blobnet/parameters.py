@@ -98,17 +98,17 @@ class ParameterTable:
         return {name: flat[piece.offset : piece.offset + piece.elements] for name, piece in self.slices.items()}
 
     def unpack(self, flat: FloatArray) -> dict[str, FloatArray]:
-        """Every parameter, by name, of a flat array."""
+        """Every parameter, by name, of a flat array, of which they are parts."""
         return self._unpack(flat, self.slices)
 
     def unpack_gradients(self, flat: FloatArray) -> dict[str, FloatArray]:
-        """The gradient of every trained parameter, by name, of a flat array."""
+        """The gradient of every trained parameter, by name, of a flat array, of which they are parts."""
         return self._unpack(flat, filter(self.trains, self.slices))
 
     def _unpack(self, flat: FloatArray, names: Iterable[str]) -> dict[str, FloatArray]:
         pieces = {name: self.slices[name] for name in names}
         return {
-            name: flat[piece.offset : piece.offset + piece.elements].reshape(piece.shape).copy()
+            name: flat[piece.offset : piece.offset + piece.elements].reshape(piece.shape)
             for name, piece in pieces.items()
         }
 
