@@ -90,7 +90,7 @@ class HostMemory(Transport):
                 self._all.Sendrecv(out, partner, recvbuf=into, source=partner)
 
         def swap_there() -> None:
-            with device.mapped(source, own) as out, device.mapped(target, other) as into:
+            with device.mapped(given, taken) as (out, into):
                 swap(out, into)
 
         if device.is_host:
@@ -116,7 +116,7 @@ class HostMemory(Transport):
                 self._all.Allreduce(self._mpi.IN_PLACE, values)
 
         def add_there() -> None:
-            with device.mapped(buffer, own) as values:
+            with device.mapped(elements) as (values,):
                 add(values)
 
         if device.is_host:

@@ -187,7 +187,7 @@ def test_a_processors_elements_are_where_they_are(device: Device) -> None:
         pytest.skip("for processors")
     buffer = device.allocate(40)
     device.write(buffer, np.arange(10, dtype=np.float32))
-    with device.mapped(buffer, range(3, 6)) as own, device.mapped(buffer, range(7, 7)) as none:
+    with device.mapped((buffer, range(3, 6)), (buffer, range(7, 7))) as (own, none):
         assert (own.tolist(), none.size) == ([3, 4, 5], 0)
         own[...] = 7
     assert device.read(buffer, 10).tolist() == [0, 1, 2, 7, 7, 7, 6, 7, 8, 9]
@@ -203,7 +203,8 @@ def test_ranks_with_a_gpu_each_write_the_file_of_one(device: Device, tmp_path: P
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
     told = f"{RANK}\nfrom blobnet.parallel import World\nprint(World.current().transport.name)"
     for order in ("ordered", "fast"):
-        said = mpiexec(2, device, "-c", told, tmp_path / f"{order}.h5", 4, order, 1000, check=True, apart=True).stdout
+        more = tmp_path / f"{order}.h5", 4, order, 1000, 0
+        said = mpiexec(2, device, "-c", told, *more, check=True, apart=True).stdout
         assert said.count("NCCL") == 2
     assert (tmp_path / "ordered.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     fast = load(tmp_path / "fast.h5")
