@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from blobnet import nccl
@@ -119,6 +120,10 @@ class World:
         """The values of all ranks, in their order, on each of them; all must call it."""
         return [value]
 
+    def gather_numbers(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The numbers of all ranks, each as many, a row of each in their order, on each of them; all must call it."""
+        return numbers[np.newaxis]
+
     def of_first(self, value: T) -> T:
         """The value of rank 0, on every rank; all must call it."""
         return self.gather(value)[0]
@@ -214,6 +219,12 @@ class _MpiWorld(World):
     def gather(self, value: T) -> list[T]:
         with self.doing("waits"):
             found: list[T] = self._all.allgather(value)
+        return found
+
+    def gather_numbers(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        found = np.empty((self.size, numbers.size))
+        with self.doing("waits"):
+            self._all.Allgather(numbers, found)
         return found
 
     def complete(self, values: npt.NDArray[Any], own: range) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from blobnet.blob import FLOAT32
 from blobnet.shard_sum import exchanges
+from blobnet.weight_buffers import Sums
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Level:
 
     Attributes:
         distance: between the ranks' numbers.
-        messages: there; as many come back.
+        messages: there and back.
         bytes: that each sends, and receives.
         link: through which.
     """
@@ -60,13 +61,14 @@ class Level:
     @property
     def seconds(self) -> float:
         """There and back, one behind the other."""
-        return 2 * self.messages * self.link.latency + self.bytes / self.link.bandwidth
+        return self.messages * self.link.latency + self.bytes / self.link.bandwidth
 
 
-def levels(parts: Sequence[range], ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
+def levels(sums: Sums, parts: Sequence[range], ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
     """The exchanges of a step's sums, of float32.
 
     Args:
+        sums: what they are.
         parts: of the gradients and statistics, which are exchanged by themselves.
         ranks: a power of two.
         on_a_host: so many of them, a power of two.
@@ -74,10 +76,11 @@ def levels(parts: Sequence[range], ranks: int, on_a_host: int, near: Link, far: 
         far: between hosts.
     """
     found = []
-    for of_parts in zip(*(exchanges(part, 0, ranks) for part in parts), strict=True):
-        size = FLOAT32.itemsize * sum(len(level.mine) + len(level.other) for level in of_parts)
-        distance = of_parts[0].partner
-        found.append(Level(distance, len(parts), size, near if distance < on_a_host else far))
+    trees = (exchanges(part, 0, ranks, whole=sums.goes_whole(part)) for part in parts)
+    for of_parts in zip(*trees, strict=True):
+        size = FLOAT32.itemsize * sum(level.elements for level in of_parts)
+        distance, messages = of_parts[0].partner, sum(level.messages for level in of_parts)
+        found.append(Level(distance, messages, size, near if distance < on_a_host else far))
     return found
 
 

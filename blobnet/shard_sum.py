@@ -82,21 +82,41 @@ class Exchange(NamedTuple):
     Attributes:
         partner: the other rank.
         mine: the elements that this rank adds.
-        other: those that it gives.
+        other: those that it gives; the same ones where both add all, and nothing comes back.
     """
 
     partner: int
     mine: range
     other: range
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether each lacks what the other one adds."""
+        return self.mine != self.other
 
-def exchanges(part: range, rank: int, size: int) -> list[Exchange]:
-    """The levels of the tree above the ranks' own: with those at distance 1, 2, 4, ..., half as much at each."""
+    @property
+    def messages(self) -> int:
+        """That each sends."""
+        return 2 if self.comes_back else 1
+
+    @property
+    def elements(self) -> int:
+        """That each sends, there and back; its partner may send some fewer."""
+        return len(self.other) + (len(self.mine) if self.comes_back else 0)
+
+
+def exchanges(part: range, rank: int, size: int, *, whole: bool = False) -> list[Exchange]:
+    """The levels of the tree above the ranks' own: with those at distance 1, 2, 4, ..., half as much at each.
+
+    ``whole``: all of it at each, after which there is nothing to bring back.
+    """
     found, distance = list[Exchange](), 1
     while distance < size:
-        middle = len(part) - half(part)
-        lower, upper = part[:middle], part[middle:]
-        part, other = (upper, lower) if rank & distance else (lower, upper)
+        other = part
+        if not whole:
+            middle = len(part) - half(part)
+            lower, upper = part[:middle], part[middle:]
+            part, other = (upper, lower) if rank & distance else (lower, upper)
         found.append(Exchange(rank ^ distance, part, other))
         distance *= 2
     return found
@@ -132,7 +152,8 @@ class _Part:
         self.accumulate = [] if is_there else executor.bind(sums.accumulate_call(place, model, part), 0, left)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
-        self._levels = exchanges(part, world.rank, world.size) if sums.is_ordered else []
+        whole = sums.goes_whole(part)
+        self._levels = exchanges(part, world.rank, world.size, whole=whole) if sums.is_ordered else []
         self._add = [executor.bind(sums.add_call(level.mine, part, model), 0) for level in self._levels]
 
     @property
@@ -158,6 +179,8 @@ class _Part:
             finish()
             self._executor.launch(add, 0)
         for level in reversed(self._levels):
+            if not level.comes_back:
+                break
             finish = transport.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
             yield
             finish()
@@ -304,10 +327,10 @@ class ShardSum:
             self._begin(self._parts[-1])
             while self._exchanging:
                 self._go_on()
-            every = world.gather((weights, reading.values()))
-            weights = [weight for own, _ in every for weight in own]
-            self.totals = np.concatenate([own for _, own in every])
-            is_finite = all(np.isfinite(own[0]) for _, own in every)
+            every = world.gather_numbers(np.concatenate([weights, reading.values()]))
+            weights = every[:, : self._own].ravel().tolist()
+            self.totals = every[:, self._own :].astype(np.float32).ravel()
+            is_finite = bool(np.isfinite(every[:, self._own]).all())
             if not is_finite:
                 executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))

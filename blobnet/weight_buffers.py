@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blobnet import kernel_source
+from blobnet.blob import FLOAT32
 from blobnet.device_model import DeviceModel
 from blobnet.graph import Graph
 from blobnet.initializers import GIVEN
@@ -19,6 +20,8 @@ GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
 SHARD_GRADIENTS = "gradients of shards"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
 AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
+#: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
+WHOLE = 1 << 20
 #: Work-items of a work-group, and the most of a launch, on a GPU.
 _GROUP, _MOST_ITEMS = 256, 1 << 18
 
@@ -72,6 +75,10 @@ class Sums:
         The right one of two shards adds to the left one's, unless it has several batches to add up first.
         """
         return shard.bit_count() - (0 if self.of_batches else shard & 1)
+
+    def goes_whole(self, part: range) -> bool:
+        """Whether ranks send each other all of a part, small as it is, and not one half of it and then sums."""
+        return FLOAT32.itemsize * len(part) <= WHOLE and part.stop <= self.gradients
 
     def received_in(self, part: range) -> tuple[str, int]:
         """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""

@@ -114,7 +114,7 @@ def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Su
     if not kind.is_host:
         ways.append((scaling.NCCL, (range(sums.elements),)))
     for number, (inner, parts) in enumerate(ways):
-        exchanged = scaling.levels(parts, count, on_a_host, inner, scaling.HOSTS)
+        exchanged = scaling.levels(sums, parts, count, on_a_host, inner, scaling.HOSTS)
         if not number:
             sent = sum(level.bytes for level in exchanged)
             when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'behind'}"

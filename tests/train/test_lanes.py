@@ -75,8 +75,8 @@ SETTINGS["class_weights"] = {weights}
 training_step.lane_counts = lambda kind, shards: [min(2, shards)]
 {RANK}"""
     # In several buckets, which wait for both shards of a rank.
-    for count in (2, 4):
-        mpiexec(count, device, "-c", script, tmp_path / "ranks.h5", 4, "ordered", 300, check=True)
+    for count, whole in ((2, 700), (4, 0)):
+        mpiexec(count, device, "-c", script, tmp_path / "ranks.h5", 4, "ordered", 300, whole, check=True)
         assert (tmp_path / "ranks.h5").read_bytes() == one_by_one
 
 

@@ -21,7 +21,7 @@ from blobnet.optimizers import SGD
 from blobnet.parallel import World, check_alike, check_room
 from blobnet.parameters import parameter_table
 from blobnet.planning import make_plan
-from blobnet.shard_sum import sums_of
+from blobnet.shard_sum import exchanges, sums_of
 from blobnet.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
@@ -31,15 +31,16 @@ from tests.two_ends import LOSSES, data
 X, Y = digits(45)
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "optimizer": SGD(0.05, momentum=0.9), "seed": 7}
 
-#: A training of one rank of several: the file, the shards, how gradients are added, and in buckets of how many bytes.
+#: A training of one rank of several: the file, the shards, how gradients are added, in buckets of how many bytes, and
+#: how large those are at most that go whole.
 RANK = """
 import sys
-from blobnet import shard_sum
+from blobnet import shard_sum, weight_buffers
 from blobnet.callbacks import Checkpoint
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
 
-shard_sum.BUCKET = int(sys.argv[4])
+shard_sum.BUCKET, weight_buffers.WHOLE = int(sys.argv[4]), int(sys.argv[5])
 callback = Checkpoint(sys.argv[1], every_steps=4)
 tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), reduction=sys.argv[3], **SETTINGS)
 """
@@ -84,11 +85,11 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
     # In buckets while the backward pass goes on.
-    for count, bucket in ((2, 1000), (4, 300)):
-        assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket) == ""
+    for count, bucket, whole in ((2, 1000, 0), (4, 300, 700)):
+        assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket, whole) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # In an order of MPI's the same but for rounding.
-    assert ranks(2, device, tmp_path / "fast.h5", 4, "fast", 1000) == ""
+    assert ranks(2, device, tmp_path / "fast.h5", 4, "fast", 1000, 0) == ""
     fast = load(tmp_path / "fast.h5")
     for name, values in alone.weights.items():
         np.testing.assert_allclose(fast.weights[name], values, rtol=1e-3, atol=1e-5, err_msg=name)
@@ -313,6 +314,44 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
     )
     world.transport = SimpleNamespace(in_buckets=False)
     assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_exchanges_add_along_the_tree(ranks: int, whole: bool) -> None:
+    """On every rank the sums of a balanced tree, bit for bit, of as many elements as are said to be sent."""
+    part = range(48, 48 + 5 * 16)
+    own = np.random.default_rng(ranks).standard_normal((ranks, part.stop)).astype(np.float32)
+    tree = own
+    while len(tree) > 1:
+        tree = tree[::2] + tree[1::2]
+    trees = [exchanges(part, rank, ranks, whole=whole) for rank in range(ranks)]
+    sent = np.zeros(ranks, int)
+
+    def slices(elements: range) -> slice:
+        return slice(elements.start, elements.stop)
+
+    def swapped(number: int, there: bool) -> list[Any]:
+        """What comes to each rank."""
+        found = []
+        for rank, of_rank in enumerate(trees):
+            partner = trees[of_rank[number].partner][number]
+            given, taken = (partner.other, of_rank[number].mine) if there else (partner.mine, of_rank[number].other)
+            assert (partner.partner, given) == (rank, taken)
+            found.append(own[of_rank[number].partner, slices(given)].copy())
+            sent[of_rank[number].partner] += len(given)
+        return found
+
+    for number, levels in enumerate(zip(*trees, strict=True)):
+        for rank, (level, come) in enumerate(zip(levels, swapped(number, there=True), strict=True)):
+            own[rank, slices(level.mine)] += come
+    for number, levels in reversed([*enumerate(zip(*trees, strict=True))]):
+        if levels[0].comes_back:
+            for rank, (level, come) in enumerate(zip(levels, swapped(number, there=False), strict=True)):
+                own[rank, slices(level.other)] = come
+    for rank, levels in enumerate(trees):
+        assert own[rank, slices(part)].tobytes() == tree[0, slices(part)].tobytes()
+        assert sent[rank] == sum(level.elements for level in levels)
 
 
 @pytest.mark.parametrize(("ranks", "sums"), [(8, 1), (4, 1), (2, 2), (1, 3)])
