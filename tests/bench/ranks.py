@@ -10,8 +10,9 @@ each; else the exit status is 1.
 
 ``speed``: two ranks of one core each against one process of two cores: training steps of lenet5 (a batch of 256) and
 resnet18 at 64x64 (a batch of 64), images/s of all. The process computes a whole batch at once, the ranks half of it
-each, in as many shards as there are ranks; both in turn, so many times, each in new processes that do one epoch before
-the one that counts. The machine must be quiet, and have two cores of its own: hardware threads of one core are none.
+each, in as many shards as there are ranks; both in turn, so many times, each in new processes, of whose epochs behind
+the second one the median counts. The machine must be quiet, and have two cores of its own: hardware threads of one core
+are none.
 
 ``scaling``: training steps of 64 images of 224x224 for each rank, uint8 from the host through ``fit``: one rank's in
 one shard, those of several in so many (0: one a rank). The time of a step, images/s of all ranks, and the part of the
@@ -33,6 +34,8 @@ from typing import Any
 import numpy as np
 
 SHARDS = 8
+#: For ``speed``: epochs of a process, and those before the ones that count. The second still finds memory.
+EPOCHS, WARM = 7, 2
 #: For ``speed``: the shape of samples, those of a batch, and batches of an epoch.
 NETWORKS: dict[str, tuple[tuple[int, ...], int, int]] = {
     "lenet5": ((1, 28, 28), 256, 60),
@@ -97,7 +100,7 @@ def train(settings: dict[str, Any]) -> None:
         first, end = settings["timed"]
         print(json.dumps([(clock.ends[2] - clock.ends[1]) / (end - first), world.transport.name]))
     elif world.is_first:
-        print(len(x) / (clock.ends[-1] - clock.ends[-2]))
+        print(len(x) / statistics.median(np.diff(clock.ends)[WARM:]))
 
 
 def bits(options: argparse.Namespace) -> int:
@@ -127,7 +130,7 @@ def speed(options: argparse.Namespace) -> int:
         found: dict[int, list[float]] = {0: [], 2: []}
         for _ in range(options.repeats):
             for ranks, own in found.items():
-                settings = {"network": network, "shape": shape, "batch": batch, "steps": steps, "epochs": 2}
+                settings = {"network": network, "shape": shape, "batch": batch, "steps": steps, "epochs": EPOCHS}
                 settings |= {"shards": max(1, ranks), "device": options.device, "cores": True}
                 own.append(float(start(ranks, settings)))
         ratios = [two / one for one, two in zip(*found.values(), strict=True)]
