@@ -19,9 +19,11 @@ from blobnet.implementations.base import FORWARD, choose
 from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
 from blobnet.kernel_call import Tuning
-from blobnet.layers import Activation, Dense
+from blobnet.layers import Activation, Conv2D, Dense, Flatten, Input
+from blobnet.losses import MeanSquaredError
+from blobnet.model import Sequential
 from blobnet.task import Choices, Task, Way
-from tests.kinds import tuning_for
+from tests.kinds import as_gpu, tuning_for
 from tests.layers.layer_contract import (
     ContractReport,
     check_central_differences,
@@ -308,3 +310,21 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
     assert variants(1) == ["direct", "direct", "direct"]
+
+
+@pytest.mark.parametrize("device_class", ["cpu", "gpu"])
+def test_a_bias_trains_without_its_weights(device: Device, device_class: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device_class == "gpu":
+        as_gpu(monkeypatch, device)
+    generator = np.random.default_rng(3)
+    x, y = (generator.normal(size=size).astype(np.float32) for size in ((5, 4, 3, 2), (5, 3)))
+    model = Sequential([Input(4, 3, 2), Conv2D(7, 1, name="conv"), Flatten(), Dense(3, name="dense")])
+    found = model.gradients(x, y, loss=MeanSquaredError(), freeze=["*/weight"], device=device)
+    weights = {name: np.float64(value) for name, value in model.weights.items()}
+    planes = np.einsum("ncyx,oc->noyx", np.float64(x), weights["conv/weight"][:, :, 0, 0])
+    output = (planes + weights["conv/bias"][:, None, None]).reshape(5, -1) @ weights["dense/weight"].T
+    delta = 2 * (output + weights["dense/bias"] - y) / y.size
+    below = (delta @ weights["dense/weight"]).reshape(planes.shape)
+    np.testing.assert_allclose(found["dense/bias"], delta.sum(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["conv/bias"], below.sum(axis=(0, 2, 3)), rtol=1e-5, atol=1e-6)
+    assert not {"dense/weight", "conv/weight"} & {*found}
