@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_DATA
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile, fitting
 from blobnet.implementations.tiled import TILES as TILED
 from blobnet.implementations.tiled import Tiled
-from blobnet.kernel_call import GlobalSize
-from blobnet.kernel_source import Macro
 
 #: Tiles beside those of tiled.py; the speed of the first is as measured on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -31,6 +28,7 @@ class Blocks(Tiled):
 
     directions = (BACKWARD_DATA,)
     kernels = "convolution/{direction}_tiled"
+    packer = "convolution/pack_blocks", 16, 1
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -40,23 +38,9 @@ class Blocks(Tiled):
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
-        rows = [phase.taps * operation.depth for phase in [operation.blocks] if phase]
+        rows = [phase.taps * operation.depth for phase in cls.phases(operation)]
         return fitting(TILES, operation.tuning.model, rows)
 
-    def phases(self, operation: Operation) -> list[Phase]:
+    @classmethod
+    def phases(cls, operation: Operation) -> list[Phase]:
         return [operation.blocks] if operation.blocks else []
-
-    def extents(self) -> Pair:
-        (phase,) = self.phases(self.operation)
-        return self.operation.units * phase.vertical.beside * phase.horizontal.beside, phase.taps
-
-    @property
-    def matrix(self) -> dict[str, Macro]:
-        (phase,), operation = self.phases(self.operation), self.operation
-        window = {"FILTER_HEIGHT": phase.vertical.count, "FILTER_WIDTH": phase.horizontal.count}
-        kernel = {"KERNEL_HEIGHT": operation.vertical.kernel, "KERNEL_WIDTH": operation.horizontal.kernel}
-        return {**super().matrix, **phase.macros, **window, **kernel}
-
-    @property
-    def packing(self) -> tuple[str, GlobalSize, int]:
-        return "convolution/pack_blocks", super().packing[1], 16

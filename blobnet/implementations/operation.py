@@ -24,8 +24,8 @@ class PhaseAxis:
     """A phase along one axis: its ``size`` results, the taps that these meet, and the source's cells that they read.
 
     Result i reads, at the j-th of ``count`` taps, cell ``i * stride + shift + j * shift_step``; that tap is number
-    ``first + j * step`` of the filter. ``offset`` is the first result's place. Of ``beside`` phases side by side, a
-    result is a block of as many cells.
+    ``first + j * step`` of the ``filter_taps`` of the filter. ``offset`` is the first result's place. Of ``beside``
+    phases side by side, a result is a block of as many cells, and what is here a filter the window that it reads.
     """
 
     offset: int
@@ -35,6 +35,7 @@ class PhaseAxis:
     step: int
     shift: int
     shift_step: int
+    filter_taps: int
     stride: int = 1
     beside: int = 1
 
@@ -52,7 +53,7 @@ class PhaseAxis:
             met = 0, 1, 0, 0
             if taps:
                 met = taps[0], divisor // common, ways[taps[0]] // divisor, sign * axis.dilation // common
-            yield cls(offset, -(-(size - offset) // divisor), len(taps), *met, stride)
+            yield cls(offset, -(-(size - offset) // divisor), len(taps), *met, axis.kernel, stride)
 
     @classmethod
     def side_by_side(cls, axis: WindowAxis, size: int) -> PhaseAxis | None:
@@ -68,7 +69,8 @@ class PhaseAxis:
             ways = [cell - ahead + axis.padding[0] - tap * axis.dilation for cell, tap in pairs]
             shifts = [way // axis.stride for way in ways if way % axis.stride == 0]
             if min(shifts) >= -before and blocks - 1 + max(shifts) <= last + after:
-                found.append(cls(-ahead, blocks, max(shifts) - min(shifts) + 1, 0, 1, max(shifts), -1, 1, axis.stride))
+                count = max(shifts) - min(shifts) + 1
+                found.append(cls(-ahead, blocks, count, 0, 1, max(shifts), -1, count, beside=axis.stride))
         return min(found, key=lambda item: item.count, default=None)
 
     def taps_inside(self, size: int) -> int:
@@ -93,11 +95,22 @@ class Phase:
         return self.vertical.count * self.horizontal.count
 
     @property
+    def filter_taps(self) -> int:
+        """Taps of the filter."""
+        return self.vertical.filter_taps * self.horizontal.filter_taps
+
+    @property
+    def beside(self) -> int:
+        """Cells of a result."""
+        return self.vertical.beside * self.horizontal.beside
+
+    @property
     def macros(self) -> dict[str, Macro]:
         """The phase as macros."""
         # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.
         rows, columns = self.vertical.count if self.horizontal.count else 0, max(1, self.horizontal.count)
         macros: dict[str, Macro] = {"TAPS_Y": rows, "TAPS_X": columns}
+        macros |= {"FILTER_HEIGHT": self.vertical.filter_taps, "FILTER_WIDTH": self.horizontal.filter_taps}
         for axis, y, row in (self.vertical, "Y", "ROW"), (self.horizontal, "X", "COLUMN"):
             macros |= {f"PHASE_{y}": axis.offset, f"{row}_FIRST": axis.shift, f"{row}_STEP": axis.shift_step}
             macros |= {f"TAP_{y}_FIRST": axis.first, f"TAP_{y}_STEP": axis.step, f"BESIDE_{y}": axis.beside}
@@ -274,7 +287,8 @@ class Operation:
         }
         axes = (self.vertical, "Y", "HEIGHT", "TOP"), (self.horizontal, "X", "WIDTH", "LEFT")
         for place, (axis, y, height, top) in enumerate(axes, 1):
-            macros |= {f"FILTER_{height}": axis.kernel, f"STRIDE_{y}": axis.stride, f"DILATION_{y}": axis.dilation}
+            macros |= {f"FILTER_{height}": axis.kernel, f"KERNEL_{height}": axis.kernel}
+            macros |= {f"STRIDE_{y}": axis.stride, f"DILATION_{y}": axis.dilation}
             macros |= {f"PAD_{top}": axis.padding[0], f"PHASES_{y}": min(axis.stride, axis.span)}
             for name, shape in ("INPUT", self.input.shape), ("RESULT", self.result.shape), ("PHASE", self.input_phases):
                 macros[f"{name}_{height}"] = shape.axes[place]

@@ -9,7 +9,6 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.tiled import Tiled
-from blobnet.kernel_call import GlobalSize, rounded_up
 from blobnet.kernel_source import Macro
 
 
@@ -58,25 +57,14 @@ class Tensor(Tiled):
     """
 
     precision = "tf32"
+    packer = "convolution/pack_weight_tensor", 128, 8
+    zero_rows = 0
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
         return tiles if operation.tuning.precision == cls.precision else ()
 
-    @property
-    def depth_rows(self) -> int:
-        return rounded_up(self.operation.depth, self.tile.depth)
-
-    @property
-    def elements(self) -> int:
-        return self.operation.groups * self.operation.taps * self.depth_rows * self.unit_columns
-
     def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
         return self.operation.source.layout.unit_memory_width if phase.horizontal.stride == 1 else phase.horizontal.size
-
-    @property
-    def packing(self) -> tuple[str, GlobalSize, int]:
-        size = GlobalSize(self.unit_columns * 8, self.depth_rows // 8, self.operation.groups, per_sample=False)
-        return "convolution/pack_weight_tensor", size, 128

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
+from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.geometry import Pair
@@ -13,7 +14,6 @@ from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, rounded_up
-from blobnet.kernel_source import Macro
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -44,6 +44,10 @@ class Tiled(Implementation):
     tile: Tile
 
     lanes = True
+    #: The kernel that packs the weights, its work-items side by side, and how many of them share a column.
+    packer: ClassVar[tuple[str, int, int]] = "convolution/pack_weight", 32, 1
+    #: Rows of zeros behind the last tap: what there is to read beyond a depth that is not of whole tiles.
+    zero_rows: ClassVar[int] = 1
 
     def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
         super().__init__(operation, tile, suffix=f" in {wanted}" if wanted > 1 else "")
@@ -51,16 +55,27 @@ class Tiled(Implementation):
         self.wanted = wanted
         #: Whether it makes the gradient of the weights, of which nothing is packed.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
-        #: Units of a group of the product, and taps in the matrix: the result's, and the filter's.
-        self.units, self.taps = self.extents()
-        #: Columns of the packed weights: whole tiles of units.
+        first = self.phases(operation)[0]
+        #: Units of a group of the product, of which phases side by side have more, and columns of the packed weights:
+        #: whole tiles of units.
+        self.units = operation.units * first.beside
         self.unit_columns = rounded_up(self.units, tile.units)
+        depth, padded = operation.depth, rounded_up(operation.depth, tile.depth)
+        #: Rows of a tap: whole tiles, unless that wastes too much.
+        self.depth_rows = padded if depth >= 4 * tile.depth or not self.zero_rows else depth
+        #: Values of the packed weights.
+        self.elements = operation.groups * (first.filter_taps * self.depth_rows + self.zero_rows) * self.unit_columns
+
+    @classmethod
+    def phases(cls, operation: Operation) -> list[Phase]:
+        """What there is a product for."""
+        return operation.plain.phases
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         if operation.direction == BACKWARD_WEIGHTS:
             return tiles_for(WEIGHT_TILES, operation.tuning, rows=None)
-        return tiles_for(TILES, operation.tuning, [phase.taps * operation.depth for phase in operation.plain.phases])
+        return tiles_for(TILES, operation.tuning, [phase.taps * operation.depth for phase in cls.phases(operation)])
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
@@ -80,8 +95,7 @@ class Tiled(Implementation):
         operation, samples = self.operation, self.operation.batch_size
         if self.of_weights:
             return [(operation.columns, samples * operation.positions)]
-        phases = self.phases(operation.plain)
-        return [(samples * self.positions(phase), phase.taps * self.depth_rows) for phase in phases]
+        return [(samples * self.positions(phase), phase.taps * self.depth_rows) for phase in self.phases(operation)]
 
     @cached_property
     def splits(self) -> int:
@@ -110,31 +124,6 @@ class Tiled(Implementation):
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 
-    def extents(self) -> Pair:
-        """``units`` and ``taps``."""
-        return self.operation.units, self.operation.taps
-
-    def phases(self, operation: Operation) -> list[Phase]:
-        """What there is a product for, of the operation itself or without what is done to its results."""
-        return operation.phases
-
-    @property
-    def matrix(self) -> dict[str, Macro]:
-        """The matrix as macros."""
-        return {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns}
-
-    @property
-    def depth_rows(self) -> int:
-        """Rows a tap: whole tiles, unless that wastes too much."""
-        depth = self.operation.depth
-        padded = rounded_up(depth, self.tile.depth)
-        return padded if padded == depth or depth >= 4 * self.tile.depth else depth
-
-    @property
-    def elements(self) -> int:
-        """Values of the matrix; behind the last tap it has a row of zeros."""
-        return self.operation.groups * (self.taps * self.depth_rows + 1) * self.unit_columns
-
     def row(self, phase: Phase) -> int:
         """Positions from one row of results to the next; sums of those beyond the width are not stored."""
         return phase.horizontal.size
@@ -152,39 +141,37 @@ class Tiled(Implementation):
         full = 1 if self.tile.is_guess else 2 * SPLIT_TILES * self.operation.cores // tiles
         return powers_of_two(min(full, rows // LEAST_ROWS, MOST_SPLITS))
 
-    @property
-    def packing(self) -> tuple[str, GlobalSize, int]:
-        """The kernel that packs the weights, its work, and its work-items side by side."""
-        size = GlobalSize(self.unit_columns, self.depth_rows + 1, self.operation.groups, per_sample=False)
-        return "convolution/pack_weight", size, 32
-
     def _products(self) -> list[KernelCall]:
-        operation, tile, splits = self.operation, self.tile, self.splits
+        operation, tile, splits, shape = self.operation, self.tile, self.splits, self.operation.result.shape
         packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
-        macros = {**self.matrix, "SPLITS": splits, **tile.macros}
+        macros = {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns, "SPLITS": splits, **tile.macros}
         # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
         # it is not read, since the weights may be there only to be packed.
         arrays = {"PACKED": packed, "BIAS": operation.parameter("BIAS")}
+        products, others = [], []
         if splits == 1:
-            arrays["PARTIALS"], sums = operation.memory("no partials", 1), []
+            arrays["PARTIALS"] = operation.memory("no partials", 1)
         else:  # What is left to do is done to the sums of all parts.
-            kernel, shape, label = "convolution/split_sum", operation.result.shape, f"{operation.label}: sum"
-            partials = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
+            kernel, label = "convolution/split_sum", f"{operation.label}: sum"
+            arrays["PARTIALS"] = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
             work = cell_work(kernel, shape, operation.tuning)
-            arrays["PARTIALS"] = partials
-            sums = [operation.call(kernel, *work, macros, label, PARTIALS=partials)]
+            others.append(operation.call(kernel, *work, macros, label, PARTIALS=arrays["PARTIALS"]))
             operation = operation.plain
-        products, cleared = [], []
         for phase in self.phases(operation):
-            # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
-            if not phase.taps and splits == 1:
-                shape = Shape(operation.result.shape.units, phase.vertical.size, phase.horizontal.size)
-                work = elementwise_work(shape, operation.tuning)
-                cleared.append(operation.call("convolution/clear_phase", *work, phase.macros))
-                continue
-            width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
-            size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
             facts = {**phase.macros, **macros, "ROW_POSITIONS": self.row(phase)}
-            products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
-        packing = operation.call(*self.packing, macros, f"{operation.label}: pack", PACKED=packed)
-        return [*([packing] if products else []), *products, *cleared, *sums]
+            if phase.taps or splits > 1:
+                width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
+                size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
+                products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
+            elif not operation.accumulate:
+                # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
+                cells = Shape(shape.units, phase.vertical.size, phase.horizontal.size)
+                work = elementwise_work(cells, operation.tuning)
+                others.append(operation.call("convolution/clear_phase", *work, facts))
+        if not products:
+            return others
+        kernel, local, sharers = self.packer
+        height = (self.depth_rows + self.zero_rows) // sharers
+        size = GlobalSize(self.unit_columns * sharers, height, operation.groups, per_sample=False)
+        facts, label = {**self.phases(operation)[0].macros, **macros}, f"{operation.label}: pack"
+        return [operation.call(kernel, size, local, facts, label, PACKED=packed), *products, *others]
