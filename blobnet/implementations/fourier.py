@@ -6,12 +6,11 @@ numbers that products are of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from blobnet.blob import FLOAT32
+from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.tile import Tile
-from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Patch, Winograd
+from blobnet.implementations.tile import Tile, fitting
+from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Winograd
 from blobnet.kernel_call import GlobalSize
 
 #: Cells of a patch on a side, and the points of its spectrum of which the others are conjugates.
@@ -34,15 +33,12 @@ class Fourier(Winograd):
     parts, slices = 2, 4
 
     @classmethod
-    def patches_for(cls, taps: int, *, of_weights: bool) -> Iterator[tuple[Sequence[Tile], Patch]]:
-        if taps in _TAPS:
-            yield (*(WEIGHT_TILES if of_weights else TILES), *_TILES), ("fourier", _SIDE - taps + 1, _POINTS)
-
-    @classmethod
     def tiles(cls, operation: Operation) -> list[tuple[Tile, str, int, int]]:
-        model = operation.tuning.model
-        has_room = model.group_size >= _LANES * _SIDE and model.local_memory >= _LOCAL_BYTES
-        return super().tiles(operation) if has_room else []
+        taps, model = operation.vertical.kernel, operation.tuning.model
+        if taps not in _TAPS or model.group_size < _LANES * _SIDE or model.local_memory < _LOCAL_BYTES:
+            return []
+        known = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
+        return [(tile, "fourier", _SIDE - taps + 1, _POINTS) for tile in fitting((*known, *_TILES), model)]
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:

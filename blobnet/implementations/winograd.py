@@ -6,7 +6,7 @@ gradient of the weights, over the patches. What is between launches lies in memo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -52,8 +52,6 @@ WEIGHT_TOTAL_TILES = (
 #: that stores units side by side.
 _PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_PATCHES, _BATCH_LOCAL = 128, 32, 8, 256
 Local = int | tuple[int, int, int]
-#: The variant of ways with such patches, their results on a side, and their points.
-Patch = tuple[str, int, int]
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
@@ -86,20 +84,16 @@ class Winograd(Implementation):
         return super().matches(operation) and square
 
     @classmethod
-    def patches_for(cls, taps: int, *, of_weights: bool) -> Iterator[tuple[Sequence[Tile], Patch]]:
-        """The patches for filters of so many taps on a side, each with the tiles for its products."""
-        for side, known in PATCH_TAPS.items():
-            tiles = (TILES, WEIGHT_TILES) if side <= _PLAIN else (TOTAL_TILES, WEIGHT_TOTAL_TILES)
-            if taps in known:
-                cells = side - taps + 1
-                yield tiles[of_weights], (f"winograd{cells}", cells, side**2)
-
-    @classmethod
     def tiles(cls, operation: Operation) -> list[tuple[Tile, str, int, int]]:
-        """Each with the patch that it is for."""
-        known = cls.patches_for(operation.vertical.kernel, of_weights=operation.direction == BACKWARD_WEIGHTS)
-        model = operation.tuning.model
-        return [(tile, *patch) for tiles, patch in known for tile in fitting(tiles, model)]
+        """Each with the variant of the patches that it is for, their results on a side, and their points."""
+        taps, of_weights = operation.vertical.kernel, operation.direction == BACKWARD_WEIGHTS
+        plain, total = (TILES, WEIGHT_TILES)[of_weights], (TOTAL_TILES, WEIGHT_TOTAL_TILES)[of_weights]
+        return [
+            (tile, f"winograd{side - taps + 1}", side - taps + 1, side**2)
+            for side, known in PATCH_TAPS.items()
+            if taps in known
+            for tile in fitting(plain if side <= _PLAIN else total, operation.tuning.model)
+        ]
 
     def __init__(self, operation: Operation, choice: tuple[Tile, str, int, int]) -> None:
         tile, variant, cells, points = choice
