@@ -53,8 +53,13 @@ class Direct(Implementation):
         split = operation.split_input if self.splits_input else None
         #: Whether it reads such a copy, and how what it reads lies in memory.
         self.copies, self.layout = split is not None, split or operation.source.layout
-        #: From a row of it to the next.
-        self.pitch = self.layout.unit_memory_width
+        #: From a row of it to the next, and from a position to the next in cells of it.
+        self.pitch, is_forward = self.layout.unit_memory_width, operation.direction == FORWARD
+        self.steps = operation.strides if is_forward and not self.copies else (1, 1)
+        #: Whether results are stored in other places of a row than they are computed.
+        self.moves = is_forward and self.pitch != operation.result.layout.unit_memory_width
+        #: What a sample's copy costs.
+        self.copying = COPY_COST * self.copies * self.layout.memory_elements
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
@@ -86,21 +91,11 @@ class Direct(Implementation):
         if self.copies and operation.taps > 1:
             tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
         tiles = flat = vector_tiles(tunables, operation.units, (height - 1) * self.pitch + width, stride=stride)
-        are_apart = self._steps(phase) != (1, 1)
-        if are_apart or self._moves:
+        are_apart = self.steps != (1, 1)
+        if are_apart or self.moves:
             rows = vector_tiles(tunables, operation.units, width, runs=height, stride=stride)
             tiles = rows if are_apart or rows[0].cost <= flat[0].cost else flat
         return [Part(phase, tile, tiles is flat) for tile in tiles]
-
-    def _steps(self, phase: Phase) -> Pair:
-        """From a position to the next, in cells of what it reads."""
-        return (1, 1) if self.copies else (phase.vertical.stride, phase.horizontal.stride)
-
-    @property
-    def _moves(self) -> bool:
-        """Whether results are stored in other places of a row than they are computed."""
-        operation = self.operation
-        return operation.direction == FORWARD and self.pitch != operation.result.layout.unit_memory_width
 
     def _reads(self, part: Part) -> Pair:
         """:func:`reads` of the tiles."""
@@ -117,16 +112,11 @@ class Direct(Implementation):
         is_widened = self.copies and self.pitch > self.layout.unit_width
         # Long rows of the result's own are stored as they are.
         are_long = (not flat and phase.horizontal.size >= LONG_ROW * tile.lanes for phase, tile, flat in self.parts)
-        if (self._moves or is_widened) and not all(are_long):
+        if (self.moves or is_widened) and not all(are_long):
             cost += STORE_COST * elements
         if operation.direction == FORWARD and operation.taps == 1:
             cost *= ONE_TAP_FORWARD_COST
-        return self._with_copy(cost)
-
-    def _with_copy(self, cost: float) -> float:
-        """What all samples cost if each costs so much, and its copy."""
-        operation = self.operation
-        return (cost + COPY_COST * self.copies * self.layout.memory_elements) * operation.batch_size / operation.cores
+        return (cost + self.copying) * operation.batch_size / operation.cores
 
     def _copy(self) -> tuple[Blob, dict[str, Macro], list[KernelCall]]:
         """What kernels read, what they must know of it, and the launch that makes it, if it is a copy."""
@@ -153,7 +143,7 @@ class Direct(Implementation):
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-            count, (step_y, step_x) = math.prod(size), self._steps(part.phase)
+            count, (step_y, step_x) = math.prod(size), self.steps
             at_once = max(1, count * operation.batch_size // items)
             facts = part.tile.macros | order | part.phase.macros | macros
             facts |= {"FLAT": int(part.flat), "STEP_Y": step_y, "STEP_X": step_x, "BLOCKS_AT_ONCE": at_once}
@@ -181,8 +171,8 @@ class _Gradient(Direct):
     def cost(self) -> float:
         operation = self.operation
         vectors = self.runs * -(-self.run // self.width) * (ONE_TAP_COST if operation.taps == 1 else 1)
-        cost = self._with_copy(self.tile.cost * vectors * VECTOR_COST * operation.groups)
-        return cost + WEIGHT_COST * operation.weights / operation.cores
+        cost = self.tile.cost * vectors * VECTOR_COST * operation.groups + self.copying
+        return cost * operation.batch_size / operation.cores + WEIGHT_COST * operation.weights / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, tile, tunables = self.operation, self.tile, self.tunables(self.operation)
