@@ -74,12 +74,6 @@ def axis_numbers(subject: str, name: str, value: int | tuple[int, ...], rank: in
     return values
 
 
-def pair(subject: str, name: str, value: int | tuple[int, ...], rank: int) -> Pair:
-    """``value`` as (vertical, horizontal); a 1-D window takes one number and stands still vertically."""
-    vertical, horizontal = (1, *axis_numbers(subject, name, value, rank))[-2:]
-    return vertical, horizontal
-
-
 def plain(value: Any) -> Any:
     """A hyperparameter with tuples in place of lists and arrays, and Python's numbers in place of NumPy's."""
     if hasattr(value, "tolist"):
@@ -156,15 +150,6 @@ def axes_of_window(
     windows = [WindowAxis(*numbers) for numbers in zip(kernel, stride, dilation, strict=True)]
     sides = axis_padding(padding, windows, sizes)
     return tuple(replace(window, padding=side) for window, side in zip(windows, sides, strict=True))
-
-
-def window_axes(
-    kernel: Pair, stride: Pair, dilation: Pair, padding: Padding, size: Pair, rank: int
-) -> tuple[WindowAxis, WindowAxis]:
-    """The (vertical, horizontal) axes of a window over planes of ``size``; a 1-D window stands still vertically."""
-    axes = axes_of_window(kernel[-rank:], stride[-rank:], dilation[-rank:], padding, size[-rank:])
-    vertical, horizontal = (WindowAxis(1), *axes)[-2:]
-    return vertical, horizontal
 
 
 def _same(axis: WindowAxis, size: int) -> Pair:

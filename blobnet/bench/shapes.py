@@ -21,7 +21,7 @@ from typing import Any
 from blobnet import layers
 from blobnet.blob import FLOAT32, Shape
 from blobnet.errors import OptionError
-from blobnet.geometry import pair, size_text
+from blobnet.geometry import axis_numbers, size_text
 from blobnet.graph import Graph, Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.activation import ACTIVATIONS
@@ -245,8 +245,7 @@ def _pair(text: str) -> Any:
 
 
 def _taps(pool: Any) -> int:
-    taps = pair(pool.subject, "pool_size", pool.pool_size, pool.rank)
-    return taps[0] * taps[1]
+    return math.prod(axis_numbers(pool.subject, "pool_size", pool.pool_size, pool.rank))
 
 
 def _layer_text(layer: Any) -> str:

@@ -18,7 +18,7 @@ from blobnet.bench.timing import values_like
 from blobnet.blob import FloatArray, Shape
 from blobnet.device import DeviceInfo
 from blobnet.errors import OptionError
-from blobnet.geometry import pair
+from blobnet.geometry import axis_numbers
 from blobnet.graph import Graph, Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.base import Layer
@@ -272,8 +272,10 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
     """
     nn, kind = torch.nn, layer.kind
     if kind in ("Conv1D", "Conv2D"):
-        taps, stride, dilation = (pair(layer.subject, name, getattr(layer, name), layer.rank)[-layer.rank :]
-                                  for name in ("kernel_size", "stride", "dilation"))  # fmt: skip
+        taps, stride, dilation = (
+            axis_numbers(layer.subject, name, getattr(layer, name), layer.rank)
+            for name in ("kernel_size", "stride", "dilation")
+        )
         make = nn.Conv1d if layer.rank == 1 else nn.Conv2d
         padding, has_bias = _padding(layer, shape), _has_bias(layer)
         return lambda: make(shape.units, layer.filters, taps, stride, padding, dilation, layer.groups, has_bias)

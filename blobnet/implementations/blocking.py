@@ -104,11 +104,12 @@ def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) 
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:
-    """Into how many partial sums to split a reduction whose launch has only ``groups`` work-groups."""
-    splits = 1
-    while splits < maximum and groups * splits < target:
-        splits *= 2
-    return splits
+    """Into how many partial sums to split a reduction whose launch has only ``groups`` work-groups.
+
+    A power of two: the first that gives ``target`` of them, or reaches ``maximum``.
+    """
+    wanted = min(-(-target // groups), max(1, maximum))
+    return 1 << (wanted - 1).bit_length()
 
 
 def powers_of_two(most: int) -> Iterator[int]:

@@ -95,16 +95,6 @@ class Phase:
         return self.vertical.count * self.horizontal.count
 
     @property
-    def filter_taps(self) -> int:
-        """Taps of the filter."""
-        return self.vertical.filter_taps * self.horizontal.filter_taps
-
-    @property
-    def beside(self) -> int:
-        """Cells of a result."""
-        return self.vertical.beside * self.horizontal.beside
-
-    @property
     def macros(self) -> dict[str, Macro]:
         """The phase as macros."""
         # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.

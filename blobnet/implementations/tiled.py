@@ -55,16 +55,18 @@ class Tiled(Implementation):
         self.wanted = wanted
         #: Whether it makes the gradient of the weights, of which nothing is packed.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
-        first = self.phases(operation)[0]
+        phase = self.phases(operation)[0]
+        axes = phase.vertical, phase.horizontal
         #: Units of a group of the product, of which phases side by side have more, and columns of the packed weights:
         #: whole tiles of units.
-        self.units = operation.units * first.beside
+        self.units = operation.units * prod(axis.beside for axis in axes)
         self.unit_columns = rounded_up(self.units, tile.units)
         depth, padded = operation.depth, rounded_up(operation.depth, tile.depth)
         #: Rows of a tap: whole tiles, unless that wastes too much.
         self.depth_rows = padded if depth >= 4 * tile.depth or not self.zero_rows else depth
         #: Values of the packed weights.
-        self.elements = operation.groups * (first.filter_taps * self.depth_rows + self.zero_rows) * self.unit_columns
+        taps = prod(axis.filter_taps for axis in axes)
+        self.elements = operation.groups * (taps * self.depth_rows + self.zero_rows) * self.unit_columns
 
     @classmethod
     def phases(cls, operation: Operation) -> list[Phase]:

@@ -8,16 +8,17 @@ from typing import ClassVar
 
 from blobnet.blob import Halo, Shape
 from blobnet.cellwise import PER_CELL, SUM, Step, fits
-from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, size_text, window_axes
+from blobnet.geometry import Padding, Pair, size_text
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
+from blobnet.layers.windows import Filtering
 from blobnet.task import Task
 
 
 @dataclass(frozen=True)
-class _Convolution(_Product):
+class _Convolution(Filtering, _Product):
     """What Conv1D and Conv2D share; ``rank`` is the number of spatial axes."""
 
     filters: int
@@ -34,14 +35,8 @@ class _Convolution(_Product):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_counts("filters", "groups")
-        for name in ("kernel_size", "stride", "dilation"):
-            pair(self.subject, name, getattr(self, name), self.rank)
-        check_padding(self.subject, self.padding, self.rank)
         known = isinstance(self.bias, (bool, str)) and self.bias in BIAS_MODES
         self._require(known, "bias must be True, False or 'position'", bias=self.bias)
-        divides = self.filters % self.groups == 0
-        self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
 
     @property
     def notation(self) -> str:
@@ -64,33 +59,11 @@ class _Convolution(_Product):
     def with_outputs(self, count: int) -> Layer:
         return replace(self, filters=count)
 
-    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
-        kernel, stride, dilation = (
-            pair(self.subject, name, getattr(self, name), self.rank) for name in ("kernel_size", "stride", "dilation")
-        )
-        return window_axes(kernel, stride, dilation, self.padding, (shape.height, shape.width), self.rank)
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        shape = inputs[0]
-        self._require_rank(shape, self.rank)
-        divides = shape.units % self.groups == 0
-        self._require_shape(divides, "groups must divide the input's units", input=shape, groups=self.groups)
-        vertical, horizontal = self._axes(shape)
-        fits = vertical.fits(shape.height) and horizontal.fits(shape.width)
-        self._require_shape(
-            fits,
-            "the dilated filter must fit the padded input",
-            hint="use a smaller filter, more padding, or pool less before this layer.",
-            input=shape,
-            filter=(vertical.span, horizontal.span),
-            padding=(vertical.padding, horizontal.padding),
-        )
-        sizes = vertical.output_size(shape.height), horizontal.output_size(shape.width)
-        return Shape(self.filters, *sizes[-self.rank :])
+        return Shape(self.filters, *self._output_sizes(inputs[0]))
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
-        vertical, horizontal = self._axes(inputs[0])
-        taps = (vertical.kernel, horizontal.kernel)[2 - self.rank :]
+        taps = (axis.kernel for axis in self.windows(inputs[0]))
         bias = self.output_shape(inputs).dimensions if self.bias == "position" else (self.filters,)
         return self._specs((self.filters, inputs[0].units // self.groups, *taps), bias)
 
@@ -117,8 +90,7 @@ class _Convolution(_Product):
         return super().backward_parameters(site) + self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
     def _task(self, site: Site, direction: str) -> Task:
-        planes = site.inputs[0].shape
-        sizes = planes.units, *(planes.height, planes.width)[2 - self.rank :]
+        sizes = site.inputs[0].shape.units, *site.inputs[0].shape.axes[-self.rank :]
         # The bias costs nothing to speak of.
         layer = f"{'x'.join(map(str, sizes))}:{replace(self, bias=False).notation}"
         return Task(direction, layer, site.batch_size, site.tuning.precision)

@@ -8,14 +8,15 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.cellwise import Step, fits, with_epilogue
-from blobnet.geometry import Padding, Pair, WindowAxis, check_padding, pair, window_axes
+from blobnet.geometry import Padding, Pair, WindowAxis
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Site
+from blobnet.layers.windows import Pooling
 
 
 @dataclass(frozen=True)
-class _Pool(Layer):
+class _Pool(Pooling):
     """Base of the layers that pool windows.
 
     Their kernels clamp every window to the data, forward and backward, so they ask for no halo at all.
@@ -24,44 +25,12 @@ class _Pool(Layer):
     pool_size: int | Pair
     stride: int | Pair | None = None
     padding: Padding = 0
-    rank: ClassVar[int]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        pair(self.subject, "pool_size", self.pool_size, self.rank)
-        pair(self.subject, "stride", self._stride, self.rank)
-        check_padding(self.subject, self.padding, self.rank)
-        # 'same' depends on the input, and is always smaller than the window.
-        explicit = self._axes(Shape(1, 1, 1)) if self.padding != "same" else ()
-        smaller = all(max(axis.padding) < axis.kernel for axis in explicit)
-        rule = "the padding on every side must be smaller than the window"
-        self._require(smaller, rule, padding=self.padding, pool_size=self.pool_size)
-
-    @property
-    def _stride(self) -> int | Pair:
-        return self.pool_size if self.stride is None else self.stride
-
-    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
-        window = pair(self.subject, "pool_size", self.pool_size, self.rank)
-        stride = pair(self.subject, "stride", self._stride, self.rank)
-        return window_axes(window, stride, (1, 1), self.padding, (shape.height, shape.width), self.rank)
 
     def fuses(self, steps: tuple[Step, ...]) -> bool:
         return fits(steps, blobs=0)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        shape = inputs[0]
-        self._require_rank(shape, self.rank)
-        vertical, horizontal = self._axes(shape)
-        self._require_shape(
-            vertical.fits(shape.height) and horizontal.fits(shape.width),
-            "the window must not be larger than the padded input",
-            input=shape,
-            pool_size=self.pool_size,
-            padding=self.padding,
-        )
-        sizes = vertical.output_size(shape.height), horizontal.output_size(shape.width)
-        return Shape(shape.units, *sizes[-self.rank :])
+        return Shape(inputs[0].units, *self._output_sizes(inputs[0]))
 
     def _window_macros(self, planes: Shape) -> dict[str, Macro]:
         """The macros of the window over the input's ``planes``."""
@@ -160,11 +129,11 @@ class _MaxPool(_Pool):
         super().__post_init__()
         self._require(isinstance(self.ceil_mode, bool), "ceil_mode must be True or False", ceil_mode=self.ceil_mode)
 
-    def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
-        vertical, horizontal = super()._axes(shape)
+    def windows(self, shape: Shape) -> tuple[WindowAxis, ...]:
+        windows = super().windows(shape)
         if not self.ceil_mode or self.padding == "same":
-            return vertical, horizontal
-        return vertical.rounded_up(shape.height), horizontal.rounded_up(shape.width)
+            return windows
+        return tuple(axis.rounded_up(size) for axis, size in zip(windows, shape.axes[-self.rank :], strict=True))
 
     def forward(self, site: Site) -> list[KernelCall]:
         if not any(site.input_deltas):

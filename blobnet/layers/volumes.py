@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.contraction import Function
-from blobnet.geometry import Padding, WindowAxis, axes_of_window, axis_numbers, check_padding
+from blobnet.geometry import Padding, WindowAxis
 from blobnet.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.windows import Filtering, Pooling
 
 _RANK = 3
 
@@ -24,7 +25,7 @@ def _cells(axes: Sequence[WindowAxis]) -> str:
 
 
 @dataclass(frozen=True)
-class Conv3D(Lowered):
+class Conv3D(Filtering, Lowered):
     """The convolution of volumes: (units, depth, height, width) -> (filters, ...).
 
         output[f, z, y, x] = bias[f] + sum over c, a, b, d of
@@ -58,16 +59,11 @@ class Conv3D(Lowered):
     bias: bool = True
     activation: str | None = None
     initializer: str = "he_normal"
+    rank: ClassVar[int] = _RANK
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_counts("filters", "groups")
-        for name in ("kernel_size", "stride", "dilation"):
-            axis_numbers(self.subject, name, getattr(self, name), _RANK)
-        check_padding(self.subject, self.padding, _RANK)
         self._require(isinstance(self.bias, bool), "bias must be True or False", bias=self.bias)
-        divides = self.filters % self.groups == 0
-        self._require(divides, "groups must divide filters", filters=self.filters, groups=self.groups)
         check_activation(self, self.activation)
         check_initializer(self.subject, self.initializer)
 
@@ -82,18 +78,7 @@ class Conv3D(Lowered):
 
     def function(self, inputs: Sequence[Shape]) -> Function:
         shape = inputs[0]
-        self._require_rank(shape, _RANK)
-        divides = shape.units % self.groups == 0
-        self._require_shape(divides, "groups must divide the input's units", input=shape, groups=self.groups)
-        kernel, stride, dilation = (
-            axis_numbers(self.subject, name, getattr(self, name), _RANK)
-            for name in ("kernel_size", "stride", "dilation")
-        )
-        axes = axes_of_window(kernel, stride, dilation, self.padding, shape.sizes)
-        fits = all(axis.fits(size) for axis, size in zip(axes, shape.sizes, strict=True))
-        rule = "the dilated filter must fit the padded input"
-        self._require_shape(fits, rule, input=shape, filter=tuple(axis.span for axis in axes), padding=self.padding)
-        sizes = [axis.output_size(size) for axis, size in zip(axes, shape.sizes, strict=True)]
+        sizes, axes = self._output_sizes(shape), self.windows(shape)
         each = shape.units // self.groups
         filters, units, bounds = "f", "c", ""
         if self.groups > 1:
@@ -110,41 +95,17 @@ class Conv3D(Lowered):
 
 
 @dataclass(frozen=True)
-class _Pool3D(Lowered):
+class _Pool3D(Pooling, Lowered):
     """What pooling over windows of volumes shares."""
 
     pool_size: int | tuple[int, ...]
     stride: int | tuple[int, ...] | None = None
     padding: Padding = 0
+    rank: ClassVar[int] = _RANK
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in (("pool_size", self.pool_size), ("stride", self._stride)):
-            axis_numbers(self.subject, name, value, _RANK)
-        check_padding(self.subject, self.padding, _RANK)
-        # 'same' depends on the input, and is always smaller than the window.
-        explicit = self._windows((1, 1, 1)) if self.padding != "same" else ()
-        smaller = all(max(axis.padding) < axis.kernel for axis in explicit)
-        rule = "the padding on every side must be smaller than the window"
-        self._require(smaller, rule, padding=self.padding, pool_size=self.pool_size)
-
-    @property
-    def _stride(self) -> int | tuple[int, ...]:
-        return self.pool_size if self.stride is None else self.stride
-
-    def _windows(self, sizes: Sequence[int]) -> tuple[WindowAxis, ...]:
-        window = axis_numbers(self.subject, "pool_size", self.pool_size, _RANK)
-        stride = axis_numbers(self.subject, "stride", self._stride, _RANK)
-        return axes_of_window(window, stride, (1, 1, 1), self.padding, sizes)
-
-    def _axes(self, shape: Shape) -> tuple[tuple[WindowAxis, ...], str, str]:
+    def _texts(self, shape: Shape) -> tuple[tuple[WindowAxis, ...], str, str]:
         """The windows, the sizes of the output, and the constraints of the taps."""
-        self._require_rank(shape, _RANK)
-        axes = self._windows(shape.sizes)
-        fits = all(axis.fits(size) for axis, size in zip(axes, shape.sizes, strict=True))
-        rule = "the window must not be larger than the padded input"
-        self._require_shape(fits, rule, input=shape, pool_size=self.pool_size, padding=self.padding)
-        sizes = ", ".join(str(axis.output_size(size)) for axis, size in zip(axes, shape.sizes, strict=True))
+        sizes, axes = ", ".join(map(str, self._output_sizes(shape))), self.windows(shape)
         return (
             axes,
             sizes,
@@ -159,7 +120,7 @@ class MaxPool3D(_Pool3D):
     keeps_output: ClassVar[bool] = True
 
     def function(self, inputs: Sequence[Shape]) -> Function:
-        axes, sizes, bounds = self._axes(inputs[0])
+        axes, sizes, bounds = self._texts(inputs[0])
         text = f"O[n, c, ... : N, C, {sizes}] = >(I[n, c, {_cells(axes)}]), {bounds};"
         return function(f"function (I[N, C, ...]) -> (O) {{ {text} }}", inputs[0])
 
@@ -172,7 +133,7 @@ class AveragePool3D(_Pool3D):
     keeps_inputs: ClassVar[bool] = False
 
     def function(self, inputs: Sequence[Shape]) -> Function:
-        axes, sizes, bounds = self._axes(inputs[0])
+        axes, sizes, bounds = self._texts(inputs[0])
         cell = f"[n, c, ... : N, C, {sizes}]"
         if self.count_include_pad:
             area = axes[0].kernel * axes[1].kernel * axes[2].kernel

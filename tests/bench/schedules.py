@@ -36,7 +36,7 @@ from blobnet.contraction.table import Table
 from blobnet.device import Device
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError
-from blobnet.geometry import WindowAxis, pair, window_axes
+from blobnet.geometry import WindowAxis
 from blobnet.implementations.base import FORWARD
 from blobnet.kernel_call import Array
 from blobnet.tables import Table as Lines
@@ -124,9 +124,7 @@ def program(
 def axes(case: shapes.Case) -> tuple[WindowAxis, ...]:
     """The window along each axis."""
     layer: Any = case.layer
-    names, sizes = ("kernel_size", "stride", "dilation"), (case.input.height, case.input.width)
-    kernel, stride, dilation = (pair(layer.subject, name, getattr(layer, name), layer.rank) for name in names)
-    return window_axes(kernel, stride, dilation, layer.padding, sizes, layer.rank)[-layer.rank :]
+    return layer.windows(case.input)  # type: ignore[no-any-return]
 
 
 def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:

@@ -28,6 +28,7 @@ FLOORS = """
     contraction
     implementations
     layers.base
+    layers.windows
     layers.activation schedules
     layers.lowered
     layers.adaptive layers.attention layers.gates layers.norms layers.resize layers.transposed layers.views \

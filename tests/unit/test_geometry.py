@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from blobnet.blob import Shape
 from blobnet.errors import OptionError
-from blobnet.geometry import WindowAxis, check_padding, pair, window_axes
+from blobnet.geometry import WindowAxis, axes_of_window, axis_numbers, check_padding
+from blobnet.layers import Conv1D, Conv2D
 
 SIZES = range(1, 17)
 STRIDES = range(1, 5)
@@ -57,7 +59,7 @@ def test_axis_exhaustively(kernel: int, dilation: int) -> None:
 def test_same(dilation: int) -> None:
     """ceil(size / stride) outputs; no zero more than needed; the odd one after the data."""
     for kernel, stride, size in itertools.product(range(1, 8), STRIDES, range(1, 12)):
-        axis = window_axes((1, kernel), (1, stride), (1, dilation), "same", (1, size), 2)[1]
+        (axis,) = axes_of_window((kernel,), (stride,), (dilation,), "same", (size,))
         case = f"{axis}, size={size}"
         wanted = -(-size // stride)
         assert axis.output_size(size) == wanted, case
@@ -77,24 +79,28 @@ def test_same(dilation: int) -> None:
         (((1, 2), (3, 4)), 2, (1, 2), (3, 4)),
         ("valid", 2, (0, 0), (0, 0)),
         ("same", 2, (0, 1), (1, 1)),
-        (2, 1, (0, 0), (2, 2)),
-        ((1, 3), 1, (0, 0), (1, 3)),
-        ("valid", 1, (0, 0), (0, 0)),
-        ("same", 1, (0, 0), (1, 1)),
+        (2, 1, None, (2, 2)),
+        ((1, 3), 1, None, (1, 3)),
+        ("valid", 1, None, (0, 0)),
+        ("same", 1, None, (1, 1)),
     ],
 )
 def test_padding_forms(padding: Any, rank: int, vertical: Any, horizontal: Any) -> None:
     assert check_padding("conv1 (Conv2D)", padding, rank) is padding
-    kernel, size = ((1, 3), (1, 9)) if rank == 1 else ((2, 3), (8, 9))
-    axes = window_axes(kernel, (1, 1), (1, 1), padding, size, rank)
-    assert axes == (WindowAxis(kernel[0], padding=vertical), WindowAxis(3, padding=horizontal))
+    kernel, ones, sizes = (2, 3)[-rank:], (1, 1)[-rank:], (8, 9)[-rank:]
+    wanted = WindowAxis(2, padding=vertical), WindowAxis(3, padding=horizontal)
+    assert axes_of_window(kernel, ones, ones, padding, sizes) == wanted[-rank:]
 
 
-def test_window_axes_order() -> None:
-    """Vertical before horizontal in every pair."""
-    vertical, horizontal = window_axes((2, 3), (4, 5), (6, 7), ((1, 2), (3, 4)), (50, 60), 2)
-    assert vertical == WindowAxis(2, 4, 6, (1, 2))
-    assert horizontal == WindowAxis(3, 5, 7, (3, 4))
+def test_order_of_axes() -> None:
+    """Vertical before horizontal in every pair; along a row a window stands still vertically."""
+    layer = Conv2D(1, (2, 3), stride=(4, 5), dilation=(6, 7), padding=((1, 2), (3, 4)))
+    wanted = WindowAxis(2, 4, 6, (1, 2)), WindowAxis(3, 5, 7, (3, 4))
+    assert layer._axes(Shape(1, 50, 60)) == layer.windows(Shape(1, 50, 60)) == wanted
+    row = Conv1D(1, 3, stride=5, dilation=7, padding=(3, 4))
+    # Blobs have rows as planes of one.
+    for shape in Shape(1, 60), Shape(1, 1, 60):
+        assert row._axes(shape) == (WindowAxis(1), *row.windows(shape)) == (WindowAxis(1), wanted[1])
 
 
 FORMS_1D = "an int, (left, right), 'same' or 'valid'"
@@ -131,11 +137,11 @@ def test_sides_of_two_axes_in_1d() -> None:
 
 @pytest.mark.parametrize(
     ("value", "rank", "expected"),
-    [(3, 2, (3, 3)), ((2, 3), 2, (2, 3)), ([2, 3], 2, (2, 3)), (3, 1, (1, 3)), ((3,), 1, (1, 3))],
+    [(3, 2, (3, 3)), ((2, 3), 2, (2, 3)), ([2, 3], 2, (2, 3)), (3, 1, (3,)), ((3,), 1, (3,)), (2, 3, (2, 2, 2))],
     ids=str,
 )
-def test_pair(value: Any, rank: int, expected: tuple[int, int]) -> None:
-    assert pair("conv1 (Conv2D)", "stride", value, rank) == expected
+def test_numbers_of_axes(value: Any, rank: int, expected: tuple[int, ...]) -> None:
+    assert axis_numbers("conv1 (Conv2D)", "stride", value, rank) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,10 +154,10 @@ def test_pair(value: Any, rank: int, expected: tuple[int, int]) -> None:
     ],
     ids=repr,
 )
-def test_bad_pair(value: Any, rank: int) -> None:
+def test_bad_numbers_of_axes(value: Any, rank: int) -> None:
     numbers = "an int" if rank == 1 else "an int or a pair of ints"
     with pytest.raises(OptionError) as caught:
-        pair("conv1 (Conv2D)", "stride", value, rank)
+        axis_numbers("conv1 (Conv2D)", "stride", value, rank)
     assert str(caught.value) == f"conv1 (Conv2D): stride must be {numbers} of at least 1. Received stride={value}."
 
 
