@@ -104,10 +104,7 @@ def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) 
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:
-    """Into how many partial sums to split a reduction whose launch has only ``groups`` work-groups.
-
-    A power of two: the first that gives ``target`` of them, or reaches ``maximum``.
-    """
+    """The parts of a sum, a power of two, that make ``target`` groups of ``groups``, as far as ``maximum`` allows."""
     wanted = min(-(-target // groups), max(1, maximum))
     return 1 << (wanted - 1).bit_length()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
@@ -143,7 +142,7 @@ class Direct(Implementation):
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-            count, (step_y, step_x) = math.prod(size), self.steps
+            count, (step_y, step_x) = size[0] * size[1], self.steps
             at_once = max(1, count * operation.batch_size // items)
             facts = part.tile.macros | order | part.phase.macros | macros
             facts |= {"FLAT": int(part.flat), "STEP_Y": step_y, "STEP_X": step_x, "BLOCKS_AT_ONCE": at_once}

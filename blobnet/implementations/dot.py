@@ -54,8 +54,7 @@ class Dot(Implementation):
         self.values = self.lanes_read * self.reads
 
     def calls(self) -> list[KernelCall]:
-        operation = self.operation
-        model = operation.tuning.model
+        operation, model = self.operation, self.operation.tuning.model
         most = group_size(model, _ITEMS)
         # Aligned runs, of weights that are read at once, divide those of an output unit.
         run = 1 if operation.columns % 4 else 4

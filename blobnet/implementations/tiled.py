@@ -57,8 +57,7 @@ class Tiled(Implementation):
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
         phase = self.phases(operation)[0]
         axes = phase.vertical, phase.horizontal
-        #: Units of a group of the product, of which phases side by side have more, and columns of the packed weights:
-        #: whole tiles of units.
+        #: Units of a group (phases side by side have more), and columns of the packed weights: whole tiles of units.
         self.units = operation.units * prod(axis.beside for axis in axes)
         self.unit_columns = rounded_up(self.units, tile.units)
         depth, padded = operation.depth, rounded_up(operation.depth, tile.depth)
