@@ -81,7 +81,9 @@ class Tile:
         if compiler in _FRUGAL:
             return self.registers
         if compiler in _NOTHING_AHEAD or rows is None:
-            return self.registers * 4 // 3
+            # Of gradients of weights Intel's addresses are short (Tiled.addresses).
+            short = _ADDRESS_REGISTERS // 2 if compiler in _NOTHING_AHEAD and rows is None else 0
+            return (self.registers - short) * 4 // 3
         is_unrolled = any(self.depth < count <= _STEPS_UNROLLED * self.depth for count in rows)
         return self.most_registers + is_unrolled * (_STEPS_UNROLLED + 1) * self.prefetched
 

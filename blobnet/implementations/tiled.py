@@ -7,13 +7,14 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT32, Shape
 from blobnet.geometry import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
 from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, rounded_up
+from blobnet.kernel_source import Macro
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (
@@ -33,6 +34,9 @@ WEIGHT_TILES = (
 SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
 #: The most splits of a sum over positions.
 MOST_POSITION_SPLITS = 256
+#: Whose compilers take up to a quarter of an inner loop for addresses of 64 bits and divisions (docs/drivers.md); and
+#: the part of a tile's local memory that may be added to hold how far rows are.
+_DEAR_ADDRESSES, _SHIFTS_PART = ("amd", "intel"), 8
 
 
 class Tiled(Implementation):
@@ -121,7 +125,18 @@ class Tiled(Implementation):
         # Multiplies the delta with the input over all positions.
         width = tile.count(operation.units, operation.columns) * tile.items
         size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
-        return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
+        facts = {**tile.macros, **self.addresses(0)}
+        return operation.summed(self.splits, self.kernel, size, tile.items, facts)
+
+    def addresses(self, rows: int) -> dict[str, Macro]:
+        """How kernels make addresses, as a macro (kernels/place.h), where they look up how far ``rows`` are."""
+        operation = self.operation
+        is_near = all(
+            operation.batch_size * blob.layout.memory_elements * blob.type.itemsize < 1 << 32
+            for blob in (operation.input, operation.output)
+        )
+        is_small = FLOAT32.itemsize * rows * _SHIFTS_PART <= self.tile.local_bytes
+        return {"CHEAP_ADDRESSES": int(operation.tuning.model.compiler in _DEAR_ADDRESSES and is_near and is_small)}
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 
@@ -159,7 +174,8 @@ class Tiled(Implementation):
             others.append(operation.call(kernel, *work, macros, label, PARTIALS=arrays["PARTIALS"]))
             operation = operation.plain
         for phase in self.phases(operation):
-            facts = {**phase.macros, **macros, "ROW_POSITIONS": self.row(phase)}
+            rows = rounded_up(phase.taps * operation.depth, tile.depth) if self.depth_rows % tile.depth else 0
+            facts = {**phase.macros, **macros, **self.addresses(rows), "ROW_POSITIONS": self.row(phase)}
             if phase.taps or splits > 1:
                 width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)

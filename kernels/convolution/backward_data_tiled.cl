@@ -40,6 +40,7 @@
  *   TILE_DEPTH      rows in local memory
  *   ITEM_UNITS      input units a work-item
  *   ITEM_COLUMNS    positions a work-item
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h and tiled.h
  * Global:
  *   width   work-items a tile of positions * blocks of input units
  *   height  groups
@@ -59,10 +60,11 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
-    __global const output_delta_t *columns[SOURCE_COLUMNS];
+    DECLARE_SHIFTS
+    PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS];
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
-    accumulate_tiles(sums, columns,
+    accumulate_tiles(sums, SOURCE_ARGUMENTS(output_delta),
                      ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
     store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, sources, count);

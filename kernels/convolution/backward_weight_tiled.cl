@@ -30,12 +30,14 @@
  *   TILE_DEPTH      positions in local memory
  *   ITEM_UNITS      output units a work-item
  *   ITEM_COLUMNS    columns a work-item
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h
  * Global:
  *   width   work-items a tile * tiles
  *   height  SPLITS
  *   units   groups
  */
 #include "blob.h"
+#include "place.h"
 
 #define COLUMNS (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
@@ -65,18 +67,27 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         /* Positions past the last one repeat it, times 0. */
         const int position = first + (int)get_local_id(0) % RUN + run * RUN;
         const int p = min(position, positions - 1);
+#if CHEAP_ADDRESSES
+        const uint n = (uint)p / POSITIONS;
+        const uint all_y = (uint)p / OUTPUT_DELTA_UNIT_WIDTH;
+        const uint y = all_y - n * OUTPUT_DELTA_UNIT_HEIGHT;
+        const uint x = p - all_y * OUTPUT_DELTA_UNIT_WIDTH;
+#else
         const int n = p / POSITIONS;
         const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
         const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
-        __global const output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x);
-        __global const input_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
+#endif
+        PLACE_OF(output_delta_t)
+        deltas = PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x));
+        PLACE_OF(input_t) inputs = PLACE(input_t, input, BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X));
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
-            next->deltas[run][i] = position < positions ? READ_VALUE(deltas, planes[i]) : 0;
+            next->deltas[run][i] =
+                position < positions ? READ_PLACE(output_delta_t, output_delta, deltas, planes[i]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_LOADS; i++) {
-            next->inputs[run][i] = READ_VALUE(inputs, shifts[i]);
+            next->inputs[run][i] = READ_PLACE(input_t, input, inputs, shifts[i]);
         }
     }
 }
@@ -121,16 +132,18 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     for (int i = 0; i < UNIT_LOADS; i++) {
         int unit = first_unit + item / RUN + i * ROW_STEP;
         unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 ? unit : min(unit, GROUP_OUTPUT_UNITS - 1);
-        planes[i] = (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
+        planes[i] =
+            DISTANCE(output_delta_t, (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_LOADS; i++) {
         int k = first_column + item / RUN + i * ROW_STEP;
         k = COLUMNS % TILE_COLUMNS == 0 ? k : min(k, COLUMNS - 1);
-        shifts[i] =
+        shifts[i] = DISTANCE(
+            input_t,
             (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
-            + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
-            + k % FILTER_WIDTH * DILATION_X - PAD_LEFT;
+                + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
+                + k % FILTER_WIDTH * DILATION_X - PAD_LEFT);
     }
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
     clear(sums);

@@ -3,9 +3,10 @@
  * (tiled.h, tensor.h) makes the product. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
  * there are some behind each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
  */
+#include "place.h"
 
 /* The input at this work-item's columns. */
-INLINE void find_columns(__global const input_t *columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
+INLINE void find_columns(PLACE_OF(input_t) columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
 {
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
@@ -14,7 +15,8 @@ INLINE void find_columns(__global const input_t *columns[SOURCE_COLUMNS], READ_B
         const int y = p % POSITIONS / ROW_POSITIONS;
         const int x = p % POSITIONS % ROW_POSITIONS;
         columns[j] =
-            input + BLOB_INDEX(INPUT, p / POSITIONS, GROUP * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X);
+            PLACE(input_t, input,
+                  BLOB_INDEX(INPUT, p / POSITIONS, GROUP * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X));
     }
 }
 

@@ -28,6 +28,7 @@
  *   TILE_DEPTH      rows in local memory
  *   ITEM_UNITS      output units a work-item
  *   ITEM_COLUMNS    positions a work-item
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h and tiled.h
  * Global:
  *   width   work-items a tile of positions * blocks of output units
  *   height  groups
@@ -47,10 +48,11 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
 {
     __local real_t weights[2][TILE_DEPTH * TILE_UNITS] __attribute__((aligned(128)));
     __local real_t sources[STAGED_STEPS * TILE_COLUMNS] __attribute__((aligned(128)));
-    __global const input_t *columns[SOURCE_COLUMNS];
+    DECLARE_SHIFTS
+    PLACE_OF(input_t) columns[SOURCE_COLUMNS];
     find_columns(columns, input, input_unit_offset, count);
     sums_t sums;
-    accumulate_tiles(sums, columns,
+    accumulate_tiles(sums, SOURCE_ARGUMENTS(input),
                      ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
     store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset, sources,

@@ -7,6 +7,7 @@
  * and PHASE_X columns from where blocks begin; blocks may reach beyond the plane. Each cell of a block is a unit of the
  * product.
  */
+#include "place.h"
 
 #if BESIDE_Y * BESIDE_X > 1
 #define IN_PLANE(y, x) ((y) >= 0 && (y) < INPUT_DELTA_UNIT_HEIGHT && (x) >= 0 && (x) < INPUT_DELTA_UNIT_WIDTH)
@@ -15,16 +16,16 @@
 #endif
 
 /* The delta at this work-item's columns. */
-INLINE void find_columns(__global const output_delta_t *columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
+INLINE void find_columns(PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
                          const int count)
 {
 #pragma unroll
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
         const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
-        columns[j] = output_delta
-                     + BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
-                                  p % POSITIONS / ROW_POSITIONS, p % POSITIONS % ROW_POSITIONS);
+        columns[j] = PLACE(output_delta_t, output_delta,
+                           BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
+                                      p % POSITIONS / ROW_POSITIONS, p % POSITIONS % ROW_POSITIONS));
     }
 }
 

@@ -17,6 +17,7 @@
 #define COLUMN_PITCH TILE_COLUMNS
 #include "convolution/local_product.h"
 #include "convolution/group_tile.h"
+#include "place.h"
 
 #define STAGED_STEPS (ITEMS_Y > 2 * TILE_DEPTH ? ITEMS_Y : 2 * TILE_DEPTH)
 /* Source: every work-item loads SOURCE_COLUMNS positions of every SOURCE_STEP-th row. */
@@ -40,6 +41,26 @@
 #endif
 
 typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
+
+/*
+ * Where the source is at this work-item's columns, as parameters and arguments of functions. With CHEAP_ADDRESSES local
+ * memory has how far each row is from there, unless rows go tap by tap: that is a load in place of two divisions.
+ */
+#if CHEAP_ADDRESSES
+#if BY_TAP || DEPTH_STEPS == 0
+#define SHIFTS 1
+#else
+#define SHIFTS (DEPTH_STEPS * TILE_DEPTH)
+#endif
+#define SOURCE_PARAMETERS \
+    __global const source_t *source, const uint columns[SOURCE_COLUMNS], __local int shifts[SHIFTS]
+#define SOURCE_ARGUMENTS(source) source, columns, shifts
+#define DECLARE_SHIFTS __local int shifts[SHIFTS];
+#else
+#define SOURCE_PARAMETERS PLACE_OF(source_t) const columns[SOURCE_COLUMNS]
+#define SOURCE_ARGUMENTS(source) columns
+#define DECLARE_SHIFTS
+#endif
 
 typedef struct {
     float4 weights[QUAD_LOADS];
@@ -85,11 +106,14 @@ INLINE int from_first_row(const uint k, const int of_unit, const int of_tap, con
     return k * of_unit + tap * (of_tap - DEPTH * of_unit)
            + quotient(tap, TAPS_X) * (of_tap_row - TAPS_X * of_tap);
 }
+
+/* How far from its columns the source of row k is. */
+#define ROW_SHIFT(k) \
+    source_shift(0, 0, 0) + from_first_row(k, SOURCE_PLANE, COLUMN_STEP, ROW_STEP *SOURCE_PITCH)
 #endif
 
 /* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
-INLINE void fetch(prefetch_t *next, const int step, __global const source_t *const columns[SOURCE_COLUMNS],
-                  __global const real_t *packed)
+INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global const real_t *packed)
 {
     const int item = get_local_id(0);
 #if BY_TAP
@@ -123,15 +147,16 @@ INLINE void fetch(prefetch_t *next, const int step, __global const source_t *con
 #if BY_TAP
         /* Rows behind the last source unit repeat it: their weights are 0. */
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
-        const int shift = step_shift + depth * SOURCE_PLANE;
+        const int shift = DISTANCE(source_t, step_shift + depth * SOURCE_PLANE);
+#elif CHEAP_ADDRESSES
+        const int shift = shifts[step * TILE_DEPTH + r];
 #else
         const uint k = min((uint)(step * TILE_DEPTH + r), (uint)(TAP_ROWS - 1));
-        const int shift =
-            source_shift(0, 0, 0) + from_first_row(k, SOURCE_PLANE, COLUMN_STEP, ROW_STEP * SOURCE_PITCH);
+        const int shift = ROW_SHIFT(k);
 #endif
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            next->sources[i][j] = READ_VALUE(columns[j], shift);
+            next->sources[i][j] = READ_PLACE(source_t, source, columns[j], shift);
         }
     }
 }
@@ -158,8 +183,7 @@ INLINE void put(const prefetch_t *next, __local real_t *weights, __local real_t 
 }
 
 /* sums[u][p] = sum over all rows of the split of packed weight * source. */
-INLINE void accumulate_tiles(sums_t sums, __global const source_t *const columns[SOURCE_COLUMNS],
-                             __global const real_t *packed,
+INLINE void accumulate_tiles(sums_t sums, SOURCE_PARAMETERS, __global const real_t *packed,
                              __local real_t weights[2][TILE_DEPTH * TILE_UNITS],
                              __local real_t sources[STAGED_STEPS * TILE_COLUMNS])
 {
@@ -171,12 +195,20 @@ INLINE void accumulate_tiles(sums_t sums, __global const source_t *const columns
         return;
     }
 #endif
+#if CHEAP_ADDRESSES && !BY_TAP
+    for (int row = get_local_id(0); row < SHIFTS; row += ITEMS) {
+        /* Rows past the last one repeat it: their weights are 0. */
+        const uint k = min(row, TAP_ROWS - 1);
+        shifts[row] = DISTANCE(source_t, ROW_SHIFT(k));
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     prefetch_t next;
-    fetch(&next, FIRST_STEP, columns, packed);
+    fetch(&next, FIRST_STEP, SOURCE_ARGUMENTS(source), packed);
     put(&next, weights[FIRST_STEP % 2], sources + FIRST_STEP % 2 * TILE_DEPTH * TILE_COLUMNS);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = FIRST_STEP; step < last; step++) {
-        fetch(&next, step + 1, columns, packed);
+        fetch(&next, step + 1, SOURCE_ARGUMENTS(source), packed);
         multiply(sums, weights[step % 2], sources + step % 2 * TILE_DEPTH * TILE_COLUMNS);
         put(&next, weights[(step + 1) % 2], sources + (step + 1) % 2 * TILE_DEPTH * TILE_COLUMNS);
         barrier(CLK_LOCAL_MEM_FENCE);

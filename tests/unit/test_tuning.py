@@ -574,9 +574,10 @@ def test_tiles_that_would_spill_are_not_proposed(tiles: tuple[Tile, ...]) -> Non
     arc, navi = device_of("Intel(R) Arc(TM) A770 Graphics", "Intel(R) OpenCL"), device_of("gfx1030", "AMD Accelerated")
     for rows in ([576], [16], None):
         assert set(tiles) < set(proposed(hopper, rows))
-        # Intel's compiler loads nothing ahead, and takes a third more than is needed.
-        found = proposed(arc, rows)
-        assert max(tile.registers for tile in found) <= 96 < max(tile.registers for tile in tiles)
+        # Intel's compiler loads nothing ahead, and takes a third more than is needed; gradients of weights have short
+        # addresses, of 16 registers less.
+        found, most = proposed(arc, rows), 96 if rows else 112
+        assert max(tile.registers for tile in found) <= most < max(tile.registers for tile in tiles)
         assert set(found) & set(tiles)
     assert set(tiles) < set(proposed(navi, None))
     found = proposed(navi, [576])

@@ -1,0 +1,73 @@
+"""Convolutions as products of tiles where addresses are made in few instructions, on whatever device there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobnet import layers
+from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.device import Device
+from blobnet.graph import from_nodes
+from blobnet.implementations.base import BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
+from blobnet.layers import Conv1D, Conv2D
+from blobnet.losses import MeanSquaredError
+from blobnet.planning import make_plan
+from tests.kinds import tuning_for
+from tests.layers.test_convolution import contract
+
+#: By what is special; the rows of a tile are 8 here, so that 3 units go row behind row, and 16 tap by tap.
+CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
+    "row behind row": (Conv2D(5, 5, padding=2), Shape(3, 7, 9)),
+    "tap by tap": (Conv2D(16, 3, padding=1), Shape(16, 5, 6)),
+    "strides": (Conv2D(6, 5, stride=(2, 3), padding=2), Shape(3, 11, 13)),
+    "dilation, groups": (Conv2D(6, 3, stride=2, dilation=3, groups=3, padding=2), Shape(9, 13, 15)),
+    "one tap": (Conv2D(7, 1), Shape(5, 6, 7)),
+    "cells that no tap meets": (Conv2D(3, 2, stride=3, bias=False), Shape(2, 8, 11)),
+    "line": (Conv1D(7, 5, stride=2, padding=2), Shape(3, 14)),
+}
+PRODUCTS = {"convolution/forward_tiled", "convolution/backward_data_tiled", "convolution/backward_weight_tiled"}
+
+
+@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("small_tiles")
+def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> None:
+    layer, shape = CASES[case]
+    tuning = tuning_for("gpu", compute_units=2, only={"tiled"}, compiler="amd", storage=storage)
+    report = contract(device, layer, shape, ["own pitches"], tuning=tuning, absolute=5e-5)
+    calls = [call for run in report.runs.values() for phase in run.calls.values() for call in phase]
+    products = [call for call in calls if call.kernel in PRODUCTS]
+    assert {call.kernel for call in products} == PRODUCTS
+    assert all(call.macros["CHEAP_ADDRESSES"] == 1 for call in products)
+
+
+def cheap(layer: Conv2D, shape: Shape, direction: str, compiler: str | None, count: int = 64) -> set[int]:
+    """What the products of the tiles for one direction of a layer are told."""
+    source = layers.Input(*shape.dimensions)()
+    graph = from_nodes(source, layer(source))
+    tuning = tuning_for("gpu", only={"tiled"}, compiler=compiler)
+    plan = make_plan(graph, count, training=True, input_delta=True, loss=MeanSquaredError(), tuning=tuning)
+    kernel = f"convolution/{direction.removesuffix('s').replace(' ', '_')}_tiled"
+    return {int(call.macros["CHEAP_ADDRESSES"]) for _, call in plan.calls if call.kernel == kernel}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("compiler", "wanted"), [("amd", 1), ("intel", 1), ("nvidia", 0), (None, 0)])
+def test_by_whose_compiler_it_is(direction: str, compiler: str | None, wanted: int) -> None:
+    assert cheap(Conv2D(32, 3, padding=1), Shape(32, 8, 8), direction, compiler) == {wanted}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_not_where_bytes_are_no_32_bits(direction: str) -> None:
+    layer, shape = Conv2D(64, 3, padding=1), Shape(64, 254, 254)  # 16 MiB a sample, and its halo
+    assert cheap(layer, shape, direction, "amd", 200) == {1}
+    assert cheap(layer, shape, direction, "amd", 300) == {0}
+
+
+def test_not_where_a_table_of_rows_would_take_the_room_of_work_groups() -> None:
+    layer = Conv2D(32, 11, padding=5)
+    assert cheap(layer, Shape(3, 16, 16), FORWARD, "amd") == {1}
+    assert cheap(layer, Shape(20, 16, 16), FORWARD, "amd") == {0}
+    # Those of whole tiles of units need none, nor do gradients of weights.
+    assert cheap(layer, Shape(64, 16, 16), FORWARD, "amd") == {1}
+    assert cheap(layer, Shape(20, 16, 16), BACKWARD_WEIGHTS, "amd") == {1}
