@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -25,9 +26,9 @@ class Windowed(Layer):
         check_padding(self.subject, self.padding, self.rank)
 
     @property
+    @abstractmethod
     def _window(self) -> Mapping[str, Numbers]:
         """The hyperparameters that make the window: its size, its stride, and the distance between its cells if any."""
-        raise NotImplementedError
 
     def _numbers(self) -> list[tuple[int, ...]]:
         """These, for each axis."""
