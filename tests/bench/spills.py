@@ -4,6 +4,7 @@
     apt-get install intel-opencl-icd              # Intel's, whose program is ocloc; see below
     python tests/bench/spills.py [MODEL...] [--gpu NAME...] [--batch-size 64] [--jobs 2] [--all]
     python tests/bench/spills.py contractions [...]
+    python tests/bench/spills.py zoo [...]        # all networks: 2,660 programs for gfx1030, at 0.4 s
     python tests/bench/spills.py --quick          # what CI runs: lenet5, on a GPU of each
 
 A plan for training and one for inference are made with what is known of each GPU, and every program of them is
@@ -53,7 +54,7 @@ import inner_loop
 from blobnet.bench import shapes
 from blobnet.blob import FLOAT32
 from blobnet.cache import cache_folder
-from blobnet.command_line.model_argument import find_model
+from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.contraction.calls import launches
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.search import best_schedule
@@ -311,6 +312,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{' '.join(_QUICK_MODELS)} for {' '.join(_QUICK_GPUS)}")
     parser.add_argument("--all", action="store_true", help="list programs that do not spill, too")
     arguments = parser.parse_args()
+    if arguments.models == ["zoo"]:
+        arguments.models = known_models()
     if arguments.quick:
         arguments.models, arguments.gpu = _QUICK_MODELS, _QUICK_GPUS
     summary, is_bad = [], False
