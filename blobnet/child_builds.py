@@ -11,14 +11,12 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from threading import Lock, Timer
 from typing import Any
 
 from blobnet.child import Child, Overseer, command_of, results_of
 
-#: Sources that are worth a child of their own, which takes 0.3 s to start.
-_SOURCES_OF_A_CHILD = 4
 #: Seconds that a child waits for more to build: another, and its first program, take a second.
 _PATIENCE = 60.0
 #: What a child runs.
@@ -31,70 +29,57 @@ build_for_parent(sys.argv[2])
 
 
 def build_all(
-    identity: Mapping[str, Any],
-    sources: Sequence[str],
-    advance: Callable[[], object],
-    *,
-    most_children: int,
-    keep_children: bool,
-) -> dict[str, str]:
-    """Has children build sources, and says which ones a compiler crashed on.
+    identity: Mapping[str, Any], jobs: Sequence[str], *, children: int, keep_children: bool
+) -> Generator[tuple[str, str], None, None]:
+    """Has children do jobs, and says of each when it is done, and which ones a compiler crashed on.
 
-    A source on which a child dies is tried once more, as the first one of another child: it was the cause only if that
-    one dies too. Where children cannot work at all, nothing is built.
+    One in which a child dies is tried once more, as the first one of another child: it was the cause only if that one
+    dies too. Where children cannot work at all, nothing is done.
 
     Args:
         identity: what tells the device from others (as JSON).
-        sources: what to build, each of them once.
-        advance: called after each source.
-        most_children: side by side.
+        jobs: what to build, each once: see :func:`blobnet.device.build_for_parent`.
+        children: side by side.
         keep_children: for what is built within the next seconds; else they give back what they hold of the device.
 
-    Returns:
-        For each source that killed its compilers, how they died and their last words.
+    Yields:
+        A job, and how its compilers died and their last words if it killed them. Who may stop before the last one
+        closes it (contextlib.closing): Ctrl-C must end the children.
     """
-    waiting = deque(sources)
-    count = max(1, min(most_children, -(-len(sources) // _SOURCES_OF_A_CHILD)))
-    foremen = [_Foreman(identity, waiting, keep_child=keep_children) for _ in range(count)]
-    crashed = {}
-    with contextlib.closing(results_of(foremen)) as results:
-        for source, words in results:
-            advance()
-            if words:
-                crashed[source] = words
-    return crashed
+    waiting = deque(jobs)
+    return results_of([_Foreman(identity, waiting, keep_child=keep_children) for _ in range(min(children, len(jobs)))])
 
 
 class _Foreman(Overseer[str, tuple[str, str]]):
-    """Hands sources to a child; its results are (source, last words if it crashed)."""
+    """Hands jobs to a child; its results are (job, last words if it crashed)."""
 
     def __init__(self, identity: Mapping[str, Any], waiting: deque[str], *, keep_child: bool) -> None:
         super().__init__(waiting)
         self._identity, self._keeps_child = identity, keep_child
 
-    def _result(self, source: str) -> tuple[str, str] | None:
-        words = self._build(source)
-        return None if words is None else (source, words)
+    def _result(self, job: str) -> tuple[str, str] | None:
+        words = self._build(job)
+        return None if words is None else (job, words)
 
     def _keep_child(self) -> None:
         if self._child is not None and self._keeps_child:
             _IDLE.add(self._child)
             self._child = None
 
-    def _build(self, source: str) -> str | None:
-        """Nothing if the child lives on, its last words if the source kills it, None if there is no child."""
+    def _build(self, job: str) -> str | None:
+        """Nothing if the child lives on, its last words if the job kills it, None if there is no child."""
         while True:
             if self._child is None and not self._start(_IDLE.take(_command(self._identity))):
                 return None
             assert self._child is not None
             was_used = self._child.is_used
-            if self._child.ask(source) is not None:
+            if self._child.ask(job) is not None:
                 return ""
             words = self._child.last_words()
             self._close()
             if self._is_dismissed:
                 return None
-            if not was_used:  # It had nothing but this source to die of.
+            if not was_used:  # It had nothing but this job to die of.
                 return words
             if not self._start(None):
                 return None

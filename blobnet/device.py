@@ -17,7 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from platform import machine
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from blobnet import child, child_builds, opencl
 from blobnet.blob import FLOAT32, FloatArray, Padding, storage_type
 from blobnet.builtins import WITHOUT_HEADER, declared
+from blobnet.bundle import bundled
 from blobnet.cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
@@ -56,6 +57,8 @@ _CANARY = 0x7FC0CA7A
 MOST_PROGRAMS = 256
 #: Threads at least that load programs: each waits for Python between two of the driver's calls.
 _LEAST_LOADERS = 4
+#: Sources that are worth a child process of their own, which takes 0.3 s to start.
+_SOURCES_OF_A_CHILD = 4
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
 #: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
 _MEMORY_OF_A_CHILD = 1 << 31
@@ -161,6 +164,8 @@ class _Driver:
         host_works: who waits for the queue works along, who waits for an event does not: with one thread less than
             there are cores, that is half the speed of two.
         takes_prefetch: its compiler knows Clang's function for what is asked for ahead (kernels/vector.h).
+        most_bundled: sources that it should be given as one program (blobnet/bundle.py). On two cores of a CPU Intel's
+            compiler takes 40 ms for a program without kernels, and its runtime 2 ms to load one.
     """
 
     name: str = ""
@@ -169,18 +174,28 @@ class _Driver:
     reads_all: bool = False
     host_works: bool = False
     takes_prefetch: bool = False
+    most_bundled: int = 1
 
     @classmethod
     def of(cls, info: DeviceInfo) -> _Driver:
         """That of a device."""
-        return next((driver for driver in _DRIVERS if driver.name in info.platform), cls())
+        found = next((driver for driver in _DRIVERS if driver.name in info.platform), cls())
+        return found if info.is_host else replace(found, most_bundled=1)
 
 
 _DRIVERS = (
     _Driver("Portable Computing", keeps_programs=True, compiles_at_launch=True, reads_all=True, takes_prefetch=True),
     _Driver("NVIDIA", keeps_programs=True),
-    _Driver("Intel", host_works=True, takes_prefetch=True),
+    _Driver("Intel", host_works=True, takes_prefetch=True, most_bundled=8),
 )
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What a source was built to: a program, and what the names of its kernels end in there if that is a bundle."""
+
+    program: cl.Program
+    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -524,7 +539,9 @@ class Device:
         features += ["-DTAKES_PREFETCH"] if self.is_host and self._driver.takes_prefetch else []
         self._build_options = [*BUILD_OPTIONS, *features]
         self._preamble = preamble(self.info.model)
-        self._programs: Recent[str, cl.Program] = Recent(MOST_PROGRAMS)
+        self._programs: Recent[str, _Built] = Recent(MOST_PROGRAMS)
+        #: The bundles that sources were built in, as far as it is known, by digest.
+        self._bundles: dict[str, str] = {}
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
         #: Programs that are being loaded, by digest: see :meth:`foreseeing`.
@@ -855,9 +872,9 @@ class Device:
             BuildError: the driver refuses the source, or finds no kernel ``entry`` in what it built.
             DeviceError: it cannot make a kernel object.
         """
-        program = self.build(source, what)
+        built = self.build(source, what)
         try:
-            return cl.Kernel(program, entry)
+            return cl.Kernel(built.program, entry + built.suffix)
         except cl.Error as error:
             if error.code != cl.status_code.INVALID_KERNEL_NAME:
                 raise _failure(error, what, f"{self.info.name} must make the kernel") from error
@@ -884,16 +901,28 @@ class Device:
         record = self.entry(f"{purpose}.programs")
         known = None if self._driver.keeps_programs else read_entry(record)
         built, needed = {self._digest(source) for source in self._programs}, set[str]()
+        # A line has a program, and which of its sources were needed if it is a bundle.
+        programs = {name: sources for name, *sources in map(str.split, (known or b"").decode().splitlines())}
+        self._bundles.update({digest: name for name, sources in programs.items() for digest in sources})
         with self._loaders() as pool:
             try:
-                digests = (known or b"").decode().split()
-                self._loading = {digest: pool.submit(self._load, digest) for digest in digests if digest not in built}
+                missing = (name for name, sources in programs.items() if not built.issuperset(sources or [name]))
+                self._loading = {name: pool.submit(self._load, name) for name in missing}
                 yield needed
             finally:
                 pool.shutdown(cancel_futures=True)
                 self._loading = {}
-        now = "\n".join(sorted(map(self._digest, needed))).encode()
-        if now != known and not self._driver.keeps_programs:
+        if not self._driver.keeps_programs:
+            self._note(record, known, map(self._digest, needed))
+
+    def _note(self, record: Path, known: bytes | None, digests: Iterable[str]) -> None:
+        """Keeps what :meth:`foreseeing` finds the next time, if it is not what was known."""
+        programs: dict[str, list[str]] = {}
+        for digest in sorted(digests):
+            programs.setdefault(self._program_of(digest), []).append(digest)
+        lines = (" ".join(dict.fromkeys([name, *sources])) for name, sources in sorted(programs.items()))
+        now = "\n".join(lines).encode()
+        if now != known:
             with contextlib.suppress(OSError):
                 write_entry(record, now)
 
@@ -902,6 +931,19 @@ class Device:
         """Threads for the driver's work; all is done at the end."""
         with _without_remarks(), ThreadPoolExecutor(max(_LEAST_LOADERS, usable_cores())) as pool:
             yield pool
+
+    def _program_of(self, digest: str) -> str:
+        """The digest of the program that a source was built in, if it was: that of a bundle, or its own."""
+        if digest not in self._bundles and self._driver.most_bundled > 1:
+            bundle = read_entry(self._part(digest))
+            if bundle is None:
+                return digest
+            self._bundles[digest] = bundle.decode()
+        return self._bundles.get(digest, digest)
+
+    def _part_of(self, program: cl.Program, name: str, digest: str) -> _Built:
+        """What a source was built to, as a part of a program."""
+        return _Built(program, "" if name == digest else _suffix(digest))
 
     def _load(self, digest: str) -> cl.Program | None:
         """A program that was built before; None if its binary is not kept, or not taken."""
@@ -914,18 +956,18 @@ class Device:
                 return program
         return None
 
-    def build(self, source: str, what: str) -> cl.Program:
+    def build(self, source: str, what: str) -> _Built:
         """A program, built once as long as it is kept: see :meth:`make_room`.
 
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
         """
         check_process()
-        program = self._programs.get(source)
-        if program is None:
+        built = self._programs.get(source)
+        if built is None:
             with _without_remarks():
-                program = self._programs[source] = self._build(source, self._digest(source), what)
-        return program
+                built = self._programs[source] = self._build(source, self._digest(source), what)
+        return built
 
     def build_ahead(
         self,
@@ -944,14 +986,10 @@ class Device:
             trials: for a source, launches that children try where the driver leaves work to the first one.
         """
         missing = {self._digest(source): source for source in sources if source not in self._programs}
-        with self._loaders() as pool:
-            loading = {digest: self._loading.get(digest) or pool.submit(self._load, digest) for digest in missing}
-        for digest, load in loading.items():
-            with contextlib.suppress(CancelledError):  # Another thread foresaw it, and has ended.
-                if program := load.result():
-                    self._programs[missing.pop(digest)] = program
-        if self.builds_in_children:
+        self._load_known(missing)
+        if self.builds_in_children and missing:
             self._build_in_children(missing, advance, trials)
+            self._load_known(missing)
         # Drivers of CPUs have no cores to spare, or compile at the first launch.
         if not self.is_host:
             with self._loaders() as pool:
@@ -962,39 +1000,63 @@ class Device:
                 with contextlib.suppress(BuildError):
                     self._programs[missing[digest]] = future.result()
 
+    def _load_known(self, missing: dict[str, str]) -> None:
+        """Loads what was built before of some sources, by digest, and takes it out of them."""
+        names = {digest: self._program_of(digest) for digest in missing}
+        with self._loaders() as pool:
+            loads = {name: self._loading.get(name) or pool.submit(self._load, name) for name in set(names.values())}
+        for digest, name in names.items():
+            with contextlib.suppress(CancelledError):  # Another thread foresaw it, and has ended.
+                if program := loads[name].result():
+                    self._programs[missing.pop(digest)] = self._part_of(program, name, digest)
+
     def _build_in_children(
         self,
         missing: Mapping[str, str],
         advance: Callable[[int, int], object] | None,
         trials: Callable[[str], Sequence[Trial]],
     ) -> None:
-        """Has children build those that the driver has not built before, and notes what crashes its compiler."""
+        """Has children build those that the driver has not built before, and notes what crashes its compiler.
 
-        def job(source: str) -> str:
-            tried = trials(source) if self._driver.compiles_at_launch else ()
-            return json.dumps([source, str(self._folder), [trial.as_json() for trial in tried]])
-
-        unknown = {job(source): digest for digest, source in missing.items() if self._is_unknown(digest)}
+        Of a bundle that crashes it each source is tried alone.
+        """
+        unknown = [digest for digest in missing if self._is_unknown(digest)]
         if not unknown:
             return
-        done = -1
+        children = min(usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD, -(-len(unknown) // _SOURCES_OF_A_CHILD))
+        children = max(1, children)
+        size = min(self._driver.most_bundled, -(-len(unknown) // children))
+        done = 0
 
-        def one_more() -> None:
+        def job(digests: Sequence[str]) -> str:
+            sources = [missing[digest] for digest in digests]
+            tried = trials(sources[0]) if self._driver.compiles_at_launch else ()
+            return json.dumps([sources, str(self._folder), [trial.as_json() for trial in tried]])
+
+        def more(count: int) -> None:
             nonlocal done
-            done += 1
+            done += count
             if advance is not None:
                 advance(done, len(unknown))
 
-        one_more()  # None so far, and the first one takes longest.
-
-        children = max(1, min(usable_cores(), self.info.memory // _MEMORY_OF_A_CHILD))
-        crashed = child_builds.build_all(
-            self.info.identity, list(unknown), one_more, most_children=children, keep_children=self.is_host
-        )
-        self._crashed.update({unknown[source]: words for source, words in crashed.items()})
-        for source in crashed:  # It may have built, and crashed when it was launched.
-            with contextlib.suppress(OSError):
-                self._record(unknown[source]).unlink(missing_ok=True)
+        more(0)  # The first ones take longest.
+        waiting = [unknown[start : start + size] for start in range(0, len(unknown), size)]
+        while waiting:
+            jobs, waiting = {job(digests): digests for digests in waiting}, []
+            results = child_builds.build_all(
+                self.info.identity, list(jobs), children=children, keep_children=self.is_host
+            )
+            with contextlib.closing(results):
+                for text, words in results:
+                    digests = jobs[text]
+                    if words and len(digests) > 1:
+                        waiting += [[digest] for digest in digests]
+                        continue
+                    more(len(digests))
+                    if words:
+                        self._crashed[digests[0]] = words
+                        with contextlib.suppress(OSError):  # It may have built, and crashed when it was launched.
+                            self._record(digests[0]).unlink(missing_ok=True)
 
     def _is_unknown(self, digest: str) -> bool:
         known = self._driver.keeps_programs and read_entry(self._record(digest)) is not None
@@ -1019,6 +1081,10 @@ class Device:
         """The file that says that the driver has built a program: its binary, or nothing if the driver keeps it."""
         return self._folder / f"{digest}.{'known' if self._driver.keeps_programs else 'program'}"
 
+    def _part(self, digest: str) -> Path:
+        """The file that says which bundle a source was built in."""
+        return self._folder / f"{digest}.part"
+
     def _try(self, program: cl.Program, trial: Trial) -> None:
         """Launches a kernel once, with zeros for memory, of which there is more than it takes."""
         kernel, regions = cl.Kernel(program, trial.entry), []
@@ -1035,7 +1101,7 @@ class Device:
         options = [*self._build_options, *([WITHOUT_HEADER] if self._driver.reads_all else [])]
         return hashlib.sha256("\n".join([*options, self._preamble + source]).encode()).hexdigest()
 
-    def _build(self, source: str, digest: str, what: str) -> Any:
+    def _build(self, source: str, digest: str, what: str) -> _Built:
         if digest in self._crashed:
             rule = f"the compiler of {self.info.name} must build the kernel, and crashed in a process of its own"
             raise self._build_error(what, rule, source, self._crashed[digest])
@@ -1045,11 +1111,12 @@ class Device:
             rule = f"{self.info.name} must build the kernel"
             raise self._build_error(what, rule, source, str(error)) from error
 
-    def _compile(self, source: str, digest: str) -> Any:
+    def _compile(self, source: str, digest: str) -> _Built:
         """A program from the cache, or from the driver; cl.Error or RuntimeError if it refuses the source."""
         # A cache that cannot be read or written costs time, not results.
-        if (known := self._load(digest)) is not None:
-            return known
+        name = self._program_of(digest)
+        if (known := self._load(name)) is not None:
+            return self._part_of(known, name, digest)
         record = self._record(digest)
         program = self._from_source(self._preamble + source)
         with contextlib.suppress(cl.Error, OSError):
@@ -1057,7 +1124,19 @@ class Device:
                 write_entry(record, b"")
             else:
                 write_entry(record, program.get_info(cl.program_info.BINARIES)[0])
-        return program
+                self._part(digest).unlink(missing_ok=True)  # Of a bundle that cannot be had any more.
+        self._bundles.pop(digest, None)
+        return _Built(program)
+
+    def _compile_together(self, sources: Iterable[str]) -> None:
+        """Builds a bundle, and notes for each of its sources where it is; errors as of :meth:`_compile`."""
+        parts = {self._digest(source): source for source in sources}
+        text = bundled({_suffix(digest): source for digest, source in parts.items()})
+        bundle = self._digest(text)
+        self._compile(text, bundle)
+        with contextlib.suppress(OSError):
+            for digest in parts:
+                write_entry(self._part(digest), bundle.encode())
 
     def _from_source(self, source: str) -> Any:
         """A program that the driver compiles, or finds in a cache of its own."""
@@ -1222,18 +1301,29 @@ def build_for_parent(identity: str) -> None:
         device = Device(next(info for info in devices() if info.identity == json.loads(identity)))
 
         def build(job: str) -> str:
-            source, folder, trials = json.loads(job)
+            sources, folder, trials = json.loads(job)
             device._folder = Path(folder)
-            with contextlib.suppress(cl.Error, RuntimeError), _without_remarks():
-                program = device._compile(source, device._digest(source))
-                for trial in trials:
-                    with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
-                        device._try(program, Trial.from_json(trial))
+            with _without_remarks():
+                if len(sources) > 1:
+                    with contextlib.suppress(cl.Error, RuntimeError):
+                        device._compile_together(sources)
+                        return ""
+                for source in sources:
+                    with contextlib.suppress(cl.Error, RuntimeError):
+                        program = device._compile(source, device._digest(source)).program
+                        for trial in trials:
+                            with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
+                                device._try(program, Trial.from_json(trial))
             return ""
 
         return build
 
     child.serve(make_builder)
+
+
+def _suffix(digest: str) -> str:
+    """What the names of a source end in that is a part of a bundle."""
+    return f"_{digest[:16]}"
 
 
 def _failure(error: cl.Error, subject: str, rule: str, **received: object) -> DeviceError:
