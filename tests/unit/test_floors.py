@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = """
     errors interrupt architectures loss_names regular version
     cache device_model
-    cores recent collecting building tables builtins child heartbeat nccl
+    cores recent collecting building tables builtins bundle child heartbeat nccl
     blob
     geometry kernel_source
     initializers
