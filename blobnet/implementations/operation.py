@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -12,71 +11,11 @@ from typing import Any
 
 from blobnet.blob import BlobLayout, Shape
 from blobnet.cellwise import Step, with_epilogue
-from blobnet.geometry import Pair, WindowAxis
+from blobnet.geometry import Pair, PhaseAxis, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
 from blobnet.kernel_source import Macro, load
-
-
-@dataclass(frozen=True)
-class PhaseAxis:
-    """A phase along one axis: its ``size`` results, the taps that these meet, and the source's cells that they read.
-
-    Result i reads, at the j-th of ``count`` taps, cell ``i * stride + shift + j * shift_step``; that tap is number
-    ``first + j * step`` of the ``filter_taps`` of the filter. ``offset`` is the first result's place. Of ``beside``
-    phases side by side, a result is a block of as many cells, and what is here a filter the window that it reads.
-    """
-
-    offset: int
-    size: int
-    count: int
-    first: int
-    step: int
-    shift: int
-    shift_step: int
-    filter_taps: int
-    stride: int = 1
-    beside: int = 1
-
-    @classmethod
-    def all(cls, axis: WindowAxis, size: int, *, backward: bool) -> Iterator[PhaseAxis]:
-        """Backward: results ``offset``, ``offset + stride`` and so on, of taps whose way from there the stride divides.
-
-        Forward there is one, which has all results and taps.
-        """
-        sign, stride, divisor = (-1, 1, axis.stride) if backward else (1, axis.stride, 1)
-        common = math.gcd(divisor, axis.dilation)
-        for offset in range(min(divisor, size)):
-            ways = [offset + sign * (tap * axis.dilation - axis.padding[0]) for tap in range(axis.kernel)]
-            taps = [tap for tap, way in enumerate(ways) if way % divisor == 0]
-            met = 0, 1, 0, 0
-            if taps:
-                met = taps[0], divisor // common, ways[taps[0]] // divisor, sign * axis.dilation // common
-            yield cls(offset, -(-(size - offset) // divisor), len(taps), *met, axis.kernel, stride)
-
-    @classmethod
-    def side_by_side(cls, axis: WindowAxis, size: int) -> PhaseAxis | None:
-        """All backward phases: blocks of ``stride`` cells, which read one window of the delta, part of it for nothing.
-
-        The first block begins before the first cell, as far as makes the window smallest. None where every window
-        reads beyond the halo.
-        """
-        (before, after), last, found = axis.delta_halo(size), axis.output_size(size) - 1, []
-        for ahead in range(axis.stride):
-            blocks = (size - 1 + ahead) // axis.stride + 1
-            pairs = product(range(axis.stride), range(axis.kernel))
-            ways = [cell - ahead + axis.padding[0] - tap * axis.dilation for cell, tap in pairs]
-            shifts = [way // axis.stride for way in ways if way % axis.stride == 0]
-            if min(shifts) >= -before and blocks - 1 + max(shifts) <= last + after:
-                count = max(shifts) - min(shifts) + 1
-                found.append(cls(-ahead, blocks, count, 0, 1, max(shifts), -1, count, beside=axis.stride))
-        return min(found, key=lambda item: item.count, default=None)
-
-    def taps_inside(self, size: int) -> int:
-        """Products of its results and taps with a cell of a source of ``size`` cells and not of its halo."""
-        first = (i * self.stride + self.shift for i in range(self.size))
-        return sum(0 <= cell + j * self.shift_step < size for cell in first for j in range(self.count))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@
  *   WARP_UNITS      input units a warp
  *   WARP_COLUMNS    positions a warp
  *   STAGES          steps in local memory
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h
  * Global:
  *   width   work-items a tile of positions * blocks of input units
  *   height  groups

@@ -7,10 +7,9 @@ import pytest
 from blobnet import layers
 from blobnet.blob import Shape
 from blobnet.device import Device
-from blobnet.geometry import WindowAxis
+from blobnet.geometry import PhaseAxis, WindowAxis
 from blobnet.graph import from_nodes
 from blobnet.implementations import blocks
-from blobnet.implementations.operation import PhaseAxis
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import MeanSquaredError
