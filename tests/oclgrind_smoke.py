@@ -33,7 +33,7 @@ from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
     from blobnet.checkup.bench import Bench
-    from blobnet.device import Device
+    from blobnet.device import Device, Guarded
     from blobnet.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
     from tests.layers.test_every_implementation import Drawn
@@ -134,6 +134,15 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
         def allocate_together(self, sizes: Sequence[int]) -> list[cl.Buffer]:
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
             return [cl.Buffer(self.context, flags, hostbuf=bytes(size)) for size in sizes]
+
+        def allocate_guarded(self, size: int) -> Guarded:
+            """A buffer of its own, not within another.
+
+            So its very ends are seen. Where one begins within another, what is written to it is noted at a wrong place.
+            """
+            guarded = super().allocate_guarded(size)
+            guarded.buffer = self.allocate(guarded.buffer.size)
+            return guarded
 
         def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
             self.write(buffer, np.zeros(size // 4, np.uint32))
