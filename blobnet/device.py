@@ -1009,6 +1009,8 @@ class Device:
             with contextlib.suppress(CancelledError):  # Another thread foresaw it, and has ended.
                 if program := loads[name].result():
                     self._programs[missing.pop(digest)] = self._part_of(program, name, digest)
+                else:
+                    self._bundles.pop(digest, None)  # It is built anew, perhaps with others.
 
     def _build_in_children(
         self,
