@@ -40,7 +40,7 @@ EACH(int)
 EACH(float)
 number_t of_pair(pair_t pair, number_t (*values)[1]);
 number_t of_pair(pair_t pair, number_t (*values)[1]) {{ return pair.first + (*values)[0]; }}
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void fill(__global int *values)
+__kernel __attribute__((vec_type_hint(int))) void fill(__global int *values)
 {{
     pair_t pair = {{TABLE[1]}};
     struct tagged other = {{1}};
