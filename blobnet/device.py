@@ -1130,15 +1130,21 @@ class Device:
         self._bundles.pop(digest, None)
         return _Built(program)
 
-    def _compile_together(self, sources: Iterable[str]) -> None:
-        """Builds a bundle, and notes for each of its sources where it is; errors as of :meth:`_compile`."""
+    def _compile_together(self, sources: Sequence[str]) -> bool:
+        """Builds a bundle of several sources, and notes for each where it is; whether the driver takes it."""
         parts = {self._digest(source): source for source in sources}
+        if len(parts) == 1:
+            return False
         text = bundled({_suffix(digest): source for digest, source in parts.items()})
         bundle = self._digest(text)
-        self._compile(text, bundle)
+        try:
+            self._compile(text, bundle)
+        except (cl.Error, RuntimeError):
+            return False
         with contextlib.suppress(OSError):
             for digest in parts:
                 write_entry(self._part(digest), bundle.encode())
+        return True
 
     def _from_source(self, source: str) -> Any:
         """A program that the driver compiles, or finds in a cache of its own."""
@@ -1306,11 +1312,7 @@ def build_for_parent(identity: str) -> None:
             sources, folder, trials = json.loads(job)
             device._folder = Path(folder)
             with _without_remarks():
-                if len(sources) > 1:
-                    with contextlib.suppress(cl.Error, RuntimeError):
-                        device._compile_together(sources)
-                        return ""
-                for source in sources:
+                for source in () if device._compile_together(sources) else sources:
                     with contextlib.suppress(cl.Error, RuntimeError):
                         program = device._compile(source, device._digest(source)).program
                         for trial in trials:
