@@ -154,7 +154,8 @@ def test_samples_stay_with_the_host_where_others_take_the_memory(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share_of_memory(monkeypatch, 1)
-    wanted, usual, refused = fit(net(), device), Device.allocate, 0
+    # NOTE: in debug mode all memory is copied at every launch, and samples stay with the host anyway.
+    wanted, usual, refused = fit(net(), device, debug=False), Device.allocate, 0
 
     def crowded(self: Device, size: int) -> Any:
         nonlocal refused
@@ -164,7 +165,7 @@ def test_samples_stay_with_the_host_where_others_take_the_memory(
         return usual(self, size)
 
     monkeypatch.setattr(Device, "allocate", crowded)
-    found = fit(net(), device)
+    found = fit(net(), device, debug=False)
     assert refused == 1
     assert {name: values.tobytes() for name, values in found.weights.items()} == {
         name: values.tobytes() for name, values in wanted.weights.items()
