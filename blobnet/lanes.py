@@ -5,12 +5,14 @@ The samples of a shard may be too few to fill a GPU: what one leaves idle anothe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from blobnet.blob import FLOAT32
 from blobnet.device_model import DeviceModel
 from blobnet.executor import Executor, Launch
+from blobnet.graph import Graph
 from blobnet.kernel_call import Array, Batch
 from blobnet.planning import STATISTICS, Plan
 from blobnet.weight_buffers import GRADIENT_SUM, Sums
@@ -18,13 +20,30 @@ from blobnet.weight_buffers import GRADIENT_SUM, Sums
 #: Launches of a lane before it is another one's turn: an H100 needs a third of a millisecond for them.
 _TURN = 32
 
+#: Seconds of a product of a shard, in the mean, at the device's peak: where it is less, none gains by another beside it
+#: (docs/measurements.md, "Shards of one GPU").
+_SHORT = 25e-6
 
-def lane_counts(kind: DeviceModel, shards: int) -> list[int]:
+
+def lane_counts(kind: DeviceModel, graph: Graph, batch_size: int, shards: int) -> list[int]:
     """How many of a process's shards such a device may compute at a time: the first count that fits; the last is 1.
 
-    Two, if it has two. With more there are rounds, one behind the other, for which NVIDIA's driver has the host wait.
+    Up to four, in rounds if there are more. One fills a host's cores; and short launches take the driver's time more
+    than the device's.
     """
-    return [2, 1] if shards == 2 and not kind.is_host else [1]
+    seconds = _mean_product(graph, batch_size) / kind.flops if kind.flops else math.inf
+    return [1] if kind.is_host or seconds < _SHORT else [count for count in (4, 2, 1) if count <= shards]
+
+
+def _mean_product(graph: Graph, batch_size: int) -> float:
+    """The operations of a product of samples and parameters, in the mean over the network."""
+    found = [
+        2 * batch_size * spec.elements * vertex.shape.elements / vertex.shape.units
+        for vertex in graph.vertices
+        for spec in graph.parameters(vertex)
+        if len(spec.shape) > 1
+    ]
+    return sum(found) / max(1, len(found))
 
 
 def settings_of(sums: Sums, shards: int, count: int, *, accumulate: bool = False) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class TrainingStep:
         counts = (
             [1]
             if in_step or accumulate or debug or (debug is None and check_by_default())
-            else lane_counts(device.info.model, own)
+            else lane_counts(device.model, graph, batch_size, own)
         )
         for lanes in counts:
             try:

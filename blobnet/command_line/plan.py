@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     size = options.batch_size // shards
     sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
     own = shards // world.size
-    lanes = lane_counts(kind, own)[0]
+    lanes = lane_counts(kind, model.graph, size, own)[0]
     settings = settings_of(sums, own, lanes)
     plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"

@@ -99,7 +99,7 @@ def train(settings: dict[str, Any]) -> None:
     if world.is_first and settings.get("timed"):
         first, end = settings["timed"]
         print(json.dumps([(clock.ends[2] - clock.ends[1]) / (end - first), world.transport.name]))
-    elif world.is_first:
+    elif world.is_first and len(clock.ends) > WARM + 1:
         print(len(x) / statistics.median(np.diff(clock.ends)[WARM:]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.train.test_shards import RANK, SETTINGS, X, Y, check_that_a_later_sha
 
 
 def at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "lane_counts", lambda kind, shards: [min(count, shards)])
+    monkeypatch.setattr(training_step, "lane_counts", lambda kind, graph, size, shards: [min(count, shards)])
 
 
 def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> bytes:
@@ -72,7 +73,7 @@ def test_ranks_compute_two_at_a_time_or_one_where_the_sum_is(device: Device, tmp
 from blobnet import training_step
 from tests.train.test_shards import SETTINGS
 SETTINGS["class_weights"] = {weights}
-training_step.lane_counts = lambda kind, shards: [min(2, shards)]
+training_step.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]
 {RANK}"""
     # In several buckets, which wait for both shards of a rank.
     for count, whole in ((2, 700), (4, 0)):
@@ -102,15 +103,20 @@ def test_a_loss_that_is_not_finite_stops_the_step(device: Device, monkeypatch: p
     check_that_a_later_shard_stops_the_step(device)
 
 
-def test_a_gpu_computes_two_shards_at_a_time() -> None:
-    gpu, cpu = (tuning_for(kind).model for kind in ("gpu", "cpu"))
-    assert [lane_counts(gpu, shards) for shards in (1, 2, 4, 8, 16)] == [[1], [2, 1], [1], [1], [1]]
-    assert lane_counts(cpu, 2) == [1]
+def test_a_gpu_computes_up_to_four_shards_at_a_time_where_products_are_long() -> None:
+    gpu, cpu = (replace(tuning_for(kind).model, flops=67e12) for kind in ("gpu", "cpu"))
+    resnet, mobile = (make(input_shape=(3, 224, 224)).graph for make in (models.resnet50, models.mobilenet_v2))
+    several = [lane_counts(gpu, resnet, 16, shards) for shards in (1, 2, 4, 8)]
+    assert several == [[1], [2, 1], [4, 2, 1], [4, 2, 1]]
+    assert lane_counts(gpu, resnet, 8, 4) == lane_counts(gpu, mobile, 32, 4) == [1]
+    assert lane_counts(replace(gpu, flops=5e12), mobile, 32, 4) == [4, 2, 1]
+    assert lane_counts(replace(gpu, flops=None), mobile, 1, 4) == [4, 2, 1]
+    assert lane_counts(cpu, resnet, 16, 4) == [1]
 
 
 def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = models.resnet8().graph
-    monkeypatch.setattr(training_step, "lane_counts", lambda kind, shards: [4, 2, 1])
+    monkeypatch.setattr(training_step, "lane_counts", lambda kind, graph, size, shards: [4, 2, 1])
 
     def step() -> TrainingStep:
         weights = models.resnet8().weights
