@@ -50,7 +50,8 @@ class Compiled(Implementation):
         deltas = delta_names(program)
         result = operation.input if name == "I" else operation.parameter("WEIGHT_GRADIENT")
         known |= {deltas["S"]: operation.output, deltas[name]: result}
-        return self._launches(differentiate(program, [name]), known, [deltas[name]] * operation.accumulate)
+        bias = operation.bias_gradient() if operation.family == "dense" else []
+        return [*self._launches(differentiate(program, [name]), known, [deltas[name]] * operation.accumulate), *bias]
 
     def _launches(
         self, program: Program, operands: dict[str, Blob | Array], accumulate: Sequence[str] = ()

@@ -56,7 +56,7 @@ class DenseTiled(Implementation):
         operation, tile, values, splits = self.operation, self.tile, self.values, self.splits
         if operation.direction == BACKWARD_WEIGHTS:
             size = GlobalSize(tile.count(operation.units, operation.columns) * tile.items, per_sample=False)
-            return [operation.call(self.kernel, size, tile.items, tile.macros)]
+            return [operation.call(self.kernel, size, tile.items, tile.macros), *operation.bias_gradient()]
         partials = operation.memory(f"{operation.direction} partials", per_sample=splits * values)
         facts = {"UNITS": values, "ELEMENTS": values, "SPLITS": splits, **tile.macros}
         size = GlobalSize(tile.count(operation.batch_size, values) * tile.items, splits, per_sample=False)

@@ -124,7 +124,7 @@ class _Product(Layer):
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         operation = self.operation(site, BACKWARD_WEIGHTS)
         calls = self._calls(site, operation) if site.trains("weight") else []
-        # Some make the gradient of the bias along with that of the weights.
+        # All ways of a dense layer make the gradient of the bias along with that of the weights, none of a convolution.
         has_bias = any("BIAS_GRADIENT" in call.arrays for call in calls)
         return calls if has_bias else [*calls, *operation.bias_gradient()]
 

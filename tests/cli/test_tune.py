@@ -311,6 +311,26 @@ def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
     assert all(np.abs(values).min() > 0 for values in results.values())
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_all_ways_write_the_same(kind: str) -> None:
+    # NOTE: or tuning takes one for wrong that leaves out what its references make.
+    graph = sequential([layers.Input(4, 3, 5), layers.Conv2D(6, 3), layers.Flatten(), layers.Dense(5)])
+    for vertex in (graph.vertices[1], graph.vertices[-1]):
+        problem = tuner._Problem(shapes.of_vertex(graph, vertex), 64, tuning_for(kind))
+        for candidates in problem.candidates.values():
+            written = {
+                item.way: {
+                    (array.storage, array.offset)
+                    for call in item.calls()
+                    for role, array in call.arrays.items()
+                    if call.source.arrays[role] != "read" and array.persistent
+                }
+                for item in candidates
+            }
+            assert len(written) > 1
+            assert len({*map(frozenset, written.values())}) == 1, written
+
+
 def test_scratch_holds_all_parts_of_an_array() -> None:
     (case,) = shapes.named("16x9x9:16k3p1")
     problem = tuner._Problem(case, 4, tuning_for("gpu", compute_units=2))
