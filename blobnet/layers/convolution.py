@@ -9,6 +9,8 @@ from typing import ClassVar
 from blobnet.blob import Halo, Shape
 from blobnet.cellwise import PER_CELL, SUM, Step, fits
 from blobnet.geometry import Padding, Pair, size_text
+from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
@@ -83,6 +85,9 @@ class _Convolution(Filtering, _Product):
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        return super().backward_parameters(site) + self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
     def _task(self, site: Site, direction: str) -> Task:
         sizes = site.inputs[0].shape.units, *site.inputs[0].shape.axes[-self.rank :]

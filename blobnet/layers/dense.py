@@ -9,6 +9,8 @@ from typing import ClassVar
 from blobnet.blob import Shape
 from blobnet.cellwise import Step, fits
 from blobnet.geometry import WindowAxis
+from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import _Product, without_norm
 from blobnet.task import Task
@@ -57,6 +59,10 @@ class Dense(_Product):
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return self._specs((self.units, inputs[0].elements), (self.units,))
+
+    def backward_parameters(self, site: Site) -> list[KernelCall]:
+        # What makes the gradient of the weights makes the bias' too; where these are frozen it is made alone.
+        return super().backward_parameters(site) or self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
     def _axes(self, shape: Shape) -> tuple[WindowAxis, WindowAxis]:
         # A filter as large as the input.

@@ -122,11 +122,7 @@ class _Product(Layer):
         return [fold, *self._calls(site, replace(operation, array=array, bias_mode=1, epilogue=rest))]
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        operation = self.operation(site, BACKWARD_WEIGHTS)
-        calls = self._calls(site, operation) if site.trains("weight") else []
-        # All ways of a dense layer make the gradient of the bias along with that of the weights, none of a convolution.
-        has_bias = any("BIAS_GRADIENT" in call.arrays for call in calls)
-        return calls if has_bias else [*calls, *operation.bias_gradient()]
+        return self._calls(site, self.operation(site, BACKWARD_WEIGHTS)) if site.trains("weight") else []
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         return self._calls(site, self.operation(site, BACKWARD_DATA)) if site.input_deltas[0] else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -22,6 +23,8 @@ from blobnet.kernel_call import Tuning
 from blobnet.layers import Activation, Conv2D, Dense, Flatten, Input
 from blobnet.losses import MeanSquaredError
 from blobnet.model import Sequential
+from blobnet.parameters import parameter_table
+from blobnet.planning import make_plan
 from blobnet.task import Choices, Task, Way
 from tests.kinds import as_gpu, tuning_for
 from tests.layers.layer_contract import (
@@ -310,6 +313,22 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
     assert variants(1) == ["direct", "direct", "direct"]
+
+
+@pytest.mark.parametrize("frozen", [(), ("conv/weight", "dense/weight")])
+@pytest.mark.parametrize("way", ["direct", "tiled", "compiled"])
+def test_each_gradient_is_made_once(way: str, frozen: tuple[str, ...]) -> None:
+    graph = Sequential([Input(4, 3, 2), Conv2D(7, 1, name="conv"), Flatten(), Dense(3, name="dense")]).graph
+    table, tuning = parameter_table(graph, frozenset(frozen)), tuning_for("gpu", only={way})
+    plan = make_plan(graph, 64, loss=MeanSquaredError(), training=True, tuning=tuning, parameters=table)
+    made = Counter(
+        array.offset
+        for call in plan.phase("backward")
+        for role, array in call.arrays.items()
+        if array.storage == "gradients" and call.source.arrays[role] != "read"
+    )
+    trained = [name for name, spec in graph.named_parameters.items() if spec.trainable and name not in frozen]
+    assert made == {table.slices[name].offset: 1 for name in trained}
 
 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
