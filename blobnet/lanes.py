@@ -5,7 +5,6 @@ The samples of a shard may be too few to fill a GPU: what one leaves idle anothe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -31,17 +30,18 @@ def lane_counts(kind: DeviceModel, graph: Graph, batch_size: int, shards: int) -
     Up to four, in rounds if there are more. One fills a host's cores; and short launches take the driver's time more
     than the device's.
     """
-    seconds = _mean_product(graph, batch_size) / kind.flops if kind.flops else math.inf
-    return [1] if kind.is_host or seconds < _SHORT else [count for count in (4, 2, 1) if count <= shards]
+    if shards == 1 or kind.is_host or (kind.flops and _mean_product(graph, batch_size) < _SHORT * kind.flops):
+        return [1]
+    return [count for count in (4, 2, 1) if count <= shards]
 
 
 def _mean_product(graph: Graph, batch_size: int) -> float:
-    """The operations of a product of samples and parameters, in the mean over the network."""
+    """The operations of a product of samples and weights, in the mean over the network."""
     found = [
-        2 * batch_size * spec.elements * vertex.shape.elements / vertex.shape.units
+        2 * batch_size * spec.elements * vertex.shape.positions
         for vertex in graph.vertices
         for spec in graph.parameters(vertex)
-        if len(spec.shape) > 1
+        if spec.decayed
     ]
     return sum(found) / max(1, len(found))
 

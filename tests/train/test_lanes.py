@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import models, training_step
+from blobnet import Sequential, layers, models, training_step
 from blobnet.augment import Flip, Mixup
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
@@ -112,6 +112,9 @@ def test_a_gpu_computes_up_to_four_shards_at_a_time_where_products_are_long() ->
     assert lane_counts(replace(gpu, flops=5e12), mobile, 32, 4) == [4, 2, 1]
     assert lane_counts(replace(gpu, flops=None), mobile, 1, 4) == [4, 2, 1]
     assert lane_counts(cpu, resnet, 16, 4) == [1]
+    # A bias for each position is no product.
+    small = [layers.Input(3, 64, 64), layers.Conv2D(64, 3, padding=1, bias="position"), layers.GlobalAveragePool()]
+    assert lane_counts(gpu, Sequential(small).graph, 16, 4) == [1]
 
 
 def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
