@@ -58,7 +58,7 @@ class Tensor(Tiled):
 
     precision = "tf32"
     packer = "convolution/pack_weight_tensor", 128, 8
-    zero_rows = 0
+    takes_rows = False
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:

@@ -37,12 +37,15 @@ MOST_POSITION_SPLITS = 256
 #: Whose compilers take up to a quarter of an inner loop for addresses of 64 bits and divisions (docs/drivers.md); and
 #: the part of a tile's local memory that may be added to hold how far rows are.
 _DEAR_ADDRESSES, _SHIFTS_PART = ("amd", "intel"), 8
+#: Weights that kernels load at once.
+_QUAD = 4
 
 
 class Tiled(Implementation):
     """Products of matrices through local memory, the weights packed first; in splits where there are few tiles.
 
-    The packed weights are a matrix, of which a row is a tap and a source unit, a column a unit of the result.
+    The packed weights are a matrix, of which a row is a tap and a source unit, a column a unit of the result. Weights
+    that lie so are read where they are.
     """
 
     tile: Tile
@@ -50,8 +53,8 @@ class Tiled(Implementation):
     lanes = True
     #: The kernel that packs the weights, its work-items side by side, and how many of them share a column.
     packer: ClassVar[tuple[str, int, int]] = "convolution/pack_weight", 32, 1
-    #: Rows of zeros behind the last tap: what there is to read beyond a depth that is not of whole tiles.
-    zero_rows: ClassVar[int] = 1
+    #: Whether it takes weights as they are: a row for each tap and source unit, of units side by side.
+    takes_rows: ClassVar[bool] = True
 
     def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
         super().__init__(operation, tile, suffix=f" in {wanted}" if wanted > 1 else "")
@@ -61,9 +64,14 @@ class Tiled(Implementation):
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
         phase = self.phases(operation)[0]
         axes = phase.vertical, phase.horizontal
-        #: Units of a group (phases side by side have more), and columns of the packed weights: whole tiles of units.
+        #: Units of a group: phases side by side have more.
         self.units = operation.units * prod(axis.beside for axis in axes)
-        self.unit_columns = rounded_up(self.units, tile.units)
+        #: Whether the weights lie as packed ones would.
+        self.in_place = self.takes_rows and not self.of_weights and self._lie_in_rows()
+        #: Rows of zeros behind the last tap: what there is to read beyond a depth that is not of whole tiles.
+        self.zero_rows = int(self.takes_rows and not self.in_place)
+        #: Columns of the weights: packed ones are whole tiles of units.
+        self.unit_columns = self.units if self.in_place else rounded_up(self.units, tile.units)
         depth, padded = operation.depth, rounded_up(operation.depth, tile.depth)
         #: Rows of a tap: whole tiles, unless that wastes too much.
         self.depth_rows = padded if depth >= 4 * tile.depth or not self.zero_rows else depth
@@ -87,12 +95,23 @@ class Tiled(Implementation):
         for tile in cls.tiles(operation):
             yield from (cls(operation, tile, splits) for splits in cls(operation, tile).row_splits())
 
+    def _lie_in_rows(self) -> bool:
+        """Whether weights lie as packed ones would: those of a source unit side by side, in whole quads, of one tap.
+
+        In columns behind the last unit is what lies there, and their sums are not stored; of rows there are none.
+        """
+        operation = self.operation
+        is_matrix = operation.unit_stride == operation.taps == 1 and self.units == operation.units
+        is_whole = operation.units % _QUAD == operation.depth % self.tile.depth == 0
+        return is_matrix and is_whole and operation.parameter("WEIGHT").type == FLOAT32
+
     @property
     def cost(self) -> float:
         cost = self._product_cost(self.splits)
         if self.of_weights:
             return cost
-        return cost + len(self._work) * LAUNCH_COST + 2 * self.elements * VALUE_COST / self.operation.cores
+        packing = 0 if self.in_place else LAUNCH_COST + 2 * self.elements * VALUE_COST / self.operation.cores
+        return cost + packing + (len(self._work) - 1) * LAUNCH_COST
 
     @cached_property
     def _work(self) -> list[Pair]:
@@ -159,8 +178,11 @@ class Tiled(Implementation):
 
     def _products(self) -> list[KernelCall]:
         operation, tile, splits, shape = self.operation, self.tile, self.splits, self.operation.result.shape
-        packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
-        macros = {"DEPTH_ROWS": self.depth_rows, "UNIT_COLUMNS": self.unit_columns, "SPLITS": splits, **tile.macros}
+        packed = operation.parameter("WEIGHT")
+        if not self.in_place:
+            packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
+        lie = {"DEPTH_ROWS": self.depth_rows, "ZERO_ROWS": self.zero_rows, "UNIT_COLUMNS": self.unit_columns}
+        macros = {**lie, "SPLITS": splits, **tile.macros}
         # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
         # it is not read, since the weights may be there only to be packed.
         arrays = {"PACKED": packed, "BIAS": operation.parameter("BIAS")}
@@ -177,7 +199,7 @@ class Tiled(Implementation):
             rows = rounded_up(phase.taps * operation.depth, tile.depth) if self.depth_rows % tile.depth else 0
             facts = {**phase.macros, **macros, **self.addresses(rows), "ROW_POSITIONS": self.row(phase)}
             if phase.taps or splits > 1:
-                width, positions = self.unit_columns // tile.units * tile.items, self.positions(phase)
+                width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
                 products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
             elif not operation.accumulate:
@@ -185,8 +207,8 @@ class Tiled(Implementation):
                 cells = Shape(shape.units, phase.vertical.size, phase.horizontal.size)
                 work = elementwise_work(cells, operation.tuning)
                 others.append(operation.call("convolution/clear_phase", *work, facts))
-        if not products:
-            return others
+        if not products or self.in_place:
+            return [*products, *others]
         kernel, local, sharers = self.packer
         height = (self.depth_rows + self.zero_rows) // sharers
         size = GlobalSize(self.unit_columns * sharers, height, operation.groups, per_sample=False)

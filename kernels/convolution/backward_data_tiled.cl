@@ -7,7 +7,7 @@
  *   OUTPUT_DELTA read   with a halo of zeros
  *   INPUT_DELTA  update
  * Arrays:
- *   PACKED read   weights, see pack_weight.cl
+ *   PACKED read   weights, see pack_weight.cl; or as they are, where they lie so
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -32,6 +32,7 @@
  *   COLUMN_FIRST
  *   COLUMN_STEP
  *   DEPTH_ROWS      rows a tap in PACKED
+ *   ZERO_ROWS       rows of zeros behind the last tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
  *   ROW_POSITIONS   positions a row: its width, or the pitch of the delta where that may be
  *   ACCUMULATE      1: add to INPUT_DELTA
@@ -65,7 +66,7 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, SOURCE_ARGUMENTS(output_delta),
-                     ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
+                     ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + ZERO_ROWS) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
     store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, sources, count);
 }

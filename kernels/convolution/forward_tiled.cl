@@ -21,6 +21,7 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   DEPTH_ROWS      rows a tap in PACKED
+ *   ZERO_ROWS       rows of zeros behind the last tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
  *   ROW_POSITIONS   positions a row: its width, or the pitch of the input where that may be
  *   TILE_UNITS      output units a work-group
@@ -53,7 +54,7 @@ convolution_forward_tiled(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS, 
     find_columns(columns, input, input_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, SOURCE_ARGUMENTS(input),
-                     ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + 1) * UNIT_COLUMNS + FIRST_UNIT,
+                     ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + ZERO_ROWS) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
     store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset, sources,
                count);

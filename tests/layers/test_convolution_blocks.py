@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape, int]] = {
     "dilation, groups": (Conv2D(6, 3, stride=2, dilation=3, groups=3), Shape(9, 15, 17), 16),
     "one axis": (Conv2D(4, (3, 4), stride=(1, 3), padding=(1, 0)), Shape(3, 5, 13), 6),
     "cells that no tap meets": (Conv2D(3, 2, stride=3, bias=False), Shape(2, 8, 11), 1),
+    "one tap": (Conv2D(16, 1, stride=2), Shape(4, 7, 9), 1),
     "line": (Conv1D(7, 5, stride=2, padding=2), Shape(3, 14), 3),
 }
 

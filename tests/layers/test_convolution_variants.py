@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,8 @@ TILED: Layers = {
     "groups": (Conv2D(21, (3, 2), groups=3, padding=((1, 1), (0, 1)), bias="position"), Shape(15, 4, 5)),
     "one row": (Conv1D(10, 5, padding="same"), Shape(24, 150)),
     "one position": (Conv2D(12, (3, 4)), Shape(13, 3, 4)),
+    "weights in place": (Conv2D(16, 1), Shape(12, 3, 7)),
+    "weights in place, strides, groups": (Conv2D(24, 1, stride=(1, 2), groups=3), Shape(108, 2, 5)),
 }
 #: Few units a group.
 STRIPS: Layers = {
@@ -94,6 +97,13 @@ def in_splits(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(tiled, "powers_of_two", lambda _: iter([count]))
 
 
+def packs(kernel: str, layer: Conv1D | Conv2D, shape: Shape) -> list[str]:
+    """What packs the weights for backward data: not those of one tap, in whole tiles of 8 rows and in whole quads."""
+    rows, columns = layer.filters // layer.groups, shape.units // layer.groups
+    taps = math.prod(axis.kernel for axis in layer._axes(shape))
+    return [kernel] * (kernel == "convolution/pack_weight_tensor" or (taps, rows % 8, columns % 4) != (1, 0, 0))
+
+
 def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     """Asserts that all three directions went through local memory, backward data in the phases that it needs."""
     strides = layer._axes(shape)
@@ -101,7 +111,7 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     with_taps = phases_with_taps(layer, shape)
     cleared = 0 if run.arrangement.accumulate else phases - with_taps
     assert kernels(run, "forward") == ["convolution/pack_weight", "convolution/forward_tiled"]
-    backward = ["convolution/pack_weight", *["convolution/backward_data_tiled"] * with_taps]
+    backward = packs("convolution/pack_weight", layer, shape) + ["convolution/backward_data_tiled"] * with_taps
     backward += ["convolution/clear_phase"] * cleared
     assert kernels(run, "backward data") == backward
     assert kernels(run, "backward parameters")[0] == "convolution/backward_weight_tiled"
@@ -133,16 +143,21 @@ def check_splits(layer: Conv1D | Conv2D, shape: Shape, run: Run, way: str, count
     phases = min(strides[0].stride, shape.height) * min(strides[1].stride, shape.width)
     (pack,) = {call.kernel for call in run.calls["forward"] if "pack" in call.kernel}
     assert kernels(run, "forward") == [pack, f"convolution/forward_{way}", "convolution/split_sum"]
-    backward = [pack, *[f"convolution/backward_data_{way}"] * phases, "convolution/split_sum"]
+    backward = packs(pack, layer, shape) + [f"convolution/backward_data_{way}"] * phases + ["convolution/split_sum"]
     assert kernels(run, "backward data") == backward
     for direction in ("forward", "backward data"):
-        assert {call.macros["SPLITS"] for call in run.calls[direction][1:]} == {count}
+        products = [call for call in run.calls[direction] if "pack" not in call.kernel]
+        assert {call.macros["SPLITS"] for call in products} == {count}
 
 
 # Uneven parts of several steps, parts without any, and phases without any.
 @pytest.mark.parametrize("count", [3, 32])
 @pytest.mark.parametrize(
-    "case", ["many source units, not whole tiles", "phases without taps", "groups", "one position"]
+    "case",
+    [
+        *["many source units, not whole tiles", "phases without taps", "groups", "one position"],
+        "weights in place, strides, groups",
+    ],
 )
 @pytest.mark.usefixtures("small_tiles")
 def test_products_in_splits(device: Device, case: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
