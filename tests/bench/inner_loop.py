@@ -10,6 +10,7 @@ _LABEL = re.compile(r"([.\w]+):\s*$")
 _INSTRUCTION = re.compile(r"(?:\([^)|]*\))?\s+([a-z][\w.]*)(.*)")
 _COMMENT = re.compile(r"(;|//).*")
 _BRANCHES = re.compile(r"(s_c?branch\w*|(jmpi|while|goto|brd|brc)(\.\w+)?)$")
+_END = "s_endpgm"
 #: What only waits, or tells the processor when to.
 _WAITS = re.compile(r"(s_waitcnt\w*|s_nop|s_delay_alu|s_clause|sync\.\w+|nop)$")
 _MULTIPLY_ADDS = re.compile(r"v_(dual_|pk_)?(fma|fmac|fmaak|fmamk|mac|mad|madak|madmk|fma_mix)(_legacy)?_f32")
@@ -37,9 +38,11 @@ class Loop:
 def inner_loop(text: str) -> Loop:
     """Of the loops without a loop in them, the one with most multiply-adds; an empty one if there is none.
 
-    A loop lies between a label and a branch back to it, whatever branches leave or skip parts of it.
+    A loop lies between a label and a branch back to it, whatever branches leave or skip parts of it. Where the program
+    ends in between, it is none: blocks that clang moves behind the end branch back to where they came from.
     """
     labels: dict[str, int] = {}
+    ends: list[int] = []
     counts, loops = [(0, 0)], []  # Before each line that counts: instructions, and multiply-adds.
     for line in text.splitlines():
         code = _COMMENT.sub("", line)
@@ -53,8 +56,11 @@ def inner_loop(text: str) -> Loop:
             multiplies = _MULTIPLY_ADDS.match(name) or (_INTEL.match(name) and re.search(r"<1>:f\b", operands))
             instructions, multiply_adds = counts[-1]
             counts.append((instructions + 1, multiply_adds + bool(multiplies)))
+            if name == _END:
+                ends.append(len(counts) - 1)
             if _BRANCHES.match(name):
-                loops += [(labels[word], len(counts) - 1) for word in operands.split() if word in labels]
+                back = [(labels[word], len(counts) - 1) for word in operands.split() if word in labels]
+                loops += [(begin, end) for begin, end in back if not any(begin < place <= end for place in ends)]
     innermost = [
         (begin, end)
         for begin, end in loops

@@ -55,6 +55,12 @@ def test_of_several_loops_the_one_that_computes_most() -> None:
     assert inner_loop(copy + AMD + copy.replace("LBB1", "LBB2")) == Loop(9, 3)
 
 
+def test_a_block_behind_the_end_is_no_loop() -> None:
+    # It makes the last sums, where there is somebody to store them.
+    moved = ".LBB1_2:\n" + 9 * "\tv_fmac_f32_e32 v9, v9, v9\n" + "\ts_branch .LBB1_1\n"
+    assert inner_loop(AMD.replace("\ts_endpgm", ".LBB1_1:\n\ts_endpgm") + moved) == Loop(9, 3)
+
+
 def test_no_loop() -> None:
     assert inner_loop("\tv_fmac_f32_e32 v9, v9, v9\n\ts_cbranch_scc1 .LBB0_1\n.LBB0_1:\n\ts_endpgm\n") == Loop(0, 0)
     assert Loop().share == 0
