@@ -9,13 +9,16 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from blobnet.blob import BlobLayout, Shape
+from blobnet.blob import FLOAT32, BlobLayout, Shape
 from blobnet.cellwise import Step, with_epilogue
 from blobnet.geometry import Pair, PhaseAxis, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
 from blobnet.kernel_source import Macro, load
+
+#: Whose compilers take up to a quarter of an inner loop for addresses of 64 bits and divisions (docs/drivers.md).
+_DEAR_ADDRESSES = "amd", "intel"
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,13 @@ class Operation:
         return sum(item.vertical.taps_inside(height) * item.horizontal.taps_inside(width) for item in self.phases)
 
     @property
+    def cheap_addresses(self) -> bool:
+        """Whether products of tiles have few instructions for addresses, which then have 32 bits (kernels/place.h)."""
+        sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in (self.input, self.output)]
+        largest = max(self.batch_size * max(sizes), self.weights * FLOAT32.itemsize)
+        return self.tuning.model.compiler in _DEAR_ADDRESSES and largest < 1 << 32
+
+    @property
     def geometry(self) -> tuple[object, ...]:
         """What operations have in common for which the same ways are as fast, by the same tuning.
 
@@ -213,6 +223,7 @@ class Operation:
             "BIAS_MODE": self.bias_mode,
             "HAS_BIAS": int(self.bias_mode > 0),
             "ACCUMULATE": int(self.accumulate),
+            "CHEAP_ADDRESSES": int(self.cheap_addresses),
         }
         axes = (self.vertical, "Y", "HEIGHT", "TOP"), (self.horizontal, "X", "WIDTH", "LEFT")
         for place, (axis, y, height, top) in enumerate(axes, 1):

@@ -34,9 +34,8 @@ WEIGHT_TILES = (
 SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
 #: The most splits of a sum over positions.
 MOST_POSITION_SPLITS = 256
-#: Whose compilers take up to a quarter of an inner loop for addresses of 64 bits and divisions (docs/drivers.md); and
-#: the part of a tile's local memory that may be added to hold how far rows are.
-_DEAR_ADDRESSES, _SHIFTS_PART = ("amd", "intel"), 8
+#: The part of a tile's local memory that may be added to hold how far rows are.
+_SHIFTS_PART = 8
 #: Weights that kernels load at once.
 _QUAD = 4
 
@@ -144,18 +143,12 @@ class Tiled(Implementation):
         # Multiplies the delta with the input over all positions.
         width = tile.count(operation.units, operation.columns) * tile.items
         size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
-        facts = {**tile.macros, **self.addresses(0)}
-        return operation.summed(self.splits, self.kernel, size, tile.items, facts)
+        return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
 
     def addresses(self, rows: int) -> dict[str, Macro]:
-        """How kernels make addresses, as a macro (kernels/place.h), where they look up how far ``rows`` are."""
-        operation = self.operation
-        is_near = all(
-            operation.batch_size * blob.layout.memory_elements * blob.type.itemsize < 1 << 32
-            for blob in (operation.input, operation.output)
-        )
+        """How kernels make addresses, as a macro: in few instructions unless a table of ``rows`` takes much room."""
         is_small = FLOAT32.itemsize * rows * _SHIFTS_PART <= self.tile.local_bytes
-        return {"CHEAP_ADDRESSES": int(operation.tuning.model.compiler in _DEAR_ADDRESSES and is_near and is_small)}
+        return {"CHEAP_ADDRESSES": int(self.operation.cheap_addresses and is_small)}
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 

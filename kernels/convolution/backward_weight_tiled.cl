@@ -47,8 +47,15 @@
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
 #define ITEM (int)get_local_id(0)
 #include "convolution/local_product.h"
-/* A work-item loads every 8th position of every ROW_STEP-th unit and column. */
+/*
+ * A work-item loads every RUN-th position of every ROW_STEP-th unit and column: of one if addresses are to be cheap.
+ * NOTE: of 32 work-items, as many as AMD's GPUs have store at once, two would meet in each bank then.
+ */
+#if CHEAP_ADDRESSES && !defined(__AMDGCN__)
+#define RUN TILE_DEPTH
+#else
 #define RUN 8
+#endif
 #define ROW_STEP (ITEMS / RUN)
 #define RUNS (TILE_DEPTH / RUN)
 #define UNIT_LOADS ((TILE_UNITS + ROW_STEP - 1) / ROW_STEP)
@@ -59,6 +66,23 @@ typedef struct {
     real_t inputs[RUNS][COLUMN_LOADS];
 } prefetch_t;
 
+/*
+ * With CHEAP_ADDRESSES all positions of a step are there, but for the first step's, and distances from the place of the
+ * first tap are not negative.
+ */
+#if CHEAP_ADDRESSES
+#define IS_POSITION(position) (positions == TILE_DEPTH || (position) - first < positions)
+#define FIRST_TAP(cell, stride, padding) (cell) * (stride) - (padding)
+#define TAP(number, dilation, padding) (number) * (dilation)
+#else
+/* clang-format off */
+#define IS_POSITION(position) position < positions
+#define FIRST_TAP(cell, stride, padding) cell * stride
+#define TAP(number, dilation, padding) number * dilation - padding
+/* clang-format on */
+#endif
+
+/* Positions from `first` on: as many, or those of them that are less than `positions`. */
 INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_BLOB(output_delta),
                   READ_BLOB(input), const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS])
 {
@@ -66,28 +90,32 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
     for (int run = 0; run < RUNS; run++) {
         /* Positions past the last one repeat it, times 0. */
         const int position = first + (int)get_local_id(0) % RUN + run * RUN;
-        const int p = min(position, positions - 1);
 #if CHEAP_ADDRESSES
+        const int p = positions == TILE_DEPTH ? position : min(position, first + positions - 1);
         const uint n = (uint)p / POSITIONS;
         const uint all_y = (uint)p / OUTPUT_DELTA_UNIT_WIDTH;
         const uint y = all_y - n * OUTPUT_DELTA_UNIT_HEIGHT;
         const uint x = p - all_y * OUTPUT_DELTA_UNIT_WIDTH;
 #else
+        const int p = min(position, positions - 1);
         const int n = p / POSITIONS;
         const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
         const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
 #endif
         PLACE_OF(output_delta_t)
         deltas = PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x));
-        PLACE_OF(input_t) inputs = PLACE(input_t, input, BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X));
+        PLACE_OF(input_t)
+        inputs =
+            PLACE(input_t, input,
+                  BLOB_INDEX(INPUT, n, 0, FIRST_TAP(y, STRIDE_Y, PAD_TOP), FIRST_TAP(x, STRIDE_X, PAD_LEFT)));
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
             next->deltas[run][i] =
-                position < positions ? READ_PLACE(output_delta_t, output_delta, deltas, planes[i]) : 0;
+                IS_POSITION(position) ? READ_BEHIND(output_delta_t, output_delta, deltas, planes[i]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_LOADS; i++) {
-            next->inputs[run][i] = READ_PLACE(input_t, input, inputs, shifts[i]);
+            next->inputs[run][i] = READ_BEHIND(input_t, input, inputs, shifts[i]);
         }
     }
 }
@@ -142,8 +170,8 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
         shifts[i] = DISTANCE(
             input_t,
             (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
-                + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP) * INPUT_UNIT_MEMORY_WIDTH
-                + k % FILTER_WIDTH * DILATION_X - PAD_LEFT);
+                + (TAP(k / FILTER_WIDTH % FILTER_HEIGHT, DILATION_Y, PAD_TOP)) * INPUT_UNIT_MEMORY_WIDTH
+                + TAP(k % FILTER_WIDTH, DILATION_X, PAD_LEFT));
     }
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
     clear(sums);
@@ -155,6 +183,26 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     if (steps > 0) {
         int position = first_step * TILE_DEPTH;
         prefetch_t next;
+#if CHEAP_ADDRESSES
+        const int end = min(position + steps * TILE_DEPTH, positions);
+        const int rows = FIRST_ROWS(end - position);
+        fetch(&next, position, rows, output_delta, output_delta_unit_offset, input, input_unit_offset, planes,
+              shifts);
+        put(&next, local_deltas[0], local_inputs[0]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        __local real_t *deltas_now = local_deltas[0], *deltas_later = local_deltas[1];
+        __local real_t *inputs_now = local_inputs[0], *inputs_later = local_inputs[1];
+        for (position += rows; position < end; position += TILE_DEPTH) {
+            fetch(&next, position, TILE_DEPTH, output_delta, output_delta_unit_offset, input,
+                  input_unit_offset, planes, shifts);
+            multiply(sums, deltas_now, inputs_now);
+            put(&next, deltas_later, inputs_later);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            SWAP_TILES(deltas_now, deltas_later);
+            SWAP_TILES(inputs_now, inputs_later);
+        }
+        multiply(sums, deltas_now, inputs_now);
+#else
         fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
               planes, shifts);
         put(&next, local_deltas[0], local_inputs[0]);
@@ -168,6 +216,7 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
             barrier(CLK_LOCAL_MEM_FENCE);
         }
         multiply(sums, local_deltas[(steps - 1) % 2], local_inputs[(steps - 1) % 2]);
+#endif
     }
 
     __global real_t *results =

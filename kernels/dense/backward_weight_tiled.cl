@@ -15,6 +15,7 @@
  *   TILE_DEPTH    samples in local memory
  *   ITEM_UNITS    output units a work-item
  *   ITEM_COLUMNS  elements a work-item
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h
  * Global:
  *   width  work-items a tile * tiles of elements * tiles of output units
  */

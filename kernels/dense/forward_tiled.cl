@@ -17,6 +17,7 @@
  *   TILE_DEPTH    elements in local memory
  *   ITEM_UNITS    samples a work-item
  *   ITEM_COLUMNS  output units a work-item
+ *   CHEAP_ADDRESSES 1: in few instructions, see place.h
  * Global:
  *   width   work-items a tile * tiles of output units * tiles of samples
  *   height  SPLITS

@@ -4,13 +4,15 @@
  * them, while the next TILE_DEPTH rows are on their way (convolution/local_product.h multiplies).
  *
  * A kernel says where its factors lie: LEFT_AT(u) and RIGHT_AT(c) are offsets of row 0, LEFT_STEP and RIGHT_STEP lead
- * from row to row, and left_t and right_t are how they lie in memory. Where the rows of a factor are neighbours (a step of 1), work-items load runs of 8 of them, and a
- * pitch of 4 more keeps their stores in different banks; else they load neighbouring units or columns.
+ * from row to row, and left_t and right_t are how they lie in memory. Where the rows of a factor are neighbours (a step
+ * of 1), work-items load runs of 8 of them, and a pitch of 4 more keeps their stores in different banks; else they load
+ * neighbouring units or columns.
  */
 #define ITEM (int)get_local_id(0)
 #define UNIT_PITCH (TILE_UNITS + 4)
 #define COLUMN_PITCH (TILE_COLUMNS + 4)
 #include "convolution/local_product.h"
+#include "place.h"
 
 #define RUN 8
 /* Of a factor with a step and an extent: units or columns loaded at once, how often, and the rows of each. */
@@ -33,6 +35,16 @@ typedef struct {
     real_t right[RIGHT_SPANS][RIGHT_ROWS];
 } prefetch_t;
 
+/*
+ * Whether there is a row. With CHEAP_ADDRESSES rows count from the first one of their step (see fetch_step), and all of
+ * a step are there, but for the first step.
+ */
+#if CHEAP_ADDRESSES
+#define IS_ROW(row, end) ((end) == TILE_DEPTH || (row) < (end))
+#else
+#define IS_ROW(row, end) row < end
+#endif
+
 /* Rows from `first` on; those from `end` on count as 0. */
 INLINE void fetch(prefetch_t *next, const int first, const int end, __global const left_t *left,
                   const int left_at[LEFT_SPANS], __global const right_t *right,
@@ -43,7 +55,9 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
         const int row = first + SPAN_ROW(LEFT_STEP, TILE_UNITS, i);
 #pragma unroll
         for (int s = 0; s < LEFT_SPANS; s++) {
-            next->left[s][i] = row < end ? READ_VALUE(left, left_at[s] + row * LEFT_STEP) : 0;
+            next->left[s][i] =
+                IS_ROW(row, end) ? READ_DISTANCE(left_t, left, left_at[s] + DISTANCE(left_t, row * LEFT_STEP))
+                                 : 0;
         }
     }
 #pragma unroll
@@ -51,10 +65,23 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
         const int row = first + SPAN_ROW(RIGHT_STEP, TILE_COLUMNS, i);
 #pragma unroll
         for (int s = 0; s < RIGHT_SPANS; s++) {
-            next->right[s][i] = row < end ? READ_VALUE(right, right_at[s] + row * RIGHT_STEP) : 0;
+            next->right[s][i] =
+                IS_ROW(row, end)
+                    ? READ_DISTANCE(right_t, right, right_at[s] + DISTANCE(right_t, row * RIGHT_STEP))
+                    : 0;
         }
     }
 }
+
+#if CHEAP_ADDRESSES
+/* As many rows of a step from `row` on. How far behind its first one they lie is the same in all steps. */
+INLINE void fetch_step(prefetch_t *next, const int row, const int rows, __global const left_t *left,
+                       const int left_at[LEFT_SPANS], __global const right_t *right,
+                       const int right_at[RIGHT_SPANS])
+{
+    fetch(next, 0, rows, left + (uint)(row * LEFT_STEP), left_at, right + (uint)(row * RIGHT_STEP), right_at);
+}
+#endif
 
 INLINE void put(const prefetch_t *next, __local real_t *left, __local real_t *right)
 {
@@ -88,14 +115,33 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
     /* Units and columns past the last one repeat it; their sums are not stored. */
 #pragma unroll
     for (int s = 0; s < LEFT_SPANS; s++) {
-        left_at[s] = LEFT_AT(min(first_unit + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s), units - 1));
+        left_at[s] =
+            DISTANCE(left_t, LEFT_AT(min(first_unit + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s), units - 1)));
     }
 #pragma unroll
     for (int s = 0; s < RIGHT_SPANS; s++) {
-        right_at[s] = RIGHT_AT(min(first_column + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s), columns - 1));
+        right_at[s] = DISTANCE(
+            right_t, RIGHT_AT(min(first_column + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s), columns - 1)));
     }
     clear(sums);
     prefetch_t next;
+#if CHEAP_ADDRESSES
+    const int rows = FIRST_ROWS(end - row);
+    fetch_step(&next, row, rows, left, left_at, right, right_at);
+    put(&next, left_tiles[0], right_tiles[0]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    __local real_t *left_now = left_tiles[0], *left_later = left_tiles[1];
+    __local real_t *right_now = right_tiles[0], *right_later = right_tiles[1];
+    for (row += rows; row < end; row += TILE_DEPTH) {
+        fetch_step(&next, row, TILE_DEPTH, left, left_at, right, right_at);
+        multiply(sums, left_now, right_now);
+        put(&next, left_later, right_later);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        SWAP_TILES(left_now, left_later);
+        SWAP_TILES(right_now, right_later);
+    }
+    multiply(sums, left_now, right_now);
+#else
     fetch(&next, row, end, left, left_at, right, right_at);
     put(&next, left_tiles[0], right_tiles[0]);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -108,4 +154,5 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     multiply(sums, left_tiles[tile], right_tiles[tile]);
+#endif
 }

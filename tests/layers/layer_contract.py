@@ -65,6 +65,18 @@ class ContractReport:
         """All kernels launched."""
         return {kernel for run in self.runs.values() for kernel in run.kernels}
 
+    @property
+    def results(self) -> dict[str, bytes | None]:
+        """The bits of all that was computed, by arrangement and name."""
+        found: dict[str, FloatArray | None] = {}
+        for name, run in self.runs.items():
+            deltas = {f"delta {number}": delta for number, delta in enumerate(run.input_deltas)}
+            found |= {
+                f"{name}: {key}": value
+                for key, value in {"output": run.output, **deltas, **(run.gradients or {})}.items()
+            }
+        return {key: None if value is None else value.tobytes() for key, value in found.items()}
+
 
 def run_layer_contract(
     device: Device,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.checkup.bench import Arrangement, Bench, finishing, make_problem
 from blobnet.checkup.checks import one_of
 from blobnet.checkup.layer_references import reference_of
@@ -302,6 +302,37 @@ def test_products_of_planes_with_an_activation(device: Device) -> None:
     fused = Arrangement("fused", tight=True, accumulate=True, activation="sigmoid")
     contract(device, Dense(37), Shape(5, 3, 7), [fused], TILED, **options)
     contract(device, Dense(37), Shape(5, 3, 7), ["own pitches"], KERNELS, **options)  # no rows of a matrix
+
+
+#: (units, elements, samples), of which a step takes 8 and a split at least 64.
+STEPS = {"whole steps": (16, 128, 24), "part of a step": (3, 5, 2), "steps and a part": (37, 75, 45)}
+
+
+@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("case", STEPS)
+@pytest.mark.usefixtures("small_tiles")
+def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> None:
+    units, elements, samples = STEPS[case]
+
+    def run(compiler: str) -> ContractReport:
+        tuning = tuning_for("gpu", compute_units=2, only={"tiled"}, compiler=compiler, storage=storage)
+        options: dict[str, Any] = {"count": samples, "absolute": 5e-5, "tuning": tuning}
+        return contract(device, Dense(units), Shape.flat(elements), ["tight"], TILED, **options)
+
+    for compiler in ("amd", "intel"):
+        report = run(compiler)
+        calls = [call for phase in report.runs["tight"].calls.values() for call in phase]
+        assert [call.macros["CHEAP_ADDRESSES"] for call in calls if call.kernel.endswith("_tiled")] == [1, 1, 1]
+        assert report.results == run("nvidia").results
+
+
+@pytest.mark.parametrize(("samples", "compiler", "wanted"), [(1023, "intel", 1), (1024, "intel", 0), (8, "nvidia", 0)])
+def test_addresses_are_cheap_where_all_bytes_have_32_bits(samples: int, compiler: str, wanted: int) -> None:
+    graph = Sequential([Input(1 << 20), Dense(3)]).graph  # 4 MiB a sample
+    tuning = tuning_for("gpu", only={"tiled"}, compiler=compiler)
+    plan = make_plan(graph, samples, training=True, loss=MeanSquaredError(), tuning=tuning)
+    calls = [call for _, call in plan.calls if call.kernel.startswith("dense/") and call.kernel.endswith("_tiled")]
+    assert [call.macros["CHEAP_ADDRESSES"] for call in calls] == [wanted, wanted]  # the input needs no delta
 
 
 def test_batches_are_products_and_samples_are_not(device: Device) -> None:
