@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,9 @@ FLOATS += [2.0**31, -(2.0**31), 2.0**32, 1 - 2.0**-24, 65504, 65520, 6e-8, 127, 
 INTEGERS = [0, 1, 2, 15, 16, 24, 31, 32, 63, 64, 2**15, 2**16 - 1, 2**23, 2**24 - 1, 2**31 - 1, 2**31, 2**32 - 1]
 #: Where results lie, and the first source: the others follow at every second register.
 RESULT, FIRST, MASK = 20, 2, 40
+#: The source that is a number in the instruction's own code.
+NUMBER_AT = {"v_fmaak_f32": 2, "v_fmamk_f32": 1}
+END = "s_endpgm"
 ROUNDS = 8
 
 
@@ -34,10 +37,31 @@ ROUNDS = 8
 both_widths = pytest.mark.parametrize("lanes", [32, 64])
 
 
+#: What was assembled, by the instruction and the lanes of a wave.
+PROGRAMS: dict[tuple[str, int], Program] = {}
+
+
+def assemble(lines: Iterable[str], lanes: int) -> None:
+    """Has the assembler and the disassembler say what instructions are, each with an end: they take long to start."""
+    lines = list(dict.fromkeys(lines))
+    text = disassembled(assembled("".join(f"{line}\n{END}\n" for line in lines), lanes), lanes=lanes)
+    parts = re.findall(rf"\t(?:(?!\t{END}).)*\t{END}[^\n]*\n", text, re.DOTALL)
+    PROGRAMS.update({(line, lanes): decode(part) for line, part in zip(lines, parts, strict=True)})
+
+
 @cache
+def assemble_vectors(lanes: int) -> None:
+    """Those of all tests of vectors."""
+    assemble([vector_line(name, lanes) for name in rounds(VECTOR)], lanes)
+    assemble([line for name in rounds(COMPARE) for line in compare_lines(name, lanes)], lanes)
+    assemble([carry_line(name, lanes) for name in semantics.CARRY], lanes)
+
+
 def program(line: str, lanes: int) -> Program:
-    """An instruction and the end, as the assembler and the disassembler have it."""
-    return decode(disassembled(assembled(f"{line}\ns_endpgm\n", lanes), lanes=lanes))
+    """An instruction and the end."""
+    if (line, lanes) not in PROGRAMS:
+        assemble([line], lanes)
+    return PROGRAMS[line, lanes]
 
 
 def executed(line: str, wave: Any) -> Any:
@@ -117,25 +141,53 @@ def same(found: Any, wanted: Any, letter: str, active: Any = None) -> None:
     assert good.all(), f"{found[~good]} instead of {wanted[~good]}, lanes {np.flatnonzero(~good)}"
 
 
-def prepared(name: str, rule: Rule, lanes: int) -> tuple[np.random.Generator, Any, list[Any], list[str], Any]:
-    """A random wave with an instruction's sources; these as arrays and as text; and which lanes are at work."""
+def prepared(name: str, rule: Rule, lanes: int) -> tuple[Any, list[Any], Any]:
+    """A random wave with an instruction's sources; these; and which lanes are at work."""
+    assemble_vectors(lanes)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    sources, texts = [], []
+    sources = []
     wave = random_wave(rng, lanes)
-    for k, letter in enumerate(rule.sources):
-        place = FIRST + 2 * k
+    for place, letter in places(rule):
         if letter == "m":
             sources.append(mask(wave, NAMED["vcc"]).astype(int))
-            texts.append("vcc" if lanes == 64 else "vcc_lo")
             continue
         sources.append(draw(rng, letter, lanes))
         give(wave, "v", place, sources[-1])
-        texts.append(register("v", place, letter))
-    return rng, wave, sources, texts, mask(wave, NAMED["exec"])
+    return wave, sources, mask(wave, NAMED["exec"])
+
+
+def places(rule: Rule) -> list[tuple[int, str]]:
+    """The register and the type of each source."""
+    return [(FIRST + 2 * k, letter) for k, letter in enumerate(rule.sources)]
+
+
+def operands(rule: Rule, lanes: int) -> list[str]:
+    """The sources as text."""
+    carried = "vcc" if lanes == 64 else "vcc_lo"
+    return [carried if letter == "m" else register("v", place, letter) for place, letter in places(rule)]
 
 
 def rounds(names: Mapping[str, Rule]) -> list[str]:
     return [name for name in names if not name.startswith("v_div_")]
+
+
+def vector_line(name: str, lanes: int) -> str:
+    texts = operands(VECTOR[name], lanes)
+    if name in NUMBER_AT:
+        texts[NUMBER_AT[name]] = "0x40490fdb"
+    return f"{name} {', '.join([register('v', RESULT, VECTOR[name].result), *texts])}"
+
+
+def compare_lines(name: str, lanes: int) -> tuple[str, str]:
+    """Into a mask, and into that of the lanes at work."""
+    texts = ", ".join(operands(COMPARE[name], lanes))
+    return f"{name} {mask_register(MASK, lanes)}, {texts}", f"{name.replace('cmp', 'cmpx')} {texts}"
+
+
+def carry_line(name: str, lanes: int) -> str:
+    rule = CARRY[name]
+    results = register("v", RESULT, rule.result), mask_register(MASK, lanes)
+    return f"{name} {', '.join([*results, *operands(rule, lanes)])}"
 
 
 @both_widths
@@ -144,14 +196,12 @@ def rounds(names: Mapping[str, Rule]) -> list[str]:
 def test_vector(name: str, lanes: int) -> None:
     rule = VECTOR[name]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
-        if name in ("v_fmaak_f32", "v_fmamk_f32"):  # One of the sources is a number.
-            place = 2 if name == "v_fmaak_f32" else 1
-            texts[place], sources[place] = "0x40490fdb", np.full(lanes, np.pi, np.float32)
-        line = f"{name} {', '.join([register('v', RESULT, rule.result), *texts])}"
+        wave, sources, active = prepared(f"{name} {turn}", rule, lanes)
+        if name in NUMBER_AT:
+            sources[NUMBER_AT[name]] = np.full(lanes, np.pi, np.float32)
         if name == "v_fmac_f32":
             sources.append(taken(wave, "v", RESULT, "f"))
-        after = executed(line, wave)
+        after = executed(vector_line(name, lanes), wave)
         same(taken(after, "v", RESULT, rule.result), semantics.VECTOR[name](*sources), rule.result, active)
         assert_untouched(wave, after, rule.result, active)
 
@@ -175,12 +225,11 @@ def test_compare(name: str, lanes: int) -> None:
     word = name.split("_")[2]
     function = semantics.classes if word == "class" else semantics.CONDITIONS[word]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
+        wave, sources, active = prepared(f"{name} {turn}", rule, lanes)
         wanted = np.asarray(function(*sources)).astype(bool) & active
-        after = executed(f"{name} {mask_register(MASK, lanes)}, {', '.join(texts)}", wave)
-        assert np.array_equal(mask(after, MASK), wanted)
-        after = executed(f"{name.replace('cmp', 'cmpx')} {', '.join(texts)}", wave)
-        assert np.array_equal(mask(after, NAMED["exec"]), wanted)
+        to_mask, to_exec = compare_lines(name, lanes)
+        assert np.array_equal(mask(executed(to_mask, wave), MASK), wanted)
+        assert np.array_equal(mask(executed(to_exec, wave), NAMED["exec"]), wanted)
 
 
 @both_widths
@@ -188,10 +237,9 @@ def test_compare(name: str, lanes: int) -> None:
 def test_carry(name: str, lanes: int) -> None:
     rule, (function, bits) = CARRY[name], semantics.CARRY[name]
     for turn in range(ROUNDS):
-        _, wave, sources, texts, active = prepared(f"{name} {turn}", rule, lanes)
+        wave, sources, active = prepared(f"{name} {turn}", rule, lanes)
         whole = [function(*map(int, values)) for values in zip(*sources, strict=True)]
-        results = register("v", RESULT, rule.result), mask_register(MASK, lanes)
-        after = executed(f"{name} {', '.join([*results, *texts])}", wave)
+        after = executed(carry_line(name, lanes), wave)
         same(taken(after, "v", RESULT, rule.result), whole, rule.result, active)
         carried = np.array([not 0 <= value < 1 << bits for value in whole])
         assert np.array_equal(mask(after, MASK), carried & active)
@@ -234,26 +282,33 @@ def test_division(lanes: int) -> None:
         same(np.where(normal, found, 0), np.where(normal, wanted, 0), "f")
 
 
+def scalar_case(name: str, turn: int) -> tuple[Any, list[int], str]:
+    """A random wave with the sources of an instruction; these; and the instruction, which may have numbers in it."""
+    rule = SCALAR[name]
+    rng = np.random.default_rng(zlib.crc32(f"{name} {turn}".encode()))
+    wave = random_wave(rng, 32)
+    numbers, texts = [], [register("s", RESULT, rule.result)] if rule.result else []
+    for place, letter in places(rule):
+        value = draw(rng, "k" if letter == "c" else "h" if letter == "C" else letter, 1)
+        if letter in "cC":
+            texts.append(hex(int(value.view("u2")[0])))
+        else:
+            give(wave, "s", place, value[0])
+            texts.append(register("s", place, letter))
+        numbers.append(int(value[0]))
+    return wave, numbers, f"{name} {', '.join(texts)}"
+
+
 @pytest.mark.parametrize("name", SCALAR)
 def test_scalar(name: str) -> None:
     rule = SCALAR[name]
-    for turn in range(4 * ROUNDS):
-        rng = np.random.default_rng(zlib.crc32(f"{name} {turn}".encode()))
-        wave = random_wave(rng, 32)
-        numbers, texts = [], []
-        for k, letter in enumerate(rule.sources):
-            value = draw(rng, "k" if letter == "c" else "h" if letter == "C" else letter, 1)
-            if letter in "cC":
-                texts.append(hex(int(value.view("u2")[0])))
-            else:
-                give(wave, "s", FIRST + 2 * k, value[0])
-                texts.append(register("s", FIRST + 2 * k, letter))
-            numbers.append(int(value[0]))
+    cases = [scalar_case(name, turn) for turn in range(4 * ROUNDS)]
+    assemble([line for *_, line in cases], 32)
+    for wave, numbers, line in cases:
         before = int(np.int32(wave["s"][RESULT].astype(np.int32))), int(wave["condition"])
         active = int(taken(wave, "s", NAMED["exec"], "U")[0])
         result, condition = semantics.SCALAR[name](*numbers, d=before[0], s=before[1], x=active)
-        operands = ([register("s", RESULT, rule.result)] if rule.result else []) + texts
-        after = executed(f"{name} {', '.join(operands)}", wave)
+        after = executed(line, wave)
         if rule.result:
             same(taken(after, "s", RESULT, rule.result), [result], rule.result)
         assert bool(after["condition"]) == bool(condition)
