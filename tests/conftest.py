@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from blobnet.cores import usable_cores
+
 if TYPE_CHECKING:
     from blobnet.device import Device
 
@@ -28,6 +30,12 @@ _INTERPRETED = {"gfx1100": 32, "gfx1100-wave64": 64}
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "of a test with parameters the first set alone, of every other one the last, and none that takes long"
     parser.addoption("--sample", action="store_true", help=text)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A process more than there are cores, since some wait: for children, for ranks, for what never answers."""
+    return usable_cores() + 1
 
 
 def pytest_configure() -> None:
