@@ -10,7 +10,8 @@
  *     PLACE(type, blob, index)                 that of number `index`
  *     DISTANCE(type, cells)                    from one place to another
  *     READ_PLACE(type, blob, place, distance)  the number so far behind a place
- *     READ_BEHIND(type, blob, place, distance) the same where the distance is not negative
+ *     READ_BEHIND(type, blob, place, distance) the same where the distance is not negative, which is added to a pointer:
+ *                                              GPUs that add 64 bits themselves widen it ahead of the loop
  *     READ_DISTANCE(type, blob, distance)      the number so far behind the beginning
  *
  * Distances may be negative. What is negative wraps around, and so does its sum with a place behind it.
@@ -26,13 +27,8 @@
 #define PLACE(type, blob, index) (uint)(index) * (uint)sizeof(type)
 #define DISTANCE(type, cells) (int)((uint)(cells) * (uint)sizeof(type))
 #define READ_PLACE(type, blob, place, distance) READ_DISTANCE(type, blob, (place) + (uint)(distance))
-/* NOTE: some of Intel's GPUs add 64 bits: those of a distance are made ahead of the loop, those of a sum in it. */
-#ifdef __AMDGCN__
-#define READ_BEHIND READ_PLACE
-#else
 #define READ_BEHIND(type, blob, place, distance) \
     READ_DISTANCE(type, (__global const char *)(blob) + (place), distance)
-#endif
 #define READ_DISTANCE(type, blob, distance) \
     VALUE_OF((__global const type *)((__global const char *)(blob) + (uint)(distance)))
 #define FIRST_ROWS(rows) ((rows) - ((rows) - 1) / TILE_DEPTH * TILE_DEPTH)
@@ -49,7 +45,6 @@
 #define PLACE(type, blob, index) blob + index
 #define DISTANCE(type, cells) cells
 #define READ_PLACE(type, blob, place, distance) READ_VALUE(place, distance)
-#define READ_BEHIND READ_PLACE
 #define READ_DISTANCE(type, blob, distance) READ_VALUE(blob, distance)
 /* clang-format on */
 #endif

@@ -48,13 +48,16 @@
 #define ITEM (int)get_local_id(0)
 #include "convolution/local_product.h"
 /*
- * A work-item loads every RUN-th position of every ROW_STEP-th unit and column: of one if addresses are to be cheap.
- * NOTE: of 32 work-items, as many as AMD's GPUs have store at once, two would meet in each bank then.
+ * A work-item loads every RUN-th position of every ROW_STEP-th unit and column. NOTE: Intel's, where they have few sums to
+ * make up for what a position takes, and registers left, load one position each, and keep distances as they are added to
+ * pointers. Of 32 work-items, as many as AMD's GPUs have store at once, two would meet in each bank then.
  */
-#if CHEAP_ADDRESSES && !defined(__AMDGCN__)
+#if CHEAP_ADDRESSES && ITEM_UNITS * ITEM_COLUMNS <= 16 && !defined(__AMDGCN__)
 #define RUN TILE_DEPTH
+#define READ READ_BEHIND
 #else
 #define RUN 8
+#define READ READ_PLACE
 #endif
 #define ROW_STEP (ITEMS / RUN)
 #define RUNS (TILE_DEPTH / RUN)
@@ -111,11 +114,11 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
             next->deltas[run][i] =
-                IS_POSITION(position) ? READ_BEHIND(output_delta_t, output_delta, deltas, planes[i]) : 0;
+                IS_POSITION(position) ? READ(output_delta_t, output_delta, deltas, planes[i]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_LOADS; i++) {
-            next->inputs[run][i] = READ_BEHIND(input_t, input, inputs, shifts[i]);
+            next->inputs[run][i] = READ(input_t, input, inputs, shifts[i]);
         }
     }
 }

@@ -204,6 +204,22 @@ INLINE void accumulate_tiles(sums_t sums, SOURCE_PARAMETERS, __global const real
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     prefetch_t next;
+#if CHEAP_ADDRESSES
+    __local real_t *weights_now = weights[0], *weights_later = weights[1];
+    __local real_t *sources_now = sources, *sources_later = sources + TILE_DEPTH * TILE_COLUMNS;
+    fetch(&next, FIRST_STEP, SOURCE_ARGUMENTS(source), packed);
+    put(&next, weights_now, sources_now);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = FIRST_STEP; step < last; step++) {
+        fetch(&next, step + 1, SOURCE_ARGUMENTS(source), packed);
+        multiply(sums, weights_now, sources_now);
+        put(&next, weights_later, sources_later);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        SWAP_TILES(weights_now, weights_later);
+        SWAP_TILES(sources_now, sources_later);
+    }
+    multiply(sums, weights_now, sources_now);
+#else
     fetch(&next, FIRST_STEP, SOURCE_ARGUMENTS(source), packed);
     put(&next, weights[FIRST_STEP % 2], sources + FIRST_STEP % 2 * TILE_DEPTH * TILE_COLUMNS);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -214,6 +230,7 @@ INLINE void accumulate_tiles(sums_t sums, SOURCE_PARAMETERS, __global const real
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     multiply(sums, weights[last % 2], sources + last % 2 * TILE_DEPTH * TILE_COLUMNS);
+#endif
 #endif
 }
 
