@@ -25,8 +25,9 @@ from blobnet.contraction.table import Load, Operand, Table, loads_of
 
 #: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
 _ALONG_DEPTH = 8
-#: Rows of both matrices whose products are written out.
-UNROLLED = 16
+#: Rows of both matrices whose products are written out; those of the last step where AMD's compiler does: behind a loop
+#: it loads all of them at once, and spills what has no room (docs/drivers.md).
+UNROLLED, _LAST_UNROLLED = 16, 4
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ class ProductGenerator(Stores):
                 self.put("now = 1 - now;")
                 self.store_step("now")
                 self.put("barrier(CLK_LOCAL_MEM_FENCE);")
-            self.multiply()
+            self.multiply(is_last=True)
         self.results()
 
     def sum(self, row: int, quad: int) -> str:
@@ -360,13 +361,20 @@ class ProductGenerator(Stores):
                     line = f"{target} = {matrix.value(slot, place)};"
                     self.put(f"if ({conditions[0]}) {{ {line} }}" if conditions else line)
 
-    def multiply(self) -> None:
-        """Multiplies a step of both matrices."""
+    def multiply(self, *, is_last: bool = False) -> None:
+        """Multiplies a step of both matrices, be it the last one."""
         step = self.schedule.step
         rows, columns = self.side_of["row"], self.side_of["column"]
         for matrix in (self.left, self.right):
             self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at + now * {step * matrix.pitch};")
-        self.put(f"__attribute__((opencl_unroll_hint({min(step, UNROLLED)})))")
+        hint = "__attribute__((opencl_unroll_hint({})))"
+        if is_last:
+            self.put("#ifdef __AMDGCN__")
+            self.put(hint.format(_LAST_UNROLLED))
+            self.put("#else")
+        self.put(hint.format(min(step, UNROLLED)))
+        if is_last:
+            self.put("#endif")
         with self.block(f"for (int place = 0; place < {step}; place++)"):
             for matrix, side in ((self.left, rows), (self.right, columns)):
                 for quad in range(side.block // 4):
