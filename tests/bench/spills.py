@@ -10,10 +10,10 @@
 A plan for training and one for inference are made with what is known of each GPU, and every program of them is
 compiled. What spills, or keeps arrays in memory, is listed with its share of its plan's flops: of those directions of
 layers that it takes part in, be it with all of their arithmetic or none; and so are products of over 1 % of the flops
-whose inner loops have less than 0.6 multiply-adds for each instruction. --all lists the others as well. The exit status
-is 1 if a program of over 1 % of the flops spills. `contractions` are the convolutions of `blobnet bench conv anchors`
-in all directions, as the contraction compiler makes them for each GPU; a kernel's share is that of its direction's
-terms.
+whose inner loops have less than 0.6 multiply-adds for each instruction (Fourier's and Winograd's transforms are none).
+--all lists the others as well. The exit status is 1 if a program of over 1 % of the flops spills. `contractions` are
+the convolutions of `blobnet bench conv anchors` in all directions, as the contraction compiler makes them for each GPU;
+a kernel's share is that of its direction's terms.
 
     registers  what a work-item has; Intel's compiler takes all there are
     spilled    registers that lie in memory for some of the time; Intel's are those of a thread, of 32 or 64 bytes
@@ -43,6 +43,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -52,16 +53,20 @@ import contraction
 import inner_loop
 
 from blobnet.bench import shapes
-from blobnet.blob import FLOAT32
+from blobnet.blob import FLOAT32, Shape
 from blobnet.cache import cache_folder
 from blobnet.command_line.model_argument import find_model, known_models
+from blobnet.contraction.analysis import flops as flops_of
 from blobnet.contraction.calls import launches
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
+from blobnet.contraction.training import passes
 from blobnet.device import BUILD_OPTIONS, preamble
 from blobnet.device_model import Answers, DeviceModel, model_of
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.kernel_call import Array, KernelCall, Tuning
+from blobnet.layers.lowered import Lowered
 from blobnet.losses import CrossEntropy
 from blobnet.planning import Plan, make_plan
 from blobnet.tables import Table
@@ -76,6 +81,8 @@ MODELS = ("resnet50", "mobilenet_v2", "vgg16")
 #: The part of a plan's flops from which on a program counts, and of an inner loop's instructions that should multiply
 #: and add; how many of them make it that of a product.
 _LARGE, _WANTED, _LEAST_MULTIPLY_ADDS = 0.01, 0.6, 8
+#: Kernels whose names begin so multiply and add, but make no product.
+_TRANSFORMS = "convolution/fourier_", "convolution/winograd_"
 #: What --quick compiles, and for which GPUs.
 _QUICK_MODELS, _QUICK_GPUS = ("lenet5",), ("gfx1030", "dg2")
 #: Intel's GPUs by ocloc's names, and what their driver answers.
@@ -100,11 +107,6 @@ class Compiled:
     lanes: int
     waves: int
     loop: inner_loop.Loop
-
-    @property
-    def is_product(self) -> bool:
-        """Whether its inner loop multiplies and adds more than it must for addresses."""
-        return self.loop.multiply_adds >= _LEAST_MULTIPLY_ADDS
 
     @property
     def spills(self) -> bool:
@@ -169,12 +171,28 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
     flops: dict[Part, int] = {}
     for number, phase in {(call.vertex, call.direction) for _, call in plan.calls if call.vertex is not None}:
         vertex = plan.graph.vertices[number]
+        shapes_in = tuple(plan.graph.input_shapes(vertex))
         if vertex.layer.kind in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
-            case = shapes.Case(vertex.layer, plan.graph.input_shapes(vertex)[0])
+            case = shapes.Case(vertex.layer, shapes_in[0])
             for direction in case.directions:
                 if phase.startswith(direction):
                     flops[number, phase] = case.work(direction, batch_size).flops
+        elif isinstance(vertex.layer, Lowered):
+            flops[number, phase] = compiled_flops(vertex.layer, shapes_in, batch_size).get(phase, 0)
     return {part: value / sum(flops.values()) for part, value in flops.items()}
+
+
+@functools.cache
+def compiled_flops(layer: Lowered, inputs: tuple[Shape, ...], batch_size: int) -> dict[str, int]:
+    """The flops of each direction of a layer that the contraction compiler makes."""
+    bound = layer.bound(inputs, batch_size)
+    trained = [spec.name for spec in layer.parameters(inputs) if spec.trainable]
+    wanted = [*((BACKWARD_WEIGHTS, name) for name in trained), *((BACKWARD_DATA, name) for name in bound.inputs)]
+    steps = passes(bound.program, [name for _, name in wanted])
+    found = Counter({FORWARD: sum(map(flops_of, steps.forward.statements))})
+    for (direction, _), part in zip(wanted, steps.gradients, strict=True):
+        found[direction] += sum(map(flops_of, part.statements))
+    return dict(found)
 
 
 # -- compilers ---------------------------------------------------------------------------------------------------------
@@ -292,6 +310,13 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> str
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
+
+def is_product(call: KernelCall, found: Compiled) -> bool:
+    """Whether a launch multiplies for a layer, and its inner loop more than it must for addresses."""
+    multiplies = found.loop.multiply_adds >= _LEAST_MULTIPLY_ADDS
+    return bool(call.way) and multiplies and not call.kernel.startswith(_TRANSFORMS)
+
+
 HEADER = ("kernel", "first use", "flops", "registers", "spilled", "scratch", "local", "lanes", "waves", "loop", "share")
 
 
@@ -327,7 +352,7 @@ def main() -> None:
                 found = dict(zip(programs, results, strict=True))
             large = {text for text, program in programs.items() if program.share > _LARGE}
             spilling = {text for text, result in found.items() if result.spills}
-            products = {text for text in large if programs[text].call.way and found[text].is_product}
+            products = {text for text in large if is_product(programs[text].call, found[text])}
             slow = {text for text in products if found[text].loop.share < _WANTED}
             listed = sorted(programs if arguments.all else spilling | slow, key=lambda text: -programs[text].share)
             if listed:
