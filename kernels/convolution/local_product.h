@@ -42,6 +42,17 @@ INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t
         for (int c = 0; c < ITEM_COLUMNS; c += 4) {
             vstore4(*(__local const float4 *)(right + r * COLUMN_PITCH + ITEM_COLUMN(c)), 0, values + c);
         }
+#ifdef __AMDGCN__
+        /* Pairs, which CDNA's GPUs multiply at once: left to itself the compiler pairs units, and must swap values. */
+#pragma unroll
+        for (int u = 0; u < ITEM_UNITS; u++) {
+#pragma unroll
+            for (int c = 0; c < ITEM_COLUMNS; c += 2) {
+                const float2 pair = vload2(0, sums[u] + c);
+                vstore2(MULTIPLY_ADD(factors[u], vload2(0, values + c), pair), 0, sums[u] + c);
+            }
+        }
+#else
 #pragma unroll
         for (int u = 0; u < ITEM_UNITS; u++) {
 #pragma unroll
@@ -49,6 +60,7 @@ INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t
                 sums[u][c] = MULTIPLY_ADD(factors[u], values[c], sums[u][c]);
             }
         }
+#endif
     }
 }
 

@@ -74,12 +74,29 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
 }
 
 #if CHEAP_ADDRESSES
-/* As many rows of a step from `row` on. How far behind its first one they lie is the same in all steps. */
+/*
+ * As many rows of a step from `row` on. NOTE: AMD's GPUs add a work-item's 32 bits to a pointer as they load; on some of
+ * Intel's a work-item adds 64 bits, which are made ahead of the loop if only the pointer moves on.
+ */
 INLINE void fetch_step(prefetch_t *next, const int row, const int rows, __global const left_t *left,
                        const int left_at[LEFT_SPANS], __global const right_t *right,
                        const int right_at[RIGHT_SPANS])
 {
+#ifdef __AMDGCN__
+    int left_from[LEFT_SPANS];
+    int right_from[RIGHT_SPANS];
+#pragma unroll
+    for (int s = 0; s < LEFT_SPANS; s++) {
+        left_from[s] = left_at[s] + DISTANCE(left_t, row * LEFT_STEP);
+    }
+#pragma unroll
+    for (int s = 0; s < RIGHT_SPANS; s++) {
+        right_from[s] = right_at[s] + DISTANCE(right_t, row * RIGHT_STEP);
+    }
+    fetch(next, 0, rows, left, left_from, right, right_from);
+#else
     fetch(next, 0, rows, left + (uint)(row * LEFT_STEP), left_at, right + (uint)(row * RIGHT_STEP), right_at);
+#endif
 }
 #endif
 
