@@ -260,6 +260,8 @@ _IS_FORKED = False
 def _after_fork() -> None:
     global _IS_FORKED
     _IS_FORKED = bool(_platforms.cache_info().currsize)
+    if _IS_FORKED:
+        opencl.keep_all()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 from collections.abc import Callable
 from typing import Any, cast
+
+import numpy as np
 
 from blobnet.errors import DeviceError
 
@@ -28,6 +31,7 @@ __all__ = [
     "UUID_BYTES",
     "cl",
     "function",
+    "keep_all",
     "touch_kernels",
 ]
 
@@ -77,6 +81,18 @@ def touch_kernels(program: cl.Program) -> None:
         if _CREATE_KERNELS(program.int_ptr, count, kernels, None) == cl.status_code.SUCCESS:
             for kernel in kernels:
                 _RELEASE_KERNEL(kernel)
+
+
+def keep_all() -> None:
+    """Has this process, which was forked, free nothing of OpenCL's, not even at its end.
+
+    NOTE: what a fork frees NVIDIA's driver takes from its parent: a fork that ended as Python does crashed, and the
+    parent hung (driver 580.159). Arrays are kept since they may lie in mapped memory.
+    """
+    kinds = {np.ndarray, *(kind for kind in vars(cl._cl).values() if isinstance(kind, type))}
+    for found in gc.get_referents(*gc.get_objects()):
+        if type(found) in kinds:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
 
 
 def _keep_invokers_in_memory() -> None:
