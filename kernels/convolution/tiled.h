@@ -117,8 +117,13 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 {
     const int item = get_local_id(0);
 #if BY_TAP
+#if CHEAP_ADDRESSES
+    const uint step_tap = (uint)step / DEPTH_TILES;
+    const int step_depth = (uint)step % DEPTH_TILES * TILE_DEPTH;
+#else
     const int step_tap = step / DEPTH_TILES;
     const int step_depth = step % DEPTH_TILES * TILE_DEPTH;
+#endif
     const int step_row = packed_row(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
     const int step_shift = source_shift(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
 #endif
@@ -147,7 +152,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #if BY_TAP
         /* Rows behind the last source unit repeat it: their weights are 0. */
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
-        const int shift = DISTANCE(source_t, step_shift + depth * SOURCE_PLANE);
+        const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, depth * SOURCE_PLANE);
 #elif CHEAP_ADDRESSES
         const int shift = shifts[step * TILE_DEPTH + r];
 #else
