@@ -23,7 +23,7 @@ from blobnet.building import progress_line
 from blobnet.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.graph import Graph
-from blobnet.kernel_call import CONSTANT, Array, Batch, Blob, KernelCall, Tuning
+from blobnet.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.planning import Plan
 from blobnet.planning.plan import plan_of
 from blobnet.planning.request import Request, requested
@@ -347,6 +347,8 @@ class Executor:
         own = {name: buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in self.buffers}
         self.buffers.update(zip(own, device.allocate_together(list(own.values())), strict=True))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
+        if tables := plan.tables:
+            self.write_array(TABLES, np.array(tables, np.int32))
         # The batch is what comes first, until somebody says otherwise.
         for entry in plan.entries:
             name = entry.buffer("rows")

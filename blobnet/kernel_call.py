@@ -24,6 +24,8 @@ PRECISIONS = ("fp32", "tf32")
 CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
 ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
+#: The tables of calls that combine others.
+TABLES = "tables"
 #: The samples of each shard of a step, of calls that are made for all of them.
 SHARD_COUNTS = "samples of shards"
 #: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
@@ -113,7 +115,8 @@ class KernelCall:
     blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
     that the launch takes, None for all: a batch without any of them goes without the launch. ``gathers`` is the role of
     an array in which each shard of a step has left its part, side by side: the call is made once for all shards of a
-    process, when those of all are there. With ``constant_sizes``
+    process, when those of all are there. ``combines`` are calls in whose place it is made (planning/combining.py), by
+    KernelSource.of_several of their kernel. With ``constant_sizes``
     the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
     source where it is no file of kernels/; ``kernel`` is its name then.
 
@@ -135,6 +138,7 @@ class KernelCall:
     task: Task | None = None
     samples: range | None = None
     gathers: str = ""
+    combines: tuple[KernelCall, ...] = ()
     constant_sizes: bool = False
     owner: object = field(default=None, repr=False)
     vertex: int | None = None
@@ -190,6 +194,8 @@ class KernelCall:
 
         A kernel that writes zeros alone writes the halo.
         """
+        if self.combines:
+            return sum(call.bytes(count) for call in self.combines)
         samples = len(self.samples_of(count))
         size = sum(
             (array.elements + samples * array.per_sample) * array.type.itemsize for array in self.arrays.values()
@@ -230,6 +236,21 @@ class KernelCall:
         work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
+
+    @property
+    def table(self) -> list[int]:
+        """The rows for those that it combines (KernelSource.of_several)."""
+        table, first = list[int](), 0
+        for call in self.combines:
+            begins = [call.arrays[role].offset - self.arrays[role].offset for role in call.source.arrays]
+            table += [first, *begins, *call.sizes.values()]
+            first += call.groups
+        return table
+
+    @property
+    def groups(self) -> int:
+        """Work-groups of a call along the width alone, which does not depend on the batch."""
+        return -(-self.global_size.width // (self.local_size or (1, 1, 1))[0])
 
     @property
     def fault(self) -> Fault | None:

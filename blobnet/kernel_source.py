@@ -40,6 +40,7 @@ _SECTIONS = (
     "Macros",
     "Tunables",
     "Moves",
+    "Combined",
     "Global",
     "Local",
 )
@@ -86,7 +87,8 @@ class KernelSource:
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
     ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place;
     ``float32_alone`` those whose numbers must be what kernels compute with, since they are copied as they lie.
-    ``moves`` says what a kernel does that only moves data, for plans to count.
+    ``moves`` says what a kernel does that only moves data, for plans to count; ``combined`` what several launches of it
+    make, which may be one (:meth:`of_several`, kernels/combined.h): others cannot.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
     need not be part of the program, like those that are scalars: it serves any; with ``sizes_everywhere`` also on
     devices that have the others built for their sizes alone. ``is_generated``: the text is no file of kernels/, but was
@@ -107,6 +109,7 @@ class KernelSource:
     data_alone: frozenset[str] = frozenset()
     float32_alone: frozenset[str] = frozenset()
     moves: str | None = None
+    combined: str | None = None
     is_generated: bool = False
 
     @cached_property
@@ -119,6 +122,30 @@ class KernelSource:
         more, known = dict.fromkeys(arrays, "read"), list(self.arrays.items())
         place = list(self.arrays).index(behind) + 1 if behind in self.arrays else len(known)
         return replace(self, arrays={**dict(known[:place]), **more, **dict(known[place:])})
+
+    @cached_property
+    def of_several(self) -> KernelSource:
+        """The kernel of a launch that does what several would: its arrays begin, and its sizes are, as a table says.
+
+        TABLE has a row of ints for each: its first work-group, how far behind the kernel's arrays its own begin, and
+        its sizes (:attr:`blobnet.kernel_call.KernelCall.table`). ROWS is how many there are.
+        """
+        taken = re.findall(r"(?:READ|WRITE)_ARRAY\(\w+, \w+\)", self.text)
+        arrays = [f"{role.lower()}_array, {role.lower()}_offset" for role in self.arrays]
+        columns = iter(range(1, 1 + len(arrays) + len(self.sizes)))
+        given = [f"{array} + row[{next(columns)}]" for array in arrays] + [f"row[{next(columns)}]" for _ in self.sizes]
+        item = "((int)get_group_id(0) - row[0]) * (int)get_local_size(0) + (int)get_local_id(0)"
+        defined = "".join(_define(name, name.lower()) for name in self.sizes)
+        kernel = (
+            f"__kernel void {self.entry}_several({', '.join(taken)}, READ_ARRAY(int, table), const int rows)\n{{\n"
+            f"    __global const int *row = row_of_group(ARRAY(table), ROWS, {1 + len(given)});\n"
+            f"    {self.entry}({', '.join(given)}, {item});\n}}\n"
+        )
+        text = f"#define COMBINED\n{defined}{self.text}\n{kernel}"
+        arrays_of_all = {**self.arrays, "TABLE": "read"}
+        return replace(
+            self, name=f"{self.name}_several", text=text, arrays=arrays_of_all, scalars=("ROWS",), combined=None
+        )
 
     @property
     def entry(self) -> str:
@@ -324,6 +351,7 @@ def parse(name: str, text: str) -> KernelSource:
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
         float32_alone=frozenset(role for role, rest in sections["Blobs"].items() if _FLOAT32_ALONE in rest),
         moves=next(iter(sections["Moves"]), None),
+        combined=next(iter(sections["Combined"]), None),
     )
 
 
@@ -355,7 +383,7 @@ def _sections(header: str) -> tuple[str, dict[str, dict[str, str]]]:
             purpose.append(line)
         elif line:
             word, _, rest = line.partition(" ")
-            if section == "Moves":
+            if section in ("Moves", "Combined"):
                 sections[section][line] = ""
             elif section in ("Global", "Local"):
                 sections[section][word.rstrip(":")] = rest.strip()

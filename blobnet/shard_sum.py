@@ -188,7 +188,8 @@ class _Part:
 
 def _touches(call: KernelCall, part: range) -> bool:
     """Whether a launch has to do with gradients of a part."""
-    own = [array for array in call.arrays.values() if array.storage == "gradients"]
+    each = call.combines or (call,)
+    own = [array for one in each for array in one.arrays.values() if array.storage == "gradients"]
     return any(array.offset < part.stop and array.end(0) > part.start for array in own)
 
 

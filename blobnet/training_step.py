@@ -428,7 +428,7 @@ class TrainingStep:
         for call in self.plan.phase("forward"):
             self.executor.launch(self.executor.bind([call], count), count)
             if call.vertex is None:
-                continue  # It clears a halo; the data there are still those of another blob, whose memory it was.
+                continue  # The plan's own leave no data of a layer: behind one that clears a halo there are another's.
             for role, access in call.source.blobs.items():
                 if access != "read" and not np.isfinite(self.executor.read_blob(call.blobs[role], count)).all():
                     vertex = self.graph.vertices[call.vertex]

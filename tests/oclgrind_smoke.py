@@ -400,7 +400,9 @@ def cases(
             yield f"training step, {loss}{where}, tunables of a {kind}{lanes}", run
     yield "roofline", partial(measure_roofline, device)
 
-    entries = {name: load(name).entry for name in all_kernels()}
+    sources = [load(name) for name in all_kernels()]
+    sources += [source.of_several for source in sources if source.combined]
+    entries = {source.name: source.entry for source in sources}
 
     def missed() -> set[str]:
         return {name for name, entry in entries.items() if entry not in kernels}
@@ -412,8 +414,8 @@ def cases(
         yield from (tuning for tuning in alone if missed())
 
     for call in compared_calls(others()):
-        if call.kernel in missed():
-            yield f"{call.kernel} alone{lanes}", partial(run_alone, device, call)
+        if call.source.name in missed():
+            yield f"{call.source.name} alone{lanes}", partial(run_alone, device, call)
 
     def no_kernel_is_missed() -> None:
         print(f"{len(entries) - len(missed())} kernels of {len(entries)} in kernels/")

@@ -28,7 +28,7 @@ class Blocks(Tiled):
 
     directions = (BACKWARD_DATA,)
     kernels = "convolution/{direction}_tiled"
-    packer = "convolution/pack_blocks", 16, 1
+    packer = "convolution/pack_blocks"
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:

@@ -57,7 +57,7 @@ class Tensor(Tiled):
     """
 
     precision = "tf32"
-    packer = "convolution/pack_weight_tensor", 128, 8
+    packer = "convolution/pack_weight_tensor"
     takes_rows = False
 
     @classmethod

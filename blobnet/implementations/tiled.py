@@ -13,7 +13,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
-from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, rounded_up
+from blobnet.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, group_size, rounded_up
 from blobnet.kernel_source import Macro
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
@@ -50,8 +50,8 @@ class Tiled(Implementation):
     tile: Tile
 
     lanes = True
-    #: The kernel that packs the weights, its work-items side by side, and how many of them share a column.
-    packer: ClassVar[tuple[str, int, int]] = "convolution/pack_weight", 32, 1
+    #: The kernel that packs the weights.
+    packer: ClassVar[str] = "convolution/pack_weight"
     #: Whether it takes weights as they are: a row for each tap and source unit, of units side by side.
     takes_rows: ClassVar[bool] = True
 
@@ -202,8 +202,7 @@ class Tiled(Implementation):
                 others.append(operation.call("convolution/clear_phase", *work, facts))
         if not products or self.in_place:
             return [*products, *others]
-        kernel, local, sharers = self.packer
-        height = (self.depth_rows + self.zero_rows) // sharers
-        size = GlobalSize(self.unit_columns * sharers, height, operation.groups, per_sample=False)
+        items = operation.groups * (self.depth_rows + self.zero_rows) * self.unit_columns
+        size, local = GlobalSize(items, per_sample=False), group_size(operation.tuning.model)
         facts, label = {**self.phases(operation)[0].macros, **macros}, f"{operation.label}: pack"
-        return [operation.call(kernel, size, local, facts, label, PACKED=packed), *products, *others]
+        return [operation.call(self.packer, size, local, facts, label, PACKED=packed), *products, *others]

@@ -1,8 +1,8 @@
 """From a graph to a plan: which memory every blob gets, and which kernels run in which order.
 
 Passes without a device, each a module with one function from frozen values to a frozen value; none changes what another
-has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, statistics, memory;
-``plan`` runs them.
+has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, statistics, combining,
+memory; ``plan`` runs them.
 """
 
 from blobnet.ends import AUGMENTATION_WORDS

@@ -1,4 +1,4 @@
-"""Pass 10: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
+"""Pass 11: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
 
 from __future__ import annotations
 
@@ -245,8 +245,10 @@ def _persistent(request: Request, calls: Sequence[PhasedCall]) -> list[Buffer]:
         sizes["totals"] = (len(request.heads) * TOTALS, 0)
     for head in request.heads:
         sizes |= head.memory()
-    common = {array.storage: array for _, call in calls for array in call.arrays.values() if array.persistent}
-    sizes |= {name: (array.elements, 0) for name, array in common.items() if name not in sizes}
+    others: dict[str, int] = {}
+    for array in (array for _, call in calls for array in call.arrays.values() if array.persistent):
+        others[array.storage] = max(array.end(0), others.get(array.storage, 0))
+    sizes |= {name: (end, 0) for name, end in others.items() if name not in sizes}
     types = {"parameters": request.parameters.type}
     return [Buffer(name, *size, type=types.get(name, FLOAT32)) for name, size in sizes.items()]
 

@@ -13,6 +13,7 @@ from blobnet.graph import Graph
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import Site
 from blobnet.plan_report import report
+from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import Deltas, place_deltas
 from blobnet.planning.fusion import Fusion, fuse
@@ -73,6 +74,11 @@ class Plan(Request):
         made = {name for call in self.phase(CONSTANT) for name in call.storages("write", "update")}
         others = (call for phase, call in self.calls if phase != CONSTANT)
         return {self.placed[name] for call in others for name in made.intersection(call.storages("read"))}
+
+    @property
+    def tables(self) -> list[int]:
+        """What TABLES holds, for calls that combine others."""
+        return [number for _, call in self.calls for number in call.table]
 
     @property
     def persistent(self) -> set[str]:
@@ -155,6 +161,7 @@ def _plan(request: Request) -> Plan:
     calls: Sequence[PhasedCall] = [(item.phase, item.call) for item in scheduled]
     calls = with_constants(calls, request.changing_parameters)
     calls = with_own_statistics(calls, request.statistics)
+    calls = with_combined(request, calls)
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     wanted = {index for _, index in request.graph.entries} & deltas.regions.keys() if request.input_delta else set()
     memory = allocate(request, calls, results, {deltas.regions[index].storage.name for index in wanted})

@@ -18,9 +18,7 @@
  * Moves:
  *   spectra of weights
  * Global:
- *   width   UNITS
- *   height  DEPTH
- *   units   groups
+ *   width  UNITS * DEPTH * groups
  */
 #include "blob.h"
 #include "convolution/filter.h"
@@ -31,9 +29,12 @@ __kernel void convolution_fourier_weight(READ_ARRAY(weight_t, weight), WRITE_ARR
                                          const int units, const int depth, const int unit_stride,
                                          const int depth_stride)
 {
-    const int unit = get_global_id(0);
-    const int row = get_global_id(1);
-    const int group = get_global_id(2);
+    const int unit = get_global_id(0) % UNITS;
+    const int row = get_global_id(0) / UNITS % DEPTH;
+    const int group = get_global_id(0) / UNITS / DEPTH;
+    if (group >= GROUPS) {
+        return;
+    }
     real_t filter[TAPS * TAPS];
     load_filter(filter, FILTER(group, unit, row), unit < GROUP_UNITS && row < GROUP_DEPTH);
     __global real_t *to = ARRAY(transformed) + (group * DEPTH + row) * 2 * UNITS + unit;

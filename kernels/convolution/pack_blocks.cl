@@ -7,6 +7,7 @@
  *   WEIGHT read   OIHW
  *   PACKED write  (groups, TAPS_Y * TAPS_X * DEPTH_ROWS + 1, UNIT_COLUMNS)
  * Macros:
+ *   GROUPS
  *   UNITS          input units of a group
  *   DEPTH          output units of a group
  *   DEPTH_ROWS     rows a tap, DEPTH or more
@@ -33,9 +34,7 @@
  * Moves:
  *   packing weights
  * Global:
- *   width   UNIT_COLUMNS
- *   height  DEPTH_ROWS + 1
- *   units   groups
+ *   width  columns * rows of a tap, and one more, * groups
  */
 #include "blob.h"
 
@@ -46,9 +45,12 @@
 
 __kernel void convolution_pack_blocks(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
 {
-    const int column = get_global_id(0);
-    const int row = get_global_id(1);
-    const int group = get_global_id(2);
+    const int column = get_global_id(0) % UNIT_COLUMNS;
+    const int row = get_global_id(0) / UNIT_COLUMNS % (DEPTH_ROWS + 1);
+    const int group = get_global_id(0) / UNIT_COLUMNS / (DEPTH_ROWS + 1);
+    if (group >= GROUPS) {
+        return;
+    }
     const int unit = column / (BESIDE_Y * BESIDE_X);
     __global real_t *to =
         ARRAY(packed) + ((size_t)group * (TAPS_Y * TAPS_X * DEPTH_ROWS + 1) + row) * UNIT_COLUMNS + column;

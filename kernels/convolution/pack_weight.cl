@@ -7,6 +7,7 @@
  *   WEIGHT read   OIHW
  *   PACKED write  (groups, TAPS * DEPTH_ROWS + 1, UNIT_COLUMNS)
  * Scalars:
+ *   GROUPS
  *   UNITS          units of a group: output units forward, input units backward
  *   DEPTH          source units of a group
  *   TAPS
@@ -17,21 +18,25 @@
  *   GROUP_STRIDE
  * Moves:
  *   packing weights
+ * Combined:
+ *   packed weights
  * Global:
- *   width   UNIT_COLUMNS
- *   height  DEPTH_ROWS + 1
- *   units   groups
+ *   width  columns * rows of a tap, and one more, * groups
  */
 #include "blob.h"
+#include "combined.h"
 
-__kernel void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
-                                      const int units, const int depth, const int taps, const int depth_rows,
-                                      const int unit_columns, const int unit_stride, const int depth_stride,
-                                      const int group_stride)
+COMBINABLE void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
+                                        const int groups, const int units, const int depth, const int taps,
+                                        const int depth_rows, const int unit_columns, const int unit_stride,
+                                        const int depth_stride, const int group_stride OF_ITEM)
 {
-    const int unit = get_global_id(0);
-    const int row = get_global_id(1);
-    const int group = get_global_id(2);
+    const int unit = WORK_ITEM % UNIT_COLUMNS;
+    const int row = WORK_ITEM / UNIT_COLUMNS % (DEPTH_ROWS + 1);
+    const int group = WORK_ITEM / UNIT_COLUMNS / (DEPTH_ROWS + 1);
+    if (group >= GROUPS) {
+        return;
+    }
     __global real_t *to =
         ARRAY(packed) + ((size_t)group * (TAPS * DEPTH_ROWS + 1) + row) * UNIT_COLUMNS + unit;
     if (row == DEPTH_ROWS) {

@@ -7,7 +7,8 @@
  * Arrays:
  *   WEIGHT read   OIHW
  *   PACKED write  (groups, TAPS * DEPTH_ROWS / 8, UNIT_COLUMNS / 16, 32, 4)
- * Macros:
+ * Scalars:
+ *   GROUPS
  *   UNITS          units of a group: output units forward, input units backward
  *   DEPTH          source units of a group
  *   TAPS
@@ -18,29 +19,39 @@
  *   GROUP_STRIDE
  * Moves:
  *   packing weights
+ * Combined:
+ *   packed weights
  * Global:
- *   width   UNIT_COLUMNS * 8: the values of a row of fragments
- *   height  DEPTH_ROWS / 8
- *   units   groups
+ *   width  columns * rows of a tap * groups
  */
 #include "blob.h"
+#include "combined.h"
 #define ITEMS 1
 #include "tensor_core.h"
 
-__kernel void convolution_pack_weight_tensor(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
+COMBINABLE void convolution_pack_weight_tensor(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
+                                               const int groups, const int units, const int depth,
+                                               const int taps, const int depth_rows, const int unit_columns,
+                                               const int unit_stride, const int depth_stride,
+                                               const int group_stride OF_ITEM)
 {
-    const int value = get_global_id(0);
-    const int group = get_global_id(2);
+    /* Values of a row of fragments, and such rows. */
+    const int value = WORK_ITEM % (UNIT_COLUMNS * 8);
+    const int row = WORK_ITEM / (UNIT_COLUMNS * 8) % (DEPTH_ROWS / 8);
+    const int group = WORK_ITEM / (UNIT_COLUMNS * DEPTH_ROWS);
+    if (group >= GROUPS) {
+        return;
+    }
     const int lane = value / 4 % 32;
     const int unit = value / 128 * 16 + lane / 4 + value % 2 * 8;
-    const int depth = get_global_id(1) * 8 + lane % 4 + value / 2 % 2 * 4;
+    const int depth_row = row * 8 + lane % 4 + value / 2 % 2 * 4;
     __global const weight_t *from =
-        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth * DEPTH_STRIDE;
-    __global real_t *to = ARRAY(packed) + (size_t)group * TAPS * DEPTH_ROWS * UNIT_COLUMNS
-                          + get_global_id(1) * 8 * UNIT_COLUMNS + value;
+        ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + depth_row * DEPTH_STRIDE;
+    __global real_t *to =
+        ARRAY(packed) + (size_t)group * TAPS * DEPTH_ROWS * UNIT_COLUMNS + row * 8 * UNIT_COLUMNS + value;
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     for (int tap = 0; tap < TAPS; tap++) {
         to[tap * DEPTH_ROWS * UNIT_COLUMNS] =
-            unit < UNITS && depth < DEPTH ? round_tf32(READ_VALUE(from, tap)) : 0;
+            unit < UNITS && depth_row < DEPTH ? round_tf32(READ_VALUE(from, tap)) : 0;
     }
 }

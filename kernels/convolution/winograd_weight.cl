@@ -19,23 +19,27 @@
  *   ROTATED       1: the filter turned by 180 degrees, for backward data
  * Moves:
  *   Winograd weights
+ * Combined:
+ *   transformed weights
  * Global:
- *   width   UNITS
- *   height  DEPTH
- *   units   groups
+ *   width  UNITS * DEPTH * groups
  */
 #include "blob.h"
+#include "combined.h"
 #include "convolution/filter.h"
 #include "convolution/winograd.h"
 
-__kernel void convolution_winograd_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, transformed),
-                                          const int groups, const int group_units, const int group_depth,
-                                          const int units, const int depth, const int unit_stride,
-                                          const int depth_stride)
+COMBINABLE void convolution_winograd_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, transformed),
+                                            const int groups, const int group_units, const int group_depth,
+                                            const int units, const int depth, const int unit_stride,
+                                            const int depth_stride OF_ITEM)
 {
-    const int unit = get_global_id(0);
-    const int row = get_global_id(1);
-    const int group = get_global_id(2);
+    const int unit = WORK_ITEM % UNITS;
+    const int row = WORK_ITEM / UNITS % DEPTH;
+    const int group = WORK_ITEM / UNITS / DEPTH;
+    if (group >= GROUPS) {
+        return;
+    }
     real_t filter[TAPS * TAPS];
     load_filter(filter, FILTER(group, unit, row), unit < GROUP_UNITS && row < GROUP_DEPTH);
     real_t points[POINTS];

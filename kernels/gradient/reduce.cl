@@ -9,15 +9,18 @@
  *   ELEMENTS
  * Macros:
  *   RUN       elements side by side for one work-item
+ * Combined:
+ *   sums of gradients
  * Global:
  *   width  runs
  */
 #include "blob.h"
+#include "combined.h"
 
-__kernel void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient), const int splits,
-                              const int elements)
+COMBINABLE void gradient_reduce(READ_ARRAY(real_t, partials), WRITE_ARRAY(real_t, gradient), const int splits,
+                                const int elements OF_ITEM)
 {
-    const int start = get_global_id(0) * RUN;
+    const int start = WORK_ITEM * RUN;
     const int end = min(start + RUN, ELEMENTS);
     for (int i = start; i < end; i++) {
         // NOTE: no test before the first split. LLVM 16 keeps such a test's outcome in a register that it then uses for

@@ -10,7 +10,7 @@ from blobnet import weight_buffers
 from blobnet.blob import BlobLayout, Shape
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.kernel_call import Blob, KernelCall, Tuning
-from blobnet.kernel_source import all_kernels
+from blobnet.kernel_source import all_kernels, load
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -86,6 +86,7 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
 @pytest.mark.long
 def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
     # The kernels of bench compute nothing that anybody reads; tests/cli/test_bench.py runs them.
-    kernels = {name for name in all_kernels() if not name.startswith("bench/")}
-    missing = kernels - {call.kernel for call in compared_calls()}
+    sources = [load(name) for name in all_kernels() if not name.startswith("bench/")]
+    sources += [source.of_several for source in sources if source.combined]
+    missing = {source.name for source in sources} - {call.source.name for call in compared_calls()}
     assert not missing, "tests/small_graphs.py needs a graph that launches them"

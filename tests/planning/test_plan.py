@@ -15,7 +15,7 @@ from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.parameters import READ_OVERRUN, parameter_table
-from blobnet.planning import Plan, make_plan
+from blobnet.planning import Plan, combining, make_plan
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, PlanBrokenError, SymbolicExecutor, expected
@@ -85,7 +85,8 @@ def test_arrays_fit_their_buffers_part_by_part() -> None:
         assert array.per_sample <= buffer.per_sample
 
 
-def test_large_arrays_share_memory_though_small_ones_live_longer() -> None:
+def test_large_arrays_share_memory_though_small_ones_live_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "MOST_BYTES", 0)  # Those of calls that are combined live together.
     # The places of the maxima of each pooling layer are kept for backward; what convolutions need is not.
     node = images = layers.Input(64, 32, 32)()
     for _ in range(3):
@@ -162,7 +163,8 @@ def test_work_items_of_a_gpu_have_cells_of_a_bias_to_sum(batch_size: int) -> Non
         assert items == min(256, 1 << (cells - 1).bit_length())
         assert (splits - 1) * items < 2 * cells
         assert splits == call.global_size.height <= batch_size * 2
-    sums = [call.label for _, call in plan.calls if call.kernel == "gradient/reduce" and "bias" in call.label]
+    every = [one for _, call in plan.calls for one in call.combines or (call,)]
+    sums = [call.label for call in every if call.kernel == "gradient/reduce" and "bias" in call.label]
     assert sums == [call.label for call in found if call.macros["SPLITS"] > 1]
     if batch_size == 64:  # The dense layer's, in a launch of a group for each unit.
         assert [call.macros["SPLITS"] for call in found] == [1, 32]

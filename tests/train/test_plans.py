@@ -17,7 +17,7 @@ from blobnet.executor import Executor
 from blobnet.graph import Graph, from_nodes
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
-from blobnet.planning import STEP_WORDS, Plan, make_plan
+from blobnet.planning import STEP_WORDS, Plan, combining, make_plan
 from blobnet.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
@@ -118,6 +118,34 @@ def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.
     found = model.gradients(x, labels, seed=SEED, device=device)
     _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED)
     assert_gradients(found, wanted, "many units")
+
+
+@pytest.mark.parametrize("way", ["tiled", "tensor", "winograd"])
+def test_launches_that_do_the_work_of_several_give_the_same_bits(
+    device: Device, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_small_tiles(monkeypatch)
+    tuning = tuning_for("gpu", only={way, "dense_direct"}, precision="tf32" if way == "tensor" else "fp32")
+    monkeypatch.setattr(Device, "tuning", property(lambda self: tuning))
+    node = images = layers.Input(9, 9, 8)()
+    for groups in (1, 3, 1):
+        node = layers.Conv2D(15, 3, padding=1, groups=groups)(node)
+    model = model_of(from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node))))
+    x, labels = batch_of(model.graph, CrossEntropy())
+    found = model.gradients(x, labels, device=device, debug=True)
+    monkeypatch.setattr(combining, "MOST_BYTES", 0)
+    wanted = model.gradients(x, labels, device=device, debug=True)
+    for name, values in wanted.items():
+        assert np.array_equal(found[name], values), name
+
+    def kernels(most: int) -> list[str]:
+        monkeypatch.setattr(combining, "MOST_BYTES", most)
+        plan = make_plan(model.graph, COUNT, training=True, loss=CrossEntropy(), input_delta=True, tuning=tuning)
+        return [call.source.name for _, call in plan.calls if call.combines]
+
+    kernel = {"tiled": "pack_weight", "tensor": "pack_weight_tensor", "winograd": "winograd_weight"}[way]
+    assert {f"convolution/{kernel}_several", "gradient/reduce_several"} <= set(kernels(1 << 20))
+    assert not kernels(0)
 
 
 def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:

@@ -50,7 +50,7 @@ FLOORS = """
     planning.layout
     planning.sites planning.fusion
     planning.schedule planning.constants
-    planning.statistics
+    planning.statistics planning.combining
     planning.memory
     planning.plan
     planning summary

@@ -240,13 +240,15 @@ def test_header_is_complete(kernel: KernelSource) -> None:
 
 def test_kernel_takes_what_its_header_lists_in_that_order(kernel: KernelSource) -> None:
     text = _without_comments(kernel.text)
-    assert text.count("__kernel") == 1, "one kernel a file"
+    kind = "COMBINABLE" if kernel.combined else "__kernel"
+    assert text.count(kind) == 1, "one kernel a file"
     attributes = r"(?:\s+__attribute__\s*\(\(.*?\)\)\))?"
-    signature = re.search(rf"__kernel{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
+    signature = re.search(rf"{kind}{attributes}\s+void\s+{kernel.entry}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
     assert signature, f"the kernel must be called {kernel.entry}"
     # An include may list parameters of its own: EPILOGUE_ARRAYS.
     lists = dict(re.findall(r"#define (\w+_(?:BLOBS|ARRAYS)) +(.*)", _assembled(kernel).replace("\\\n", " ")))
     taken = re.sub(r"\w+_(BLOBS|ARRAYS)\b", lambda word: lists[word.group()], signature.group(1))
+    assert taken.endswith(" OF_ITEM") == bool(kernel.combined)
     found = []
     for word, names, scalar in re.findall(r"(\w+_BLOB|\w+_ARRAY)\(([^)]*)\)|const ((?:int|float) \w+)", taken):
         if scalar:
@@ -298,6 +300,29 @@ def test_capital_names_are_declared(kernel: KernelSource) -> None:
     opencl = re.compile(r"(FLT|DBL|INT|UINT|LONG|CHAR|M|CLK|FP)_\w+|MAXFLOAT|__\w+")
     unknown = {name for name in names - defined - words - parameters if not opencl.fullmatch(name)}
     assert not unknown
+
+
+@pytest.mark.parametrize("name", [name for name in all_kernels() if load(name).combined])
+def test_a_kernel_that_does_the_work_of_several_launches(name: str) -> None:
+    kernel = load(name)
+    several = kernel.of_several
+    assert several.entry == f"{kernel.entry}_several"
+    assert list(several.arrays.items()) == [*kernel.arrays.items(), ("TABLE", "read")]
+    assert (several.scalars, several.macros, several.moves) == (("ROWS",), kernel.macros, kernel.moves)
+    assert not several.combined
+    assert not kernel.blobs
+    assert set(kernel.scalars) == set(kernel.sizes)
+    assert list(kernel.dimensions) == ["width"]
+    text = _without_comments(several.assemble(dict.fromkeys(several.macros, 1) | kernel.tuning(GENERIC["gpu"]), {}))
+    count, columns = len(kernel.arrays), 1 + len(kernel.arrays) + len(kernel.sizes)
+    (found,) = re.findall(rf"\b{kernel.entry}\((\w+_array, .*?)\);", text)
+    begins = [f"{role.lower()}_array, {role.lower()}_offset + row[{1 + n}]" for n, role in enumerate(kernel.arrays)]
+    sizes = [f"row[{n}]" for n in range(1 + count, columns)]
+    item = "((int)get_group_id(0) - row[0]) * (int)get_local_size(0) + (int)get_local_id(0)"
+    assert found == ", ".join([*begins, *sizes, item])
+    assert f"row_of_group(ARRAY(table), ROWS, {columns})" in text
+    # Nothing else that is included means something else by these words.
+    assert len(re.findall(r"#define (?:WORK_ITEM|COMBINABLE|OF_ITEM|COMBINED)\b", text)) == 7
 
 
 def test_rules_for_kernels(kernel: KernelSource) -> None:
