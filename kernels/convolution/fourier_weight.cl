@@ -29,9 +29,10 @@ __kernel void convolution_fourier_weight(READ_ARRAY(weight_t, weight), WRITE_ARR
                                          const int units, const int depth, const int unit_stride,
                                          const int depth_stride)
 {
-    const int unit = get_global_id(0) % UNITS;
-    const int row = get_global_id(0) / UNITS % DEPTH;
-    const int group = get_global_id(0) / UNITS / DEPTH;
+    const int item = get_global_id(0);
+    const int unit = item % UNITS;
+    const int row = item / UNITS % DEPTH;
+    const int group = item / UNITS / DEPTH;
     if (group >= GROUPS) {
         return;
     }

@@ -45,9 +45,10 @@
 
 __kernel void convolution_pack_blocks(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
 {
-    const int column = get_global_id(0) % UNIT_COLUMNS;
-    const int row = get_global_id(0) / UNIT_COLUMNS % (DEPTH_ROWS + 1);
-    const int group = get_global_id(0) / UNIT_COLUMNS / (DEPTH_ROWS + 1);
+    const int item = get_global_id(0);
+    const int column = item % UNIT_COLUMNS;
+    const int row = item / UNIT_COLUMNS % (DEPTH_ROWS + 1);
+    const int group = item / UNIT_COLUMNS / (DEPTH_ROWS + 1);
     if (group >= GROUPS) {
         return;
     }

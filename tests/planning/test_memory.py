@@ -8,8 +8,10 @@ import pytest
 
 from blobnet import layers
 from blobnet.blob import BlobLayout, Halo, Shape
-from blobnet.graph import Graph, sequential
+from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, copy_call
+from blobnet.losses import CrossEntropy
+from blobnet.planning import make_plan
 from blobnet.planning.memory import Buffer, allocate, occupants, sample_slots
 from tests.kinds import tuning_for
 from tests.planning.stages import request_for
@@ -80,6 +82,22 @@ def test_what_is_always_there() -> None:
     assert buffers["parameters"].elements == request.parameters.elements
     few = allocate(request_for(chain(), training=False), []).buffers
     assert set(few) == {"parameters", "samples", "rows", "step"}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_there_is_room_for_every_part_of_what_persists(shards: int) -> None:
+    images = layers.Input(3, 4, 4)()
+    node = layers.GlobalAveragePool()(layers.BatchNorm()(layers.Conv2D(10, 3)(images)))
+    graph = from_nodes(images, layers.Dense(3)(node))
+    plan = make_plan(graph, 4, training=True, loss=CrossEntropy(), tuning=tuning_for("gpu"), shards=shards)
+    ends = [
+        (array.storage, array.end(4)) for _, call in plan.calls for array in call.arrays.values() if array.persistent
+    ]
+    assert len(ends) > 10
+    assert all(plan.buffers[name].size(4) >= end for name, end in ends if end)
+    if shards > 1:
+        # Of the norm's scale and of its shift.
+        assert plan.buffers["batchnorm_1/gradients"].elements == 20
 
 
 @pytest.mark.parametrize(("kind", "slots"), [("cpu", 1), ("gpu", 2)])
