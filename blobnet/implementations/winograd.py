@@ -150,11 +150,9 @@ class Winograd(Implementation):
         # Memory of its own: in inference it stays from batch to batch.
         weights = operation.memory(f"filtered weights for {operation.direction}", batches * self.fixed)
         patches, products = self._memory(self.parts**2 * depth * self.patches, self.parts * units * self.patches)
-        size, positions = (
-            GlobalSize(units * depth * operation.groups, per_sample=False),
-            self.parts * self.sample_patches,
-        )
+        size = GlobalSize(units * depth * operation.groups, per_sample=False)
         calls = [self._call(self.weight, size, _WEIGHT_LOCAL, ": weights", TRANSFORMED=weights)]
+        positions = self.parts * self.sample_patches
         size = GlobalSize(units // tile.units * tile.items, 1, batches, positions=positions, tile=tile.columns)
         for samples in self.chunks:
             calls += [

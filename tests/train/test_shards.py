@@ -15,13 +15,16 @@ from blobnet.blob import FLOAT32
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
+from blobnet.kernel_call import Array, sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
 from blobnet.parallel import World, check_alike, check_room
 from blobnet.parameters import parameter_table
 from blobnet.planning import make_plan
-from blobnet.shard_sum import exchanges, sums_of
+from blobnet.planning.combining import with_combined
+from blobnet.planning.request import requested
+from blobnet.shard_sum import _touches, exchanges, sums_of
 from blobnet.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
@@ -489,3 +492,15 @@ def test_an_mpi_that_is_not_that_of_mpiexec(monkeypatch: pytest.MonkeyPatch) -> 
     _started.cache_clear()
     with pytest.raises(OptionError, match=r"MPI: .* Received started=2, found=1, mpi4py_uses=Some MPI v1\. Hint: pip"):
         World.current()
+
+
+def test_a_part_of_the_gradients_waits_for_those_of_its_own_in_a_combined_launch() -> None:
+    """Not for all between the first and the last that the launch sums."""
+    tuning = tuning_for("gpu")
+    gradients = [Array("gradients", 100, offset=offset, persistent=True) for offset in (0, 1000)]
+    sums = [sum_call("a layer", Array(f"parts {item.offset}", 200), item, 2, tuning) for item in gradients]
+    request = requested(Sequential([layers.Input(2), layers.Dense(2)]).graph, 1, tuning=tuning)
+    ((_, call),) = with_combined(request, [("backward", item) for item in sums])
+    assert call.arrays["GRADIENT"].elements == 1100
+    parts = range(50, 60), range(100, 1000), range(1099, 2000), range(1100, 2000)
+    assert [_touches(call, part) for part in parts] == [True, False, True, False]
