@@ -238,6 +238,11 @@ class KernelCall:
         return {**self.macros, **self.tunables, **asked}
 
     @property
+    def each(self) -> tuple[KernelCall, ...]:
+        """The calls that it combines, or itself."""
+        return self.combines or (self,)
+
+    @property
     def table(self) -> list[int]:
         """The rows for those that it combines (KernelSource.of_several)."""
         table, first = list[int](), 0

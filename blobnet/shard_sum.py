@@ -188,8 +188,7 @@ class _Part:
 
 def _touches(call: KernelCall, part: range) -> bool:
     """Whether a launch has to do with gradients of a part."""
-    each = call.combines or (call,)
-    own = [array for one in each for array in one.arrays.values() if array.storage == "gradients"]
+    own = [array for one in call.each for array in one.arrays.values() if array.storage == "gradients"]
     return any(array.offset < part.stop and array.end(0) > part.start for array in own)
 
 

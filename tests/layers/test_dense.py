@@ -354,7 +354,8 @@ def test_each_gradient_is_made_once(way: str, frozen: tuple[str, ...]) -> None:
     plan = make_plan(graph, 64, loss=MeanSquaredError(), training=True, tuning=tuning, parameters=table)
     made = Counter(
         array.offset
-        for call in plan.phase("backward")
+        for whole in plan.phase("backward")
+        for call in whole.each
         for role, array in call.arrays.items()
         if array.storage == "gradients" and call.source.arrays[role] != "read"
     )

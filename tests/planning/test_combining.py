@@ -43,7 +43,7 @@ def combined(*calls: KernelCall | PhasedCall, tuning: Tuning = GPU) -> list[Kern
 
 def labels(calls: Sequence[KernelCall]) -> list[str | list[str]]:
     """Of each call, or of all that it combines."""
-    return [[one.label for one in call.combines] if call.combines else call.label for call in calls]
+    return [[one.label for one in call.each] if call.combines else call.label for call in calls]
 
 
 def test_one_launch_for_several() -> None:
@@ -164,7 +164,7 @@ def test_a_network_has_fewer_launches_and_hardly_more_memory(in_batches: bool, m
     separate = plan_of(graph, in_batches=in_batches)
     assert len(plan.calls) < len(separate.calls) - 70
     assert plan.bytes() < 1.03 * separate.bytes()
-    every = [one.label for _, call in plan.calls for one in call.combines or (call,)]
+    every = [one.label for _, call in plan.calls for one in call.each]
     assert sorted(every) == sorted(call.label for _, call in separate.calls)
 
 

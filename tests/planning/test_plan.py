@@ -163,7 +163,7 @@ def test_work_items_of_a_gpu_have_cells_of_a_bias_to_sum(batch_size: int) -> Non
         assert items == min(256, 1 << (cells - 1).bit_length())
         assert (splits - 1) * items < 2 * cells
         assert splits == call.global_size.height <= batch_size * 2
-    every = [one for _, call in plan.calls for one in call.combines or (call,)]
+    every = [one for _, call in plan.calls for one in call.each]
     sums = [call.label for call in every if call.kernel == "gradient/reduce" and "bias" in call.label]
     assert sums == [call.label for call in found if call.macros["SPLITS"] > 1]
     if batch_size == 64:  # The dense layer's, in a launch of a group for each unit.

@@ -142,9 +142,9 @@ def test_what_parameters_alone_give_is_made_once_a_step() -> None:
     graph = models.resnet8().graph
     settings: dict[str, Any] = {"loss": CrossEntropy(), "training": True, "tuning": tuning_for("gpu")}
     for_each, once = (make_plan(graph, 16, in_batches=in_batches, **settings) for in_batches in (False, True))
-    packed = {call.label for call in once.phase("constant")}
+    packed = {one.label for call in once.phase("constant") for one in call.each}
     assert not for_each.phase("constant")
-    assert packed <= {call.label for _, call in for_each.calls}
+    assert packed <= {one.label for _, call in for_each.calls for one in call.each}
     assert any("pack" in call.kernel for call in once.phase("constant"))
     # Nothing else takes their place.
     assert once.constants
