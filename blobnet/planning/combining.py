@@ -23,16 +23,18 @@ def with_combined(request: Request, calls: Sequence[PhasedCall]) -> tuple[Phased
     """The calls of a plan, with one in place of several, where the first or the last of these was.
 
     They are of one phase, and of a kernel whose header allows it, and nothing between them depends on them, nor they on
-    that. Their arrays in memory that a plan may reuse lie side by side in one storage.
+    that. Their arrays in memory that a plan may reuse lie side by side in one storage. What hardly ever runs, calls of
+    parameters that no step changes, stays apart.
     """
     if not request.tuning.model.items_are_lanes:
         return tuple(calls)
     blobs = {blob.storage: blob for _, call in calls for blob in call.blobs.values()}.values()
     size = request.batch_size * sum(blob.type.itemsize * blob.layout.memory_elements for blob in blobs)
     room = min(MOST_BYTES, max(LEAST_BYTES, size // _PART))
-    early = _combined(calls, _groups(calls, room))
+    rare = "" if request.in_batches else CONSTANT
+    early = _combined(calls, _groups(calls, room, rare))
     last = len(early) - 1
-    late = _combined(early, [[last - place for place in places] for places in _groups(early[::-1], room)])
+    late = _combined(early, [[last - place for place in places] for places in _groups(early[::-1], room, rare)])
     return tuple(_with_tables(late))
 
 
@@ -116,18 +118,21 @@ def _alone(calls: Sequence[PhasedCall]) -> set[str]:
     return known.keys() - others
 
 
-def _groups(calls: Sequence[PhasedCall], room: int) -> list[list[int]]:
+def _groups(calls: Sequence[PhasedCall], room: int, rare: str) -> list[list[int]]:
     """The places of calls of one kind that may all be made where the first of them is.
 
-    ``room``: bytes at most of their arrays that lie in memory of the plan's.
+    ``room``: bytes at most of their arrays that lie in memory of the plan's. ``rare``: a phase whose calls stay apart.
     """
     alone, uses = _alone(calls), _Uses()
     found, left, last = list[list[int]](), dict[int, int](), dict[object, list[int]]()
     for place, (phase, call) in enumerate(calls):
-        own = [array for array in call.arrays.values() if not array.persistent]
-        if call.source.combined and all(array.storage in alone for array in own):
-            # What is constant lives for good.
-            size = 0 if phase == CONSTANT else sum(array.type.itemsize * array.elements for array in own)
+        own = {role: array for role, array in call.arrays.items() if not array.persistent}
+        if call.source.combined and phase != rare and all(array.storage in alone for array in own.values()):
+            size = sum(
+                array.type.itemsize * array.elements
+                for role, array in own.items()
+                if phase != CONSTANT or call.source.arrays[role] == "read"  # What it makes lives for good.
+            )
             kind = phase, *_kind(call)
             group = last.get(kind)
             if group and size <= left[group[0]] and not uses.bind(call, group[0]):
@@ -137,7 +142,7 @@ def _groups(calls: Sequence[PhasedCall], room: int) -> list[list[int]]:
                 left[place] = room
                 found.append(group)
             left[group[0]] -= size
-            alone.difference_update(array.storage for array in own)
+            alone.difference_update(array.storage for array in own.values())
         uses.add(place, call)
     return [places for places in found if len(places) > 1]
 

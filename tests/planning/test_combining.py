@@ -35,10 +35,11 @@ def summed(name: str, to: Array | int, elements: int = 100, splits: int = 3) -> 
     return sum_call(name, Array(f"{name} partials", splits * to.elements), to, splits, GPU)
 
 
-def combined(*calls: KernelCall | PhasedCall, tuning: Tuning = GPU) -> list[KernelCall]:
+def combined(*calls: KernelCall | PhasedCall, tuning: Tuning = GPU, in_batches: bool = False) -> list[KernelCall]:
     """What becomes of calls, of the backward pass unless a phase is said."""
     phased = [call if isinstance(call, tuple) else ("backward", call) for call in calls]
-    return [call for _, call in with_combined(request_for(small_graph(), tuning=tuning), phased)]
+    request = request_for(small_graph(), tuning=tuning, in_batches=in_batches)
+    return [call for _, call in with_combined(request, phased)]
 
 
 def labels(calls: Sequence[KernelCall]) -> list[str | list[str]]:
@@ -121,8 +122,17 @@ def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert labels(combined(*calls)) == [["a", "b", "c"], ["d", "e", "f"]]
     monkeypatch.setattr(combining, "LEAST_BYTES", 0)
     assert labels(combined(*calls)) == list("abcdef")
-    # What is constant lives for good, together.
-    assert labels(combined(*((CONSTANT, call) for call in calls))) == [list("abcdef")]
+
+
+def test_what_runs_once_a_step_or_hardly_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = [(CONSTANT, summed(name, 1000 * place, 1000, 2)) for place, name in enumerate("abcd")]
+    made = [(CONSTANT, summed(name, Array(f"made by {name}", 1000), splits=2)) for name in "abcd"]
+    for calls in (gradients, made):
+        assert labels(combined(*calls)) == list("abcd")
+        assert labels(combined(*calls, in_batches=True)) == [list("abcd")]
+    # What they make lives for good anyway; what they read does not.
+    monkeypatch.setattr(combining, "LEAST_BYTES", 16000)
+    assert labels(combined(*made, in_batches=True)) == [["a", "b"], ["c", "d"]]
 
 
 def test_tables_lie_one_behind_the_other() -> None:
