@@ -291,7 +291,7 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
 
 
 def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
-    """One launch, on memory of zeros: classes, rows and numbers of steps are 0 then."""
+    """One launch, on memory of zeros but for its table: classes, rows and numbers of steps are 0 then."""
     from blobnet.executor import bind
     from blobnet.kernel_call import Batch
     from blobnet.planning import memory
@@ -302,6 +302,9 @@ def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
         size = place.type.itemsize * (end + memory.READ_OVERRUN)
         sizes[place.storage] = max(size, sizes.get(place.storage, 0))
     buffers = {storage: device.allocate(size) for storage, size in sizes.items()}
+    if call.combines:
+        table = call.arrays["TABLE"]
+        device.write(buffers[table.storage], np.array(call.table, np.int32), table.type.itemsize * table.offset)
     for item in bind(device, [call], buffers, Batch(count)):
         item.enqueue()
     device.finish()
@@ -410,8 +413,9 @@ def cases(
     def others() -> Iterator[Tuning]:
         """Those by whose choices the kernels that are still missed are launched."""
         yield from tunings.values()
-        alone = (limited(kind, limits, only={name}) for kind in tunings for name in IMPLEMENTATIONS)
-        yield from (tuning for tuning in alone if missed())
+        for kind, name in product(tunings, IMPLEMENTATIONS):
+            if missed():
+                yield limited(kind, limits, only={name}, precision="tf32" if name == "tensor" else "fp32")
 
     for call in compared_calls(others()):
         if call.source.name in missed():
