@@ -132,7 +132,10 @@ def test_launches_that_do_the_work_of_several_give_the_same_bits(
         node = layers.Conv2D(15, 3, padding=1, groups=groups)(node)
     model = model_of(from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node))))
     x, labels = batch_of(model.graph, CrossEntropy())
-    found = model.gradients(x, labels, device=device, debug=True)
+    try:
+        found = model.gradients(x, labels, device=device, debug=True)
+    except DeviceError as error:  # The tiles of tensor cores are larger than the least of devices allows.
+        pytest.skip(str(error))
     monkeypatch.setattr(combining, "MOST_BYTES", 0)
     wanted = model.gradients(x, labels, device=device, debug=True)
     for name, values in wanted.items():
