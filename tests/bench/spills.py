@@ -228,7 +228,7 @@ def version(command: str) -> str:
 @functools.cache
 def readers() -> str:
     """The code that reads compilers' output."""
-    return "".join(inspect.getsource(code) for code in (by_clang, by_ocloc, resident_threads, inner_loop))
+    return "".join(inspect.getsource(code) for code in (by_clang, by_ocloc, newest, resident_threads, inner_loop))
 
 
 def by_clang(source: Path, gpu: str) -> Compiled:
@@ -263,16 +263,12 @@ def by_ocloc(source: Path, gpu: str, items: int) -> Compiled:
     command = ["ocloc", "compile", "-file", str(source), "-device", gpu, "-out_dir", str(folder / "out")]
     environment = {"IGC_EnableCosDump": "1", "IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": str(folder)}
     said = run([*command, "-options", " ".join(BUILD_OPTIONS)], environment)
-    # It may try several times: of each kernel what it has made last counts, and of a program's kernels the largest.
-    made = sorted(folder.glob("*.cos"), key=lambda path: path.stat().st_mtime_ns)
-    last = {path.name.rpartition("_entry_")[2]: path for path in made}
-    facts = {entry: path.read_text(encoding="utf-8") for entry, path in last.items()}
+    facts, assembly = newest(folder, ".cos"), "".join(newest(folder, ".asm").values())
 
     def number(name: str, where: Iterable[str] = facts.values()) -> int:
         return max(int((re.findall(rf"{name} *=? *(\d+)", text) or [0])[-1]) for text in where)
 
     local, lanes = number("TotalInlineLocalMemorySize"), number("LargestCompiledSIMDSize")
-    assembly = "".join(path.with_suffix(".asm").read_text(encoding="utf-8") for path in last.values())
     return Compiled(
         number("NumGRFRequired"),
         number("spilled around", [said]),
@@ -282,6 +278,13 @@ def by_ocloc(source: Path, gpu: str, items: int) -> Compiled:
         resident_threads(device(gpu), -(-items // max(1, lanes)), local),
         inner_loop.inner_loop(assembly),
     )
+
+
+def newest(folder: Path, suffix: str) -> dict[str, str]:
+    """What Intel's compiler dumped last of each kernel: it tries several times, in the end those that spill alone."""
+    made = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns)
+    last = {path.stem.rpartition("_entry_")[2]: path for path in made}
+    return {entry: path.read_text(encoding="utf-8") for entry, path in last.items()}
 
 
 def resident_threads(model: DeviceModel, threads: int, local: int) -> int:
