@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
-
-import numpy as np
 
 from blobnet.errors import DeviceError
 
@@ -84,15 +83,15 @@ def touch_kernels(program: cl.Program) -> None:
 
 
 def keep_all() -> None:
-    """Has this process, which was forked, free nothing of OpenCL's, not even at its end.
+    """Has this process, which was forked, free nothing that it has of its parent's, not even at its end.
 
     NOTE: what a fork frees NVIDIA's driver takes from its parent: a fork that ended as Python does crashed, and the
-    parent hung (driver 580.159). Arrays are kept since they may lie in mapped memory.
+    parent hung (driver 580.159). Keeping OpenCL's objects alone mended the first, but not the second.
     """
-    kinds = {np.ndarray, *(kind for kind in vars(cl._cl).values() if isinstance(kind, type))}
-    for found in gc.get_referents(*gc.get_objects()):
-        if type(found) in kinds:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+    known = gc.get_objects()
+    own = {kind for kind in vars(cl._cl).values() if isinstance(kind, type)}
+    for found in itertools.chain(known, (item for item in gc.get_referents(*known) if type(item) in own)):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
 
 
 def _keep_invokers_in_memory() -> None:
