@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import signal
 import subprocess
@@ -214,7 +213,6 @@ def interrupted(name, *others):
     return load(name, *others)
 builtins.__import__ = interrupted
 import importlib
-import itertools
 find = importlib.import_module
 importlib.import_module = lambda name: interrupted(name) and find(name)
 sys.argv = ["blobnet", "devices"]
@@ -231,18 +229,18 @@ def test_ctrl_c_while_it_starts_is_one_line(tmp_path) -> None:
     # A console script; what Ctrl-C does before its first line is Python's own matter.
     script = "print('up', flush=True); import sys; from blobnet.__main__ import main; sys.exit(main())"
     command = [sys.executable, "-c", script, "train", "lenet5", "--dataset", "digits", "--epochs", "1000", "--output"]
-    names = (f"{number}.h5" for number in itertools.count())  # Who comes as far as to save leaves the others alone.
     generator = np.random.default_rng(0)
     moments = generator.permutation((np.arange(20) + generator.random(20)) / 40)
     endings = []
     for batch in moments.reshape(4, 5):
         processes = [
             subprocess.Popen(
-                [*command, next(names)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                # Who comes as far as to save leaves the others alone.
+                [*command, f"{moment}.h5"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 # Whoever runs the tests may ignore Ctrl-C (nohup), and children inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
-            for _ in batch
+            for moment in batch
         ]  # fmt: skip
         threads = [threading.Thread(target=_interrupt_later, args=pair) for pair in zip(processes, batch, strict=True)]
         for thread in threads:
