@@ -367,14 +367,11 @@ class ProductGenerator(Stores):
         rows, columns = self.side_of["row"], self.side_of["column"]
         for matrix in (self.left, self.right):
             self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at + now * {step * matrix.pitch};")
-        hint = "__attribute__((opencl_unroll_hint({})))"
-        if is_last:
-            self.put("#ifdef __AMDGCN__")
-            self.put(hint.format(_LAST_UNROLLED))
-            self.put("#else")
-        self.put(hint.format(min(step, UNROLLED)))
-        if is_last:
-            self.put("#endif")
+        last, others = (
+            f"__attribute__((opencl_unroll_hint({rows})))" for rows in (_LAST_UNROLLED, min(step, UNROLLED))
+        )
+        for line in ("#ifdef __AMDGCN__", last, "#else", others, "#endif") if is_last else (others,):
+            self.put(line)
         with self.block(f"for (int place = 0; place < {step}; place++)"):
             for matrix, side in ((self.left, rows), (self.right, columns)):
                 for quad in range(side.block // 4):
