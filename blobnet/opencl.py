@@ -86,7 +86,8 @@ def keep_all() -> None:
     """Has this process, which was forked, free nothing that it has of its parent's, not even at its end.
 
     NOTE: what a fork frees NVIDIA's driver takes from its parent: a fork that ended as Python does crashed, and the
-    parent hung (driver 580.159). Keeping OpenCL's objects alone mended the first, but not the second.
+    parent hung (driver 580.159). To keep contexts, queues, buffers, programs, kernels and events alone mended the
+    first, but not the second.
     """
     known = gc.get_objects()
     own = {kind for kind in vars(cl._cl).values() if isinstance(kind, type)}
