@@ -22,6 +22,16 @@ typedef float2 accumulator_pair_t;
 #endif
 
 /*
+ * get_global_id(dimension) where groups have one work-item along it. NOTE: AMD's compiler takes that for another number in
+ * each lane, and computes and compares in all of them what follows from it.
+ */
+#ifdef __AMDGCN__
+#define GLOBAL_ID_OF_GROUP(dimension) get_group_id(dimension)
+#else
+#define GLOBAL_ID_OF_GROUP(dimension) get_global_id(dimension)
+#endif
+
+/*
  * index(n, z, y, x) of docs/memory_layout.md; its twin in Python is BlobLayout.index. z counts planes: it is the unit,
  * or, where a unit has UNIT_DEPTH planes, plane z % UNIT_DEPTH of unit z / UNIT_DEPTH.
  */

@@ -14,14 +14,24 @@
  *                                              GPUs that add 64 bits themselves widen it ahead of the loop
  *     READ_DISTANCE(type, blob, distance)      the number so far behind the beginning
  *
+ *     SHARED_POINTERS                          1: loads add a work-item's place to a pointer that all have in common, as
+ *                                              those of AMD's GPUs do: what they have in common, the pointer should have
+ *
  * Distances may be negative. What is negative wraps around, and so does its sum with a place behind it.
  *
  * With CHEAP_ADDRESSES there are also:
  *
- *     FIRST_ROWS(rows)        rows of the first step of several: those that would be left at the end, so that all that
- *                             a loop asks for are there
- *     SWAP_TILES(now, later)  what is multiplied and what is on its way change places
+ *     FIRST_ROWS(rows)  rows of the first step of several: those that would be left at the end, so that all that a loop
+ *                       asks for are there
+ *     DECLARE_TILES(name, first, second)  `name`_now, the tile that is multiplied, to begin with the first
+ *     LATER(name)                         the other one, which is on its way
+ *     SWAP_TILES(name)                    they change places
  */
+#if CHEAP_ADDRESSES && defined(__AMDGCN__)
+#define SHARED_POINTERS 1
+#else
+#define SHARED_POINTERS 0
+#endif
 #if CHEAP_ADDRESSES
 #define PLACE_OF(type) uint
 #define PLACE(type, blob, index) (uint)(index) * (uint)sizeof(type)
@@ -32,13 +42,26 @@
 #define READ_DISTANCE(type, blob, distance) \
     VALUE_OF((__global const type *)((__global const char *)(blob) + (uint)(distance)))
 #define FIRST_ROWS(rows) ((rows) - ((rows) - 1) / TILE_DEPTH * TILE_DEPTH)
-/* NOTE: where a number tells tiles apart, Intel's compiler adds it to each address of local memory on its own. */
-#define SWAP_TILES(now, later)      \
-    do {                            \
-        __local real_t *tile = now; \
-        now = later;                \
-        later = tile;               \
+/*
+ * NOTE: where a number tells tiles apart, Intel's compiler adds it to each address of local memory on its own; AMD's takes
+ * three instructions for two pointers that change places, and one for their difference.
+ */
+#ifdef __AMDGCN__
+#define DECLARE_TILES(name, first, second) \
+    __local real_t *name##_now = first;    \
+    const uint name##_turn = (uint)(first) ^ (uint)(second)
+#define LATER(name) (__local real_t *)((uint)name##_now ^ name##_turn)
+#define SWAP_TILES(name) name##_now = LATER(name)
+#else
+#define DECLARE_TILES(name, first, second) __local real_t *name##_now = first, *name##_later = second
+#define LATER(name) name##_later
+#define SWAP_TILES(name)                   \
+    do {                                   \
+        __local real_t *tile = name##_now; \
+        name##_now = name##_later;         \
+        name##_later = tile;               \
     } while (0)
+#endif
 #else
 /* clang-format off */
 #define PLACE_OF(type) __global const type *

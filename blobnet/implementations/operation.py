@@ -173,10 +173,15 @@ class Operation:
 
     @property
     def cheap_addresses(self) -> bool:
-        """Whether products of tiles have few instructions for addresses, which then have 32 bits (kernels/place.h)."""
-        sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in (self.input, self.output)]
+        """Whether products of tiles have few instructions for addresses (kernels/place.h).
+
+        Those then have 32 bits, and the numbers of rows of all samples 24 with a sign.
+        """
+        blobs = self.input, self.output
+        sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in blobs]
         largest = max(self.batch_size * max(sizes), self.weights * FLOAT32.itemsize)
-        return self.tuning.model.compiler in _DEAR_ADDRESSES and largest < 1 << 32
+        rows = self.batch_size * max(blob.shape.height for blob in blobs)
+        return self.tuning.model.compiler in _DEAR_ADDRESSES and largest < 1 << 32 and rows < 1 << 23
 
     @property
     def geometry(self) -> tuple[object, ...]:

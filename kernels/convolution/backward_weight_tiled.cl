@@ -48,11 +48,11 @@
 #define ITEM (int)get_local_id(0)
 #include "convolution/local_product.h"
 /*
- * A work-item loads every RUN-th position of every ROW_STEP-th unit and column. NOTE: Intel's, where they have few sums to
- * make up for what a position takes, and registers left, load one position each, and keep distances as they are added to
- * pointers. Of 32 work-items, as many as AMD's GPUs have store at once, two would meet in each bank then.
+ * A work-item loads every RUN-th position of every ROW_STEP-th unit and column. NOTE: those of AMD and Intel, where they
+ * have few sums to make up for what a position takes, and registers left, load one position each. Of AMD's 32 store at
+ * once, to a bank each if they are of 8 positions. Intel's keep distances as they are added to pointers.
  */
-#if CHEAP_ADDRESSES && ITEM_UNITS * ITEM_COLUMNS <= 16 && !defined(__AMDGCN__)
+#if CHEAP_ADDRESSES && ITEM_UNITS * ITEM_COLUMNS <= 16
 #define RUN TILE_DEPTH
 #define READ READ_BEHIND
 #else
@@ -63,6 +63,15 @@
 #define RUNS (TILE_DEPTH / RUN)
 #define UNIT_LOADS ((TILE_UNITS + ROW_STEP - 1) / ROW_STEP)
 #define COLUMN_LOADS ((TILE_COLUMNS + ROW_STEP - 1) / ROW_STEP)
+#if SHARED_POINTERS
+#define POSITION_OF(item) ((item) % 8 + (item) / (ROW_STEP * 8) * 8)
+#define ROW_OF(item) ((item) / 8 % ROW_STEP)
+#else
+/* clang-format off */
+#define POSITION_OF(item) item % RUN
+#define ROW_OF(item) item / RUN
+/* clang-format on */
+#endif
 
 typedef struct {
     real_t deltas[RUNS][UNIT_LOADS];
@@ -85,14 +94,43 @@ typedef struct {
 /* clang-format on */
 #endif
 
+/*
+ * Where units and columns lie, as parameters and arguments of functions. With SHARED_POINTERS the ROW_STEP units that are
+ * loaded at once have one, if they are all there or none of them, and so have columns of filters of one tap; a work-item
+ * has one distance for all of them then.
+ */
+#if SHARED_POINTERS
+#define UNITS_IN_COMMON (GROUP_OUTPUT_UNITS % ROW_STEP == 0)
+#define COLUMNS_IN_COMMON (FILTER_HEIGHT * FILTER_WIDTH == 1 && GROUP_INPUT_UNITS % ROW_STEP == 0)
+#define LOAD_PARAMETERS                                                                           \
+    __global const output_delta_t *const unit_pointers[UNIT_LOADS], const int planes[UNIT_LOADS], \
+        __global const input_t *const column_pointers[COLUMN_LOADS], const int shifts[COLUMN_LOADS]
+#define LOAD_ARGUMENTS unit_pointers, planes, column_pointers, shifts
+#define READ_DELTA(i) READ_PLACE(output_delta_t, unit_pointers[i], deltas, planes[i])
+#define READ_INPUT(i) READ_PLACE(input_t, column_pointers[i], inputs, shifts[i])
+
+/* few * by, in one instruction if they have 24 bits; `few` does. */
+#define TIMES(few, by) ((by) >= -(1 << 23) && (by) < 1 << 23 ? mul24((int)(few), by) : (int)(few) * (by))
+/* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
+#define BYTES_TO(type, sample, row, cell)                                           \
+    (TIMES(n, (int)sizeof(type) * ((sample) - OUTPUT_DELTA_UNIT_HEIGHT * (row)))    \
+     + TIMES(all_y, (int)sizeof(type) * ((row) - OUTPUT_DELTA_UNIT_WIDTH * (cell))) \
+     + p * ((int)sizeof(type) * (cell)))
+#else
+#define LOAD_PARAMETERS const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS]
+#define LOAD_ARGUMENTS planes, shifts
+#define READ_DELTA(i) READ(output_delta_t, output_delta, deltas, planes[i])
+#define READ_INPUT(i) READ(input_t, input, inputs, shifts[i])
+#endif
+
 /* Positions from `first` on: as many, or those of them that are less than `positions`. */
 INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_BLOB(output_delta),
-                  READ_BLOB(input), const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS])
+                  READ_BLOB(input), LOAD_PARAMETERS)
 {
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
         /* Positions past the last one repeat it, times 0. */
-        const int position = first + (int)get_local_id(0) % RUN + run * RUN;
+        const int position = first + POSITION_OF((int)get_local_id(0)) + run * RUN;
 #if CHEAP_ADDRESSES
         const int p = positions == TILE_DEPTH ? position : min(position, first + positions - 1);
         const uint n = (uint)p / POSITIONS;
@@ -105,30 +143,40 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
         const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
 #endif
+#if SHARED_POINTERS
+        uint deltas =
+            PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0))
+            + BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
+        uint inputs =
+            PLACE(input_t, input, BLOB_INDEX(INPUT, 0, 0, -PAD_TOP, -PAD_LEFT))
+            + BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
+        /* NOTE: else the compiler makes sums of a part of this and each of `shifts` ahead, and adds the rest to all. */
+        __asm__("" : "+v"(deltas), "+v"(inputs));
+#else
         PLACE_OF(output_delta_t)
         deltas = PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x));
         PLACE_OF(input_t)
         inputs =
             PLACE(input_t, input,
                   BLOB_INDEX(INPUT, n, 0, FIRST_TAP(y, STRIDE_Y, PAD_TOP), FIRST_TAP(x, STRIDE_X, PAD_LEFT)));
+#endif
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
-            next->deltas[run][i] =
-                IS_POSITION(position) ? READ(output_delta_t, output_delta, deltas, planes[i]) : 0;
+            next->deltas[run][i] = IS_POSITION(position) ? READ_DELTA(i) : 0;
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_LOADS; i++) {
-            next->inputs[run][i] = READ(input_t, input, inputs, shifts[i]);
+            next->inputs[run][i] = READ_INPUT(i);
         }
     }
 }
 
 INLINE void put(const prefetch_t *next, __local real_t *deltas, __local real_t *inputs)
 {
-    const int row = get_local_id(0) / RUN;
+    const int row = ROW_OF(get_local_id(0));
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
-        const int position = get_local_id(0) % RUN + run * RUN;
+        const int position = POSITION_OF(get_local_id(0)) + run * RUN;
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
             if (TILE_UNITS % ROW_STEP == 0 || row + i * ROW_STEP < TILE_UNITS) {
@@ -153,22 +201,22 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     const int item = get_local_id(0);
     const int first_unit = get_group_id(0) % UNIT_TILES * TILE_UNITS;
     const int first_column = get_group_id(0) / UNIT_TILES * TILE_COLUMNS;
-    const int split = get_global_id(1);
-    const int group = get_global_id(2);
+    const int split = GLOBAL_ID_OF_GROUP(1);
+    const int group = GLOBAL_ID_OF_GROUP(2);
 
     int planes[UNIT_LOADS];
     int shifts[COLUMN_LOADS];
     /* Units and columns past the last one repeat it; their sums are not stored. */
 #pragma unroll
     for (int i = 0; i < UNIT_LOADS; i++) {
-        int unit = first_unit + item / RUN + i * ROW_STEP;
+        int unit = first_unit + ROW_OF(item) + i * ROW_STEP;
         unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 ? unit : min(unit, GROUP_OUTPUT_UNITS - 1);
         planes[i] =
             DISTANCE(output_delta_t, (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_LOADS; i++) {
-        int k = first_column + item / RUN + i * ROW_STEP;
+        int k = first_column + ROW_OF(item) + i * ROW_STEP;
         k = COLUMNS % TILE_COLUMNS == 0 ? k : min(k, COLUMNS - 1);
         shifts[i] = DISTANCE(
             input_t,
@@ -176,6 +224,31 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
                 + (TAP(k / FILTER_WIDTH % FILTER_HEIGHT, DILATION_Y, PAD_TOP)) * INPUT_UNIT_MEMORY_WIDTH
                 + TAP(k % FILTER_WIDTH, DILATION_X, PAD_LEFT));
     }
+#if SHARED_POINTERS
+    /* NOTE: a compiler that knew what pointers are of would add what they have in common to the work-item's part. */
+    __global const output_delta_t *unit_pointers[UNIT_LOADS];
+    __global const input_t *column_pointers[COLUMN_LOADS];
+#pragma unroll
+    for (int i = 0; i < UNIT_LOADS; i++) {
+        unit_pointers[i] = output_delta;
+        if (UNITS_IN_COMMON) {
+            const uint first = min(first_unit + i * ROW_STEP, GROUP_OUTPUT_UNITS - ROW_STEP);
+            unit_pointers[i] += (group * GROUP_OUTPUT_UNITS + first) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
+            planes[i] = DISTANCE(output_delta_t, ROW_OF(item) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
+            __asm__("" : "+s"(unit_pointers[i]));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMN_LOADS; i++) {
+        column_pointers[i] = input;
+        if (COLUMNS_IN_COMMON) {
+            const uint first = min(first_column + i * ROW_STEP, GROUP_INPUT_UNITS - ROW_STEP);
+            column_pointers[i] += (group * GROUP_INPUT_UNITS + first) * INPUT_UNIT_MEMORY_ELEMENTS;
+            shifts[i] = DISTANCE(input_t, ROW_OF(item) * INPUT_UNIT_MEMORY_ELEMENTS);
+            __asm__("" : "+s"(column_pointers[i]));
+        }
+    }
+#endif
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];
     clear(sums);
 
@@ -189,31 +262,31 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
 #if CHEAP_ADDRESSES
         const int end = min(position + steps * TILE_DEPTH, positions);
         const int rows = FIRST_ROWS(end - position);
-        fetch(&next, position, rows, output_delta, output_delta_unit_offset, input, input_unit_offset, planes,
-              shifts);
+        fetch(&next, position, rows, output_delta, output_delta_unit_offset, input, input_unit_offset,
+              LOAD_ARGUMENTS);
         put(&next, local_deltas[0], local_inputs[0]);
         barrier(CLK_LOCAL_MEM_FENCE);
-        __local real_t *deltas_now = local_deltas[0], *deltas_later = local_deltas[1];
-        __local real_t *inputs_now = local_inputs[0], *inputs_later = local_inputs[1];
+        DECLARE_TILES(deltas, local_deltas[0], local_deltas[1]);
+        DECLARE_TILES(inputs, local_inputs[0], local_inputs[1]);
         for (position += rows; position < end; position += TILE_DEPTH) {
             fetch(&next, position, TILE_DEPTH, output_delta, output_delta_unit_offset, input,
-                  input_unit_offset, planes, shifts);
+                  input_unit_offset, LOAD_ARGUMENTS);
             multiply(sums, deltas_now, inputs_now);
-            put(&next, deltas_later, inputs_later);
+            put(&next, LATER(deltas), LATER(inputs));
             barrier(CLK_LOCAL_MEM_FENCE);
-            SWAP_TILES(deltas_now, deltas_later);
-            SWAP_TILES(inputs_now, inputs_later);
+            SWAP_TILES(deltas);
+            SWAP_TILES(inputs);
         }
         multiply(sums, deltas_now, inputs_now);
 #else
         fetch(&next, position, positions, output_delta, output_delta_unit_offset, input, input_unit_offset,
-              planes, shifts);
+              LOAD_ARGUMENTS);
         put(&next, local_deltas[0], local_inputs[0]);
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int step = 0; step < steps - 1; step++) {
             position += TILE_DEPTH;
             fetch(&next, position, positions, output_delta, output_delta_unit_offset, input,
-                  input_unit_offset, planes, shifts);
+                  input_unit_offset, LOAD_ARGUMENTS);
             multiply(sums, local_deltas[step % 2], local_inputs[step % 2]);
             put(&next, local_deltas[(step + 1) % 2], local_inputs[(step + 1) % 2]);
             barrier(CLK_LOCAL_MEM_FENCE);

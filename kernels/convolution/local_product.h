@@ -43,13 +43,21 @@ INLINE void multiply(real_t sums[ITEM_UNITS][ITEM_COLUMNS], __local const real_t
             vstore4(*(__local const float4 *)(right + r * COLUMN_PITCH + ITEM_COLUMN(c)), 0, values + c);
         }
 #ifdef __AMDGCN__
-        /* Pairs, which CDNA's GPUs multiply at once: left to itself the compiler pairs units, and must swap values. */
+        /*
+         * Pairs, which CDNA's GPUs multiply at once: left to itself the compiler pairs units, and must swap values. It
+         * takes either number of a pair for both, but moves the fourth of four unless it knows of no more than two.
+         */
 #pragma unroll
-        for (int u = 0; u < ITEM_UNITS; u++) {
+        for (int u = 0; u < ITEM_UNITS; u += 2) {
+            float2 factor = vload2(u / 2, factors);
+            if (u % 4 == 2) {
+                __asm__("" : "+v"(factor));
+            }
 #pragma unroll
             for (int c = 0; c < ITEM_COLUMNS; c += 2) {
-                const float2 pair = vload2(0, sums[u] + c);
-                vstore2(MULTIPLY_ADD(factors[u], vload2(0, values + c), pair), 0, sums[u] + c);
+                const float2 value = vload2(0, values + c);
+                vstore2(MULTIPLY_ADD(factor.s00, value, vload2(0, sums[u] + c)), 0, sums[u] + c);
+                vstore2(MULTIPLY_ADD(factor.s11, value, vload2(0, sums[u + 1] + c)), 0, sums[u + 1] + c);
             }
         }
 #else

@@ -19,7 +19,7 @@
 #define SUM_PITCH(ROLE) ROLE##_UNIT_MEMORY_WIDTH
 #define SUM_TYPE(blob) blob##_t
 #else
-#define SPLIT ((int)get_global_id(2))
+#define SPLIT ((int)GLOBAL_ID_OF_GROUP(2))
 #define FIRST_STEP (DEPTH_STEPS * SPLIT / SPLITS)
 #define END_STEP (DEPTH_STEPS * (SPLIT + 1) / SPLITS)
 #define SUM_AT(ROLE, blob, count, n, unit, y, x)                                                             \

@@ -210,18 +210,18 @@ INLINE void accumulate_tiles(sums_t sums, SOURCE_PARAMETERS, __global const real
 #endif
     prefetch_t next;
 #if CHEAP_ADDRESSES
-    __local real_t *weights_now = weights[0], *weights_later = weights[1];
-    __local real_t *sources_now = sources, *sources_later = sources + TILE_DEPTH * TILE_COLUMNS;
+    DECLARE_TILES(weights, weights[0], weights[1]);
+    DECLARE_TILES(sources, sources, sources + TILE_DEPTH * TILE_COLUMNS);
     fetch(&next, FIRST_STEP, SOURCE_ARGUMENTS(source), packed);
     put(&next, weights_now, sources_now);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = FIRST_STEP; step < last; step++) {
         fetch(&next, step + 1, SOURCE_ARGUMENTS(source), packed);
         multiply(sums, weights_now, sources_now);
-        put(&next, weights_later, sources_later);
+        put(&next, LATER(weights), LATER(sources));
         barrier(CLK_LOCAL_MEM_FENCE);
-        SWAP_TILES(weights_now, weights_later);
-        SWAP_TILES(sources_now, sources_later);
+        SWAP_TILES(weights);
+        SWAP_TILES(sources);
     }
     multiply(sums, weights_now, sources_now);
 #else

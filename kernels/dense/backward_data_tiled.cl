@@ -41,7 +41,7 @@ dense_backward_data_tiled(READ_BLOB(output_delta), READ_ARRAY(weight_t, weight),
 {
     __local real_t left[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
     __local real_t right[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
-    const int split = get_global_id(1);
+    const int split = GLOBAL_ID_OF_GROUP(1);
     const int first_sample = get_group_id(0) / COLUMN_TILES * TILE_UNITS;
     const int first_element = get_group_id(0) % COLUMN_TILES * TILE_COLUMNS;
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];

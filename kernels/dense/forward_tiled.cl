@@ -41,7 +41,7 @@ dense_forward_tiled(READ_BLOB(input), READ_ARRAY(weight_t, weight), WRITE_ARRAY(
 {
     __local real_t left[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
     __local real_t right[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
-    const int split = get_global_id(1);
+    const int split = GLOBAL_ID_OF_GROUP(1);
     const int first_sample = get_group_id(0) / COLUMN_TILES * TILE_UNITS;
     const int first_unit = get_group_id(0) % COLUMN_TILES * TILE_COLUMNS;
     real_t sums[ITEM_UNITS][ITEM_COLUMNS];

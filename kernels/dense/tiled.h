@@ -45,6 +45,21 @@ typedef struct {
 #define IS_ROW(row, end) row < end
 #endif
 
+/*
+ * Where this work-item's units or columns lie, and what lies there in row i of those that it loads, which is `row` of all.
+ * With SHARED_POINTERS its first row is a part of where they lie, and how far the others are behind it is added to the
+ * pointer.
+ */
+#if SHARED_POINTERS
+#define PLACE_AT(type, at, step, extent) DISTANCE(type, (at) + SPAN_ROW(step, extent, 0) * (step))
+#define READ_ROW(type, blob, at, step, extent, i, row) \
+    READ_DISTANCE(type, blob + (SPAN_ROW(step, extent, i) - SPAN_ROW(step, extent, 0)) * (step), at)
+#else
+#define PLACE_AT(type, at, step, extent) DISTANCE(type, at)
+#define READ_ROW(type, blob, at, step, extent, i, row) \
+    READ_DISTANCE(type, blob, at + DISTANCE(type, row * step))
+#endif
+
 /* Rows from `first` on; those from `end` on count as 0. */
 INLINE void fetch(prefetch_t *next, const int first, const int end, __global const left_t *left,
                   const int left_at[LEFT_SPANS], __global const right_t *right,
@@ -56,8 +71,7 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
 #pragma unroll
         for (int s = 0; s < LEFT_SPANS; s++) {
             next->left[s][i] =
-                IS_ROW(row, end) ? READ_DISTANCE(left_t, left, left_at[s] + DISTANCE(left_t, row * LEFT_STEP))
-                                 : 0;
+                IS_ROW(row, end) ? READ_ROW(left_t, left, left_at[s], LEFT_STEP, TILE_UNITS, i, row) : 0;
         }
     }
 #pragma unroll
@@ -65,10 +79,9 @@ INLINE void fetch(prefetch_t *next, const int first, const int end, __global con
         const int row = first + SPAN_ROW(RIGHT_STEP, TILE_COLUMNS, i);
 #pragma unroll
         for (int s = 0; s < RIGHT_SPANS; s++) {
-            next->right[s][i] =
-                IS_ROW(row, end)
-                    ? READ_DISTANCE(right_t, right, right_at[s] + DISTANCE(right_t, row * RIGHT_STEP))
-                    : 0;
+            next->right[s][i] = IS_ROW(row, end)
+                                    ? READ_ROW(right_t, right, right_at[s], RIGHT_STEP, TILE_COLUMNS, i, row)
+                                    : 0;
         }
     }
 }
@@ -133,12 +146,14 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
 #pragma unroll
     for (int s = 0; s < LEFT_SPANS; s++) {
         left_at[s] =
-            DISTANCE(left_t, LEFT_AT(min(first_unit + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s), units - 1)));
+            PLACE_AT(left_t, LEFT_AT(min(first_unit + SPAN_INDEX(LEFT_STEP, TILE_UNITS, s), units - 1)),
+                     LEFT_STEP, TILE_UNITS);
     }
 #pragma unroll
     for (int s = 0; s < RIGHT_SPANS; s++) {
-        right_at[s] = DISTANCE(
-            right_t, RIGHT_AT(min(first_column + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s), columns - 1)));
+        right_at[s] = PLACE_AT(
+            right_t, RIGHT_AT(min(first_column + SPAN_INDEX(RIGHT_STEP, TILE_COLUMNS, s), columns - 1)),
+            RIGHT_STEP, TILE_COLUMNS);
     }
     clear(sums);
     prefetch_t next;
@@ -147,15 +162,15 @@ INLINE void accumulate(real_t sums[ITEM_UNITS][ITEM_COLUMNS], int row, const int
     fetch_step(&next, row, rows, left, left_at, right, right_at);
     put(&next, left_tiles[0], right_tiles[0]);
     barrier(CLK_LOCAL_MEM_FENCE);
-    __local real_t *left_now = left_tiles[0], *left_later = left_tiles[1];
-    __local real_t *right_now = right_tiles[0], *right_later = right_tiles[1];
+    DECLARE_TILES(left, left_tiles[0], left_tiles[1]);
+    DECLARE_TILES(right, right_tiles[0], right_tiles[1]);
     for (row += rows; row < end; row += TILE_DEPTH) {
         fetch_step(&next, row, TILE_DEPTH, left, left_at, right, right_at);
         multiply(sums, left_now, right_now);
-        put(&next, left_later, right_later);
+        put(&next, LATER(left), LATER(right));
         barrier(CLK_LOCAL_MEM_FENCE);
-        SWAP_TILES(left_now, left_later);
-        SWAP_TILES(right_now, right_later);
+        SWAP_TILES(left);
+        SWAP_TILES(right);
     }
     multiply(sums, left_now, right_now);
 #else
